@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEVICE ?= simulated:v100x1
+
+.PHONY: help install demo test check soak lock clean
+
+help:            ## what there is
+	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("zeus-stream needs Python 3.11 or later; this is %s. Run make PYTHON=python3.12 ..." % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+install: $(VENV)/.installed  ## set up .venv with everything locked
+
+demo: install    ## train on simulated GPUs while the power limit is found; DEVICE=nvml for a real one
+	$(BIN)/python examples/demo.py --device $(DEVICE)
+
+check: install   ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check      ## everything a change needs
+	$(BIN)/python -m pytest
+
+lock:            ## renew requirements.lock (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --group dev \
+		--python-version 3.11 pyproject.toml -o requirements.lock
+
+clean:           ## remove what the other targets made
+	rm -rf $(VENV) demo-out

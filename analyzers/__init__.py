@@ -1,0 +1,1 @@
+"""Understand, decide, remember. Nothing here is for import by users."""

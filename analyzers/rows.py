@@ -1,0 +1,213 @@
+"""What the interpreter derives from the stream: rows of the archive, and what it wants done.
+
+Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of ``host``.
+"""
+
+from dataclasses import dataclass
+
+from zeus_stream.messages import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """One closed window on one GPU, of the tables ``windows``, ``steps`` and ``epochs``.
+
+    Key: (session, kind, index, gpu). ``index`` counts steps and epochs over the run and is the
+    publisher's number of a named window. A window of a session without GPUs has one row, gpu None.
+    """
+
+    session: str
+    run: str
+    job: str
+    rank: int
+    host: str
+    kind: str
+    """``step``, ``epoch``, ``window`` (named) or ``run``."""
+    name: str
+    index: int
+    gpu: str | None
+    begin_ns: int
+    end_ns: int
+    duration_s: float
+    energy_j: float | None
+    """None: Missing, for the reason in ``quality``."""
+    energy_low_j: float | None
+    """Hard bounds by the counter: the truth (of this counter) lies within."""
+    energy_high_j: float | None
+    power_limit_w: float | None
+    """In force all through the window; None when it changed within, or is not known."""
+    estimator: str | None
+    """``counter`` (between counter changes, straight lines) or ``power`` (zero-order hold)."""
+    quality: str
+    """``ok``, or what is wrong, words separated by ``; ``."""
+    shared: bool
+    """Another run used the same GPU meanwhile: its energy is in here too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """State of a run's session; a later one with the same session replaces it."""
+
+    session: str
+    run: str
+    job: str
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    uid: int | None
+    gpus: tuple[str, ...]
+    boundary: str
+    began_ns: int
+    ended_ns: int | None
+    began_wall_ns: int
+    """UTC, ns since 1970, within ``wall_error_ns``."""
+    wall_error_ns: int
+    ended_how: str | None
+    """``ended`` (in order), or the collector's reason."""
+    may_command: bool
+    command_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """State of a GPU; a later one with the same gpu replaces it."""
+
+    gpu: str
+    host: str
+    index: int
+    name: str
+    driver: str
+    counts_energy: bool
+    min_limit_w: float | None
+    max_limit_w: float | None
+    default_limit_w: float | None
+    found_limit_w: float | None
+    mig: bool
+    period_ms: float | None
+    """Counter period, as observed (median of recent changes)."""
+    gone: str | None
+    """Why it is not there at present."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One power limit, measured. Key: (run, number)."""
+
+    run: str
+    number: int
+    """Grows over the run."""
+    round: int
+    """Profiling round: a drift begins a new one."""
+    power_limit_w: float
+    steps: int
+    duration_s: float
+    """Of all measured steps: the slowest rank's."""
+    energy_j: float
+    """Of all GPUs of the run in that time."""
+    average_power_w: float
+    cost: float | None
+    """ZeusCost in joules, with eta of the run's selector; None for selectors without one."""
+    temperature_c: float | None
+    began_ns: int
+    ended_ns: int
+    confirms: bool
+    """A measurement of the chosen limit again, after the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A limit chosen, or why none was. Key: (run, number)."""
+
+    run: str
+    number: int
+    round: int
+    t_ns: int
+    selector: str
+    power_limit_w: float | None
+    """None: no choice; ``reason`` says why."""
+    steps: int
+    """Steps of the run until the decision."""
+    default_limit_w: float | None
+    """The limit found at start, which everything is compared with."""
+    energy_per_step_j: float | None
+    step_s: float | None
+    default_energy_per_step_j: float | None
+    """At the limit found, or at the highest measured one below it."""
+    default_step_s: float | None
+    applied: bool
+    """False: observing; the decision only says what would be saved."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """A command and its outcome; the outcome replaces the row without one. Key: command."""
+
+    command: str
+    run: str
+    gpu: str
+    asked_ns: int
+    limit_w: float | None
+    """Asked for; None: release."""
+    outcome: str | None
+    """``applied``, ``refused``, None while it is under way."""
+    outcome_ns: int | None
+    outcome_limit_w: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow:
+    """Something that is known to be absent from the archive."""
+
+    host: str
+    what: str
+    """``events``, ``readings``, ``frames``, ``messages``."""
+    t_ns: int
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    session: str
+    run: str
+    name: str
+    t_ns: int
+    step: int | None
+    """The step that was under way."""
+    value: float
+
+
+Row = WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | CommandRow | GapRow | MetricRow
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyLimit:
+    """Set one GPU's limit. ``command`` is the same when the same stream is interpreted again."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    limit_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreLimit:
+    """Give one GPU's limit back."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAnswer:
+    host: str
+    answer: Answer
+
+
+Instruction = ApplyLimit | RestoreLimit | GiveAnswer

@@ -1,0 +1,87 @@
+"""What a collector may ask of a device, whatever made it: NVML, RAPL, AMD, or arithmetic.
+
+A device blocks: it is called from one thread of its own. It never reads the clock for others: the
+caller stamps before and after each call. What a device cannot do is asked once (`Description`),
+and a value it does not have is `None` in a `Sample`, never 0.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a device is and can do. Asked once, when it is opened or comes back."""
+
+    gpu: str
+    """UUID (``GPU-...``)."""
+    index: int
+    """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers."""
+    name: str
+    """Model, e.g. ``Tesla V100-PCIE-16GB``."""
+    driver: str
+    """Driver version; ``simulated`` for arithmetic."""
+    counts_energy: bool
+    """Has an energy counter; else energy is integrated from power."""
+    min_limit_mw: int | None
+    """Lowest limit the device accepts, mW. None: the device has no settable power limit."""
+    max_limit_mw: int | None
+    default_limit_mw: int | None
+    clocks_mhz: tuple[int, ...] = ()
+    """Graphics clocks that can be locked, descending; empty when they cannot."""
+    mig: bool = False
+    """MIG is on: energy is that of the whole GPU, shared by its tenants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One read of a device. Units as the device reports them; None: the device does not say."""
+
+    energy_mj: int | None
+    """Counter since the driver loaded, mJ. Equal to the last one means "not refreshed yet"."""
+    power_mw: int | None
+    limit_mw: int | None
+    """The limit in force, any limiter included (NVML field 190)."""
+    requested_mw: int | None
+    """The limit requested through the driver (NVML field 192)."""
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
+    utilization_pct: int | None = None
+
+
+class Device(Protocol):
+    """A device under one collector. Every method may raise a `zeus_stream.errors.DeviceError`."""
+
+    def describe(self) -> Description:
+        """Return what the device is. Raises LostError when it is gone."""
+
+    def sample(self) -> Sample:
+        """Read counter, power and limits. Raises RetryError for values that cannot be."""
+
+    def requested_limit_mw(self) -> int:
+        """Return the limit requested of the driver now, mW: what a restore compares."""
+
+    def set_limit(self, limit_mw: int) -> None:
+        """Request a power limit, mW. Raises PermissionMissingError, or RefusedError out of range."""
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the graphics clock, MHz. Raises UnsupportedError where it cannot be locked."""
+
+    def unlock_clock(self) -> None:
+        """Let the graphics clock float again."""
+
+    def processes(self) -> tuple[int, ...] | None:
+        """Return pids that compute on the device, or None where they cannot be seen."""
+
+    def close(self) -> None:
+        """Let go of the device. Idempotent."""
+
+
+class Bus(Protocol):
+    """Finds and opens the devices of a host. Also the seam for a driver that is not loaded yet."""
+
+    def discover(self) -> tuple[Device, ...]:
+        """Return every device there is now, in PCI order. Raises LostError while there is no driver."""
+
+    def close(self) -> None:
+        """Let go of the driver. Idempotent."""

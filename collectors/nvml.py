@@ -1,0 +1,466 @@
+"""NVIDIA GPUs through NVML. The only file that imports pynvml.
+
+A quantity is read by its field, all fields of a device in one driver call; a field that the device
+does not have falls back, once, to the older call that says the same, and then to "the device does
+not say". What NVML answers becomes one of four errors by one table (`_ANSWERS`).
+
+A GPU that is lost ends alone: its other calls raise LostError without asking the driver, until
+`NvmlDevice.describe` or `NvmlBus.discover` finds it again. Finding it means starting NVML anew,
+which makes every handle stale. So a driver call is made inside its device's `gate`, and the bus
+holds all gates while it starts NVML anew and hands out new handles: the other GPUs pause, and
+their counters count on.
+"""
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from collectors.device import Description, Sample
+from zeus_stream.errors import (
+    DeviceError,
+    LostError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    UnsupportedError,
+)
+
+_log = logging.getLogger(__name__)
+
+_AGAIN = "It is asked again at the next turn."
+_WITHOUT = "The collector goes on without it."
+_RETURNS = "It is taken up again when it returns."
+_ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not here counts as UNKNOWN
+    pynvml.NVML_ERROR_UNKNOWN: (RetryError, _AGAIN),
+    pynvml.NVML_ERROR_TIMEOUT: (RetryError, _AGAIN),
+    pynvml.NVML_ERROR_IN_USE: (RetryError, _AGAIN),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (UnsupportedError, _WITHOUT),  # so old drivers refuse new fields
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_NOT_FOUND: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_DEPRECATED: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: (UnsupportedError, _WITHOUT),
+    pynvml.NVML_ERROR_FREQ_NOT_SUPPORTED: (UnsupportedError, "Choose one of the device's clocks."),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        PermissionMissingError,
+        "Run the collector as root or with CAP_SYS_ADMIN.",
+    ),
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        PermissionMissingError,
+        "Give the collector's container or cgroup access to the GPU's device files.",
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (LostError, f"Look for its Xid in the kernel log. {_RETURNS}"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (LostError, f"Reset it (nvidia-smi --gpu-reset). {_RETURNS}"),
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: (LostError, f"Attach its power cables. {_RETURNS}"),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (LostError, _RETURNS),
+    pynvml.NVML_ERROR_UNINITIALIZED: (LostError, _RETURNS),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (LostError, f"Load the NVIDIA driver (modprobe nvidia). {_RETURNS}"),
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        LostError,
+        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use simulated GPUs.",
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        LostError,
+        "The driver was updated while it was loaded: reload it or reboot, then restart the collector.",
+    ),
+}
+
+_SELDOM = 10
+"""Clock, temperature and utilization cost a driver call each: asked at every tenth sample."""
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the host's pid namespace (PROC_PID_INIT_INO, linux/proc_ns.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """A figure that NVML gives as a field and, on older drivers or devices, by a call of its own."""
+
+    name: str
+    field: int
+    call: Callable[[Any], int]
+
+
+_QUANTITIES = (
+    _Quantity(
+        "energy counter",
+        pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+        pynvml.nvmlDeviceGetTotalEnergyConsumption,
+    ),
+    _Quantity("power", pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.nvmlDeviceGetPowerUsage),
+    _Quantity(
+        "power limit in force",
+        pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT,
+        pynvml.nvmlDeviceGetEnforcedPowerLimit,
+    ),
+    _Quantity(
+        "requested power limit",
+        pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT,
+        pynvml.nvmlDeviceGetPowerManagementLimit,
+    ),
+)
+_ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(_QUANTITIES))
+
+_FIELD_VALUE = struct.Struct("=IIqqIIQ")
+"""nvmlFieldValue_t: field, scope, timestamp, latency, type, return code, value (a union).
+
+Unpacked here because an attribute of a pynvml structure takes a Python call of its own: 0.8 us
+for a sample's four fields in place of 8.
+"""
+
+
+class NvmlDevice:
+    """A GPU under NVML. Made by `NvmlBus.discover` only; one object per UUID while the bus is open.
+
+    Ask `describe` first: it finds out by which way each quantity is read, and the highest limit,
+    by which power readings are judged.
+    """
+
+    def __init__(self, gpu: str, find: Callable[[], object]) -> None:
+        """Make the device `gpu` (UUID), still lost. `find` looks for lost devices."""
+        self.gpu = gpu
+        self.gate = threading.Lock()
+        self._find = find
+        self._handle: Any = None
+        self._index = 0
+        self._lost = True
+        self._highest_mw: int | None = None
+        self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._start_over()
+
+    @property
+    def lost(self) -> bool:
+        """Nothing is asked of it until it is found again."""
+        return self._lost
+
+    def found(self, handle: Any, index: int) -> None:
+        """Take the handle by which this GPU answers from now on, and its place in PCI order."""
+        self._handle, self._index, self._lost = handle, index, False
+
+    def missing(self) -> None:
+        """Note that the bus does not have this GPU any more."""
+        self._lost = True
+
+    def describe(self) -> Description:
+        """Return what the device is, looking for it on the bus first if it was lost.
+
+        Looking pauses the samples of the other GPUs while NVML starts (up to a second or so):
+        a caller that waits for a lost device asks every few seconds, not at its sampling rate.
+        """
+        if self._lost:
+            self._find()
+        self._start_over()
+        limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        lowest_mw, self._highest_mw = limits or (None, None)
+        mig = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        return Description(
+            gpu=self.gpu,
+            index=self._index,
+            name=self._ask("name itself", pynvml.nvmlDeviceGetName),
+            driver=self._ask("name its driver", lambda _: pynvml.nvmlSystemGetDriverVersion()),
+            counts_energy=self._figures()[_ENERGY] is not None,
+            min_limit_mw=lowest_mw,
+            max_limit_mw=self._highest_mw,
+            default_limit_mw=self._optional(
+                "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
+            ),
+            clocks_mhz=self._clocks_mhz(),
+            mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
+        )
+
+    def sample(self) -> Sample:
+        """Read counter, power and limits; clock, temperature and utilization at every tenth sample.
+
+        Raises RetryError for a passing failure, and for a power outside 0 < P <= 1.5 x the highest limit.
+        """
+        figures = self._figures()
+        power_mw = figures[_POWER]
+        if power_mw is not None and not self._plausible(power_mw):
+            raise RetryError(f"{self.gpu}: could not read its power: {_watts(power_mw)} cannot be. {_AGAIN}")
+        if self._samples % _SELDOM == 0:
+            self._seldom = self._read_seldom()
+        self._samples += 1
+        clock_mhz, temperature_c, utilization_pct = self._seldom
+        return Sample(
+            energy_mj=figures[_ENERGY],
+            power_mw=power_mw,
+            limit_mw=figures[_LIMIT],
+            requested_mw=figures[_REQUESTED],
+            clock_mhz=clock_mhz,
+            temperature_c=temperature_c,
+            utilization_pct=utilization_pct,
+        )
+
+    def requested_limit_mw(self) -> int:
+        """Return the limit requested of the driver now, mW."""
+        limit_mw: int = self._ask("read its requested power limit", pynvml.nvmlDeviceGetPowerManagementLimit)
+        return limit_mw
+
+    def set_limit(self, limit_mw: int) -> None:
+        """Request a power limit, mW. Raises RefusedError outside the range the device names now."""
+        what = f"set the power limit to {_watts(limit_mw)}"
+        lowest_mw, highest_mw = self._ask(what, pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        if not lowest_mw <= limit_mw <= highest_mw:
+            raise RefusedError(
+                f"{self.gpu}: could not {what}: it is out of range. "
+                f"Choose a limit of {_watts(lowest_mw)} to {_watts(highest_mw)}."
+            )
+        # Not the _v2 call: its Python wrapper ignores the return code.
+        self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the graphics clock, MHz; the driver takes the nearest it has."""
+        what = f"lock the graphics clock at {clock_mhz} MHz"
+        self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
+
+    def unlock_clock(self) -> None:
+        """Let the graphics clock float again."""
+        self._ask("unlock the graphics clock", pynvml.nvmlDeviceResetGpuLockedClocks)
+
+    def processes(self) -> tuple[int, ...] | None:
+        """Return pids that compute on the GPU, or None where they cannot be seen.
+
+        In a container the driver hides processes: an empty list there says nothing, so it is None.
+        """
+        running = self._optional(
+            "list its processes",
+            pynvml.nvmlDeviceGetComputeRunningProcesses,
+            without=(UnsupportedError, PermissionMissingError),
+        )
+        if not running and Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
+            return None
+        return None if running is None else tuple(process.pid for process in running)
+
+    def close(self) -> None:
+        """Do nothing: NVML holds nothing for a device. The bus lets go of the driver."""
+
+    def _start_over(self) -> None:
+        """Forget what the device could not do: all quantities are read by field again."""
+        self._read_by_fields(tuple(range(len(_QUANTITIES))))
+        self._by_call: tuple[int, ...] = ()
+        self._samples = 0
+
+    def _read_by_fields(self, quantities: tuple[int, ...]) -> None:
+        self._by_field = quantities
+        self._fields = (pynvml.c_nvmlFieldValue_t * len(quantities))()
+        for value, quantity in zip(self._fields, quantities, strict=True):
+            value.fieldId = _QUANTITIES[quantity].field
+
+    def _figures(self) -> list[int | None]:
+        """Return the value of each quantity, in the order of `_QUANTITIES`; None: it is not to be had."""
+        figures: list[int | None] = [None] * len(_QUANTITIES)
+        if self._by_field:
+            self._fill_by_field(figures)
+        for quantity in self._by_call:
+            figures[quantity] = self._optional(
+                f"read its {_QUANTITIES[quantity].name}", _QUANTITIES[quantity].call
+            )
+        if None in figures:
+            self._by_call = tuple(quantity for quantity in self._by_call if figures[quantity] is not None)
+        return figures
+
+    def _fill_by_field(self, figures: list[int | None]) -> None:
+        """Fill in what one driver call says; move what it cannot say to `_by_call`."""
+        missing = []
+        try:
+            self._ask("read its fields", self._get_field_values)
+        except UnsupportedError:
+            missing = list(self._by_field)
+        else:
+            values = _FIELD_VALUE.iter_unpack(self._fields)
+            for quantity, (_, _, _, _, kind, code, value) in zip(self._by_field, values, strict=True):
+                if code == pynvml.NVML_SUCCESS:
+                    # The driver writes a 32-bit member of the union and may leave the rest as it was.
+                    short = kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+                    figures[quantity] = value & 0xFFFFFFFF if short else value
+                elif _answer(code)[0] is UnsupportedError:
+                    missing.append(quantity)
+                else:
+                    raise self._failure(f"read its {_QUANTITIES[quantity].name}", pynvml.NVMLError(code))
+        if missing:
+            self._by_call += tuple(missing)
+            self._read_by_fields(tuple(quantity for quantity in self._by_field if quantity not in missing))
+
+    def _get_field_values(self, handle: Any) -> None:
+        """Ask for all fields in the argument array built once; pynvml's wrapper would build one a call."""
+        code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(handle, len(self._fields), self._fields)
+        if code != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(code)
+
+    def _read_seldom(self) -> tuple[int | None, int | None, int | None]:
+        """Return clock (MHz), temperature (C) and utilization (%).
+
+        They are for people: a failure to read them is not worth a sample of energy, so it is a None.
+        """
+        passing = (UnsupportedError, PermissionMissingError, RetryError)
+        clock_mhz = self._optional(
+            "read its clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS, without=passing
+        )
+        temperature_c = self._optional(
+            "read its temperature",
+            pynvml.nvmlDeviceGetTemperature,
+            pynvml.NVML_TEMPERATURE_GPU,
+            without=passing,
+        )
+        rates = self._optional("read its utilization", pynvml.nvmlDeviceGetUtilizationRates, without=passing)
+        return clock_mhz, temperature_c, None if rates is None else rates.gpu
+
+    def _plausible(self, power_mw: int) -> bool:
+        return power_mw > 0 and (self._highest_mw is None or 2 * power_mw <= 3 * self._highest_mw)
+
+    def _clocks_mhz(self) -> tuple[int, ...]:
+        """Return the graphics clocks at the highest memory clock, descending."""
+        what = "name its clocks"
+        memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
+        if not memory_mhz:
+            return ()
+        clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
+        return tuple(sorted(clocks_mhz or (), reverse=True))
+
+    def _optional(
+        self,
+        what: str,
+        call: Callable[..., Any],
+        *arguments: int,
+        without: tuple[type[DeviceError], ...] = (UnsupportedError,),
+    ) -> Any:
+        """Return what `_ask` returns, or None where it raises one of `without`."""
+        try:
+            return self._ask(what, call, *arguments)
+        except without:
+            return None
+
+    def _ask(self, what: str, call: Callable[..., Any], *arguments: int) -> Any:
+        """Make one driver call, `call(handle, *arguments)`. Raises DeviceError."""
+        with self.gate:
+            if self._lost:
+                raise LostError(
+                    f"{self.gpu}: could not {what}: the GPU is lost. It is taken up again when it returns."
+                )
+            try:
+                return call(self._handle, *arguments)
+            except pynvml.NVMLError as error:
+                raise self._failure(what, error) from error
+
+    def _failure(self, what: str, error: Any) -> DeviceError:
+        failure = _device_error(self.gpu, what, error)
+        if isinstance(failure, LostError):
+            self._lost = True
+        return failure
+
+
+class NvmlBus:
+    """The driver's GPUs. Safe to use from many threads; NVML is started and stopped here alone."""
+
+    def __init__(self, patience_s: float = 2.0) -> None:
+        """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart."""
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._started = False
+        self._devices: dict[str, NvmlDevice] = {}
+        self._unopened: dict[int, str] = {}
+
+    def discover(self) -> tuple[NvmlDevice, ...]:
+        """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
+
+        Starts NVML, and starts it anew if a GPU was lost or could not be opened. A GPU that cannot
+        be opened is left out, with a warning in the log; if none can be, its error is raised. Raises
+        LostError while there is no driver, and RetryError while a driver call does not end.
+        """
+        with self._lock, self._all_gates():
+            if self._unopened or any(device.lost for device in self._devices.values()):
+                self._stop()
+            try:
+                self._start()
+                return self._enumerate()
+            except LostError:
+                self._stop()
+                raise
+
+    def close(self) -> None:
+        """Let go of the driver; every device is lost. Idempotent."""
+        with self._lock, self._all_gates():
+            self._stop()
+
+    @contextmanager
+    def _all_gates(self) -> Iterator[None]:
+        """Keep every device out of the driver meanwhile."""
+        with ExitStack() as gates:
+            for device in self._devices.values():
+                if not device.gate.acquire(timeout=self._patience_s):
+                    raise RetryError(
+                        f"{device.gpu}: could not be interrupted: a driver call has not ended for "
+                        f"{self._patience_s:g} s. If it lasts, look into the kernel log."
+                    )
+                gates.callback(device.gate.release)
+            yield
+
+    def _start(self) -> None:
+        if not self._started:
+            _ask_driver("start NVML", pynvml.nvmlInit)
+            self._started = True
+
+    def _stop(self) -> None:
+        for device in self._devices.values():
+            device.missing()
+        if self._started:
+            self._started = False
+            try:
+                _ask_driver("stop NVML", pynvml.nvmlShutdown)
+            except LostError as error:
+                _log.info("%s", error)  # a driver that went away took NVML with it
+
+    def _enumerate(self) -> tuple[NvmlDevice, ...]:
+        present: list[NvmlDevice] = []
+        unopened: dict[int, DeviceError] = {}
+        for index in range(_ask_driver("count its GPUs", pynvml.nvmlDeviceGetCount)):
+            try:
+                what = f"open GPU {index}"
+                handle = _ask_driver(what, pynvml.nvmlDeviceGetHandleByIndex, index)
+                gpu: str = _ask_driver(what, pynvml.nvmlDeviceGetUUID, handle)
+            except DeviceError as error:
+                unopened[index] = error
+                continue
+            device = self._devices.setdefault(gpu, NvmlDevice(gpu, self.discover))
+            device.found(handle, index)
+            present.append(device)
+        for gpu in self._devices.keys() - {device.gpu for device in present}:
+            self._devices[gpu].missing()
+        if unopened and not present:
+            raise next(iter(unopened.values()))
+        self._warn({index: str(error) for index, error in unopened.items()})
+        return tuple(present)
+
+    def _warn(self, unopened: dict[int, str]) -> None:
+        """Say once, not at every look, which GPUs could not be opened."""
+        for index, text in unopened.items():
+            if self._unopened.get(index) != text:
+                _log.warning("%s", text)
+        self._unopened = unopened
+
+
+def _ask_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        raise _device_error("NVIDIA driver", what, error) from error
+
+
+def _answer(code: int) -> tuple[type[DeviceError], str]:
+    return _ANSWERS.get(code, _ANSWERS[pynvml.NVML_ERROR_UNKNOWN])
+
+
+def _device_error(who: str, what: str, error: Any) -> DeviceError:
+    kind, cure = _answer(error.value)
+    return kind(f"{who}: could not {what}: {str(error).rstrip('.')}. {cure}")
+
+
+def _watts(power_mw: int) -> str:
+    return f"{power_mw / 1000:g} W"

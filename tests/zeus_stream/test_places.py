@@ -1,0 +1,73 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zeus_stream import places
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
+
+
+def test_one_directory_replaces_all_places() -> None:
+    where = places.places({"ZEUS_STREAM_DIR": "/tmp/zs", "XDG_RUNTIME_DIR": "/run/user/7"})
+    assert {where.publish.parent, where.control.parent, where.archive.parent, where.records.parent} == {
+        Path("/tmp/zs")
+    }
+
+
+def test_a_training_process_looks_for_a_root_collector_before_its_own() -> None:
+    candidates = places.publish_candidates({"XDG_RUNTIME_DIR": "/run/user/7"})
+    assert candidates == (Path("/run/zeus-stream/publish"), Path("/run/user/7/zeus-stream/publish"))
+    assert places.publish_candidates({"ZEUS_STREAM_DIR": "/tmp/zs"}) == (Path("/tmp/zs/publish"),)
+
+
+def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    where = places.Places(tmp_path / "run", tmp_path / "state")
+    places.prepare(where)
+    assert stat.S_IMODE(where.run.stat().st_mode) == 0o755
+    assert stat.S_IMODE(where.state.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_cannot_be_made_is_a_sentence_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Set ZEUS_STREAM_DIR"):
+        places.prepare(places.Places(tmp_path / "file" / "run", tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_stranger_s_directory_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 12345, -1)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        places.prepare(places.Places(tmp_path / "run", tmp_path / "state"))
+
+
+def test_an_unknown_group_is_a_setting_to_correct(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no-such-group"):
+        places.prepare(places.Places(tmp_path, tmp_path), group="no-such-group")
+
+
+def test_a_path_too_long_for_a_socket_is_refused() -> None:
+    assert places.endpoint(Path("/" + "a" * 106)).startswith("ipc:///a")
+    with pytest.raises(SettingsError, match="shorter directory"):
+        places.endpoint(Path("/" + "a" * 107))
+
+
+def test_a_second_owner_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    lock = places.claim(tmp_path / "collector.lock", "collector")
+    with pytest.raises(RefusedError, match=f"process {os.getpid()} already is the collector"):
+        places.claim(tmp_path / "collector.lock", "collector")
+    lock.close()
+    places.claim(tmp_path / "collector.lock", "collector").close()
+
+
+def test_a_killed_owner_owns_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys; from zeus_stream import places;"
+        "lock = places.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
+    assert done.returncode == -9
+    places.claim(tmp_path / "lock", "collector").close()

@@ -1,0 +1,119 @@
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from zeus_stream import sockets
+
+pytestmark = pytest.mark.anyio
+
+
+class Sockets:
+    """The functions under test over one context; closes what it opened."""
+
+    def __init__(self) -> None:
+        self._context = sockets.context()
+        self._opened: list[sockets.Channel] = []
+
+    def listen(self, path: Path, *, feed: bool = False, mode: int = 0o600) -> sockets.Channel:
+        return self._keep(sockets.listen(self._context, path, feed=feed, mode=mode))
+
+    def ask(self, path: Path) -> sockets.Channel:
+        return self._keep(sockets.ask(self._context, path))
+
+    def follow(self, path: Path, topic: str) -> sockets.Channel:
+        return self._keep(sockets.follow(self._context, path, topic))
+
+    def _keep(self, channel: sockets.Channel) -> sockets.Channel:
+        self._opened.append(channel)
+        return channel
+
+    def close(self) -> None:
+        for channel in self._opened:
+            channel.close()
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def opened() -> Iterator[Sockets]:
+    with closing(Sockets()) as made:
+        yield made
+
+
+async def test_the_kernel_says_who_sent_a_message(opened: Sockets, zeus_dir: Path) -> None:
+    router = opened.listen(zeus_dir / "publish", mode=0o666)
+    dealer = opened.ask(zeus_dir / "publish")
+    with anyio.fail_after(5):
+        while not dealer.send(b"hello"):
+            await anyio.sleep(0.001)
+        [message] = await router.receive()
+        assert (message.parts, message.uid, message.pid) == ([b"hello"], os.geteuid(), os.getpid())
+        assert router.send(message.sender, b"and you")
+        assert [reply.parts for reply in await dealer.receive()] == [[b"and you"]]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+async def test_a_socket_has_its_mode_from_the_first_moment(
+    opened: Sockets, zeus_dir: Path, mode: int
+) -> None:
+    opened.listen(zeus_dir / "control", mode=mode)
+    assert stat.S_IMODE((zeus_dir / "control").stat().st_mode) == mode
+
+
+async def test_a_send_to_nobody_is_refused_and_never_waits(opened: Sockets, zeus_dir: Path) -> None:
+    router = opened.listen(zeus_dir / "control")
+    assert not router.send(b"nobody", b"hello")
+    assert not opened.ask(zeus_dir / "absent").send(b"hello")
+
+
+async def test_a_message_that_comes_in_while_another_task_sends_is_not_forgotten(
+    opened: Sockets, zeus_dir: Path
+) -> None:
+    """The descriptor is edge-triggered, and a send can swallow the edge: thousands of tries find it."""
+    router = opened.listen(zeus_dir / "control")
+    dealer = opened.ask(zeus_dir / "control")
+    rounds = 2000
+
+    async def echo() -> None:
+        answered = 0
+        while answered < rounds:
+            for message in await router.receive():
+                router.send(message.sender, *message.parts)
+                answered += 1
+
+    async def chatter() -> None:
+        while True:
+            router.send(b"nobody", b"noise")
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(chatter)
+            tasks.start_soon(echo)
+            for number in range(rounds):
+                while not dealer.send(b"%d" % number):
+                    await anyio.sleep(0.001)
+                [reply] = await dealer.receive()
+                assert reply.parts == [b"%d" % number]
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_feed_reaches_who_follows_its_topic(opened: Sockets, zeus_dir: Path) -> None:
+    feed = opened.listen(zeus_dir / "feed", feed=True)
+    follower = opened.follow(zeus_dir / "feed", "events/")
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+
+            async def publish() -> None:
+                while True:  # until the subscription has arrived
+                    feed.send(b"readings/h", b"1")
+                    feed.send(b"events/h", b"2")
+                    await anyio.sleep(0.005)
+
+            tasks.start_soon(publish)
+            assert (await follower.receive())[0].parts == [b"events/h", b"2"]
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""What a training step costs in joules, and the power limit that makes it cost less."""

@@ -1,0 +1,237 @@
+"""The command line. The only file that exits; each subcommand imports what it needs."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+
+import click
+
+from zeus_stream.config import Settings, load
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.places import places
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from collectors.device import Bus
+
+COLLECTOR = ("device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group")
+ANALYZER = (
+    "archive", "select", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
+    "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "group",
+)  # fmt: skip
+
+
+class Sentences(click.Group):
+    """Turns our errors, alone or grouped by a task group, into their sentences and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except* ZeusStreamError as group:
+            _fail(*(str(error) for error in _leaves(group)))
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+def _fail(*sentences: str) -> NoReturn:
+    for sentence in dict.fromkeys(sentences):
+        click.echo(f"zeus-stream: {sentence}", err=True)
+    sys.exit(1)
+
+
+def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of these settings; it receives the loaded `Settings` as first argument."""
+    known = {field.name: field for field in fields(Settings)}
+    hints = get_type_hints(Settings)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(config: Path | None, **given: Any) -> Any:
+            flags = {name: given.pop(name) for name in (*names, "dir")}
+            settings = load(flags, os.environ, config)
+            if settings.dir is not None:
+                os.environ["ZEUS_STREAM_DIR"] = str(settings.dir)
+            return command(settings, **given)
+
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
+        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        for name in reversed((*names, "dir")):
+            flag = "--" + name.replace("_", "-")
+            switch = (
+                {"is_flag": True, "flag_value": True}
+                if hints[name] is bool
+                else {"metavar": _metavar(hints[name])}
+            )
+            text = known[name].metadata["help"]
+            if known[name].default not in (None, False, ()):
+                text += f"  [{known[name].default}]"
+            click.option(flag, name, default=None, help=text, **switch)(run)
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            help="Settings file.  [zeus-stream.toml if it exists]",
+        )(run)
+        return run
+
+    return decorate
+
+
+def _metavar(hint: Any) -> str:
+    return {int: "N", float: "X", str: "TEXT", tuple[int, ...]: "N,N"}.get(hint, "PATH")
+
+
+@click.group(
+    cls=Sentences, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(package_name="zeus-stream")
+def main() -> None:
+    """What a training step costs in joules, and the power limit that makes it cost less."""
+
+
+@main.command()
+@settings_options(*COLLECTOR)
+def collect(settings: Settings) -> None:
+    """Sample this host's GPUs, keep the log, obey and guard power limits."""
+    from collectors.service import collect as service
+
+    bus = _bus(settings)
+    _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
+
+
+@main.command()
+@settings_options(*ANALYZER)
+def analyze(settings: Settings) -> None:
+    """Join readings and events, find the power limit, archive everything, answer SQL."""
+    from analyzers.service import analyze as service
+
+    _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+
+
+def _bus(settings: Settings) -> "Bus":
+    if settings.device.startswith("simulated:"):
+        from collectors.simulated import SimulatedBus
+
+        return SimulatedBus.parse(settings.device)
+    if settings.device == "nvml":
+        from collectors.nvml import NvmlBus
+
+        return NvmlBus()
+    _fail(
+        f"device: {settings.device!r} is none: it is nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
+    )
+
+
+def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
+    """Run a service until SIGTERM or SIGINT cancels it; it puts everything right on its way out."""
+    import signal
+
+    import anyio
+
+    async def until_told() -> None:
+        async with anyio.create_task_group() as tasks:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+
+                async def serve() -> None:
+                    await service(lambda text: click.echo(f"{name}: {text}", err=True))
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(serve)
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+                    break
+
+    anyio.run(until_told)
+
+
+@main.command()
+@click.argument("query")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("archive", "query_rows", "query_seconds")
+def sql(settings: Settings, query: str, form: str) -> None:
+    """Answer one SQL QUERY over the archive: from the running analyzer, or from the file."""
+    from zeus_stream.tables import write
+
+    write(_ask(settings, query), form, sys.stdout)
+
+
+def _ask(settings: Settings, query: str) -> "pa.Table":
+    from zeus_stream.client import Connection
+    from zeus_stream.places import holder
+
+    where = places(os.environ)
+    if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
+        return Connection(where).sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
+    from analyzers.query import read_file
+
+    return read_file(settings.archive or where.archive, query, settings)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")
+@settings_options("archive")
+def export(settings: Settings, directory: Path, form: str) -> None:
+    """Write every table of the archive into DIRECTORY, a file each."""
+    from analyzers.query import export as write
+
+    for path, rows in write(settings.archive or places(os.environ).archive, directory, form, settings):
+        click.echo(f"{path}  {rows} rows")
+
+
+@main.command()
+@settings_options()
+def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its work)
+    """Show who is connected, which limits are set, lag, gaps and drops."""
+    from zeus_stream.client import status as ask
+    from zeus_stream.errors import UnreachableError
+    from zeus_stream.tables import print_status
+
+    where = places(os.environ)
+    silent = []
+    for process in ("collector", "analyzer"):
+        try:
+            print_status(process, ask(where, process))
+        except UnreachableError as wrong:
+            silent.append(str(wrong))
+    if silent:
+        _fail(*silent)
+
+
+@main.command()
+@settings_options("device", "archive")
+def doctor(settings: Settings) -> None:
+    """Check driver, permissions, GPUs, places and versions: what works, what does not, the cure."""
+    from zeus_stream.doctor import examine
+    from zeus_stream.tables import print_checks
+
+    checks = examine(settings, places(os.environ), lambda: _bus(settings))
+    print_checks(checks)
+    if any(check.verdict == "fails" for check in checks):
+        sys.exit(1)
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
+def run(settings: Settings, command: tuple[str, ...]) -> None:
+    """Start collector and analyzer, run COMMAND, say what it cost.
+
+    Example: zeus-stream run -- python train.py
+    """
+    from zeus_stream.run import run as run_all
+
+    sys.exit(run_all(settings, command, os.environ))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Asks the running processes, for the command line and for notebooks. Blocking, bounded in time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeus_stream import places, sockets, wire
+from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.messages import AskStatus, No, Query, QueryDone, Request, Status
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+M = TypeVar("M")
+
+
+def status(where: places.Places, process: str, timeout_s: float = 2.0) -> Status:
+    """Return the state of the ``collector`` or ``analyzer`` of a setup. Raises UnreachableError."""
+    path = where.control if process == "collector" else where.query
+    reply, _ = _ask(path, AskStatus(), Status, timeout_s, process)
+    return reply
+
+
+class Connection:
+    """A running analyzer, as a source of tables."""
+
+    def __init__(self, where: places.Places) -> None:
+        self._where = where
+
+    def sql(self, query: str, *, max_rows: int = 1_000_000, timeout_s: float = 30.0) -> "pa.Table":
+        """Return the answer to one SQL statement over the archive, as it is now.
+
+        Raises:
+            RefusedError: DuckDB's or the analyzer's sentence: an error in the SQL, too long, too many rows.
+            UnreachableError: no analyzer answers.
+        """
+        import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
+
+        request = Query(query, max_rows, round(timeout_s * 1000))
+        done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
+        table: pa.Table = pa.ipc.open_stream(b"".join(parts)).read_all()
+        if done.truncated:
+            raise RefusedError(
+                f"query: could not return everything: there are more than {max_rows} rows."
+                " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
+            )
+        return table
+
+
+def connect(environ: Mapping[str, str]) -> Connection:
+    """Return a connection to the analyzer of this setup. Raises UnreachableError when none runs."""
+    where = places.places(environ)
+    status(where, "analyzer")
+    return Connection(where)
+
+
+def _ask(
+    path: Path, request: Request, expected: type[M], timeout_s: float, process: str
+) -> tuple[M, list[bytes]]:
+    parts = sockets.exchange(path, wire.encode(request), timeout_s) if path.exists() else None
+    if not parts:
+        verb = "collect" if process == "collector" else "analyze"
+        raise UnreachableError(
+            f"{process}: did not answer at {path}: none runs there, or it hangs."
+            f" Start one with `zeus-stream {verb}`, or set ZEUS_STREAM_DIR to where it is."
+        )
+    reply: M | No = wire.decode(parts[0], expected, No)
+    if isinstance(reply, No):
+        raise RefusedError(reply.reason)
+    return reply, parts[1:]

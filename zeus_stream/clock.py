@@ -1,0 +1,37 @@
+"""The only file that reads time.
+
+Times that are subtracted are CLOCK_MONOTONIC in ns, valid within one boot of one host. Wall time is
+an anchor that lets tables show UTC; no energy and no duration depends on it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns, time_ns
+
+__all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """One instant on both clocks: ``wall_ns`` (ns since 1970, UTC) was read at ``monotonic_ns``."""
+
+    monotonic_ns: int
+    wall_ns: int
+    error_ns: int
+    """Half the time between the two monotonic reads around the wall read: the anchor's bound."""
+
+
+def anchor() -> Anchor:
+    """Read both clocks, three times, and keep the tightest pair."""
+    pairs = []
+    for _ in range(3):
+        before = monotonic_ns()
+        wall = time_ns()
+        after = monotonic_ns()
+        pairs.append(Anchor((before + after) // 2, wall, (after - before + 1) // 2))
+    return min(pairs, key=lambda pair: pair.error_ns)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot: monotonic times of two boots must never be subtracted."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

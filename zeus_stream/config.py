@@ -1,0 +1,156 @@
+"""Settings: defaults < ``zeus-stream.toml`` < environment < flags, decoded once into one frozen value.
+
+A setting ``profile_steps`` is the flag ``--profile-steps``, the variable ``ZEUS_STREAM_PROFILE_STEPS``
+and the key ``profile_steps``.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from zeus_stream.errors import SettingsError
+
+FILE = "zeus-stream.toml"
+_YES = {"1", "true", "yes", "on"}
+_NO = {"0", "false", "no", "off"}
+
+
+def _setting(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set. The help texts are those of the command line."""
+
+    dir: Path | None = _setting(
+        None, "Directory for sockets, log, archive and state, instead of the usual places."
+    )
+    group: str | None = _setting(None, "Group that may also send commands and follow the feed.")
+    device: str = _setting(
+        "nvml", "Devices to sample: nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
+    )
+    observe: bool = _setting(default=False, text="Never change a device, whoever asks.")
+    poll_ms: float = _setting(
+        0.0, "Time between reads of a counter; 0: a fifth of its period.", least=0, most=1000
+    )
+    heartbeat_ms: int = _setting(500, "A reading at least this often, changed or not.", least=10, most=60_000)
+    log_mb: int = _setting(
+        256, "Size of the collector's log; the oldest goes first.", least=1, most=1_000_000
+    )
+    log_hours: float = _setting(24.0, "Age of the log; the oldest goes first.", least=0.01, most=10_000)
+    trust_uid: tuple[int, ...] = _setting(
+        (), "Users whose runs may command GPUs that cannot be verified as theirs."
+    )
+    archive: Path | None = _setting(
+        None, "The DuckDB file; energy.duckdb in the state directory if not given."
+    )
+    select: str = _setting(
+        "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
+    )
+    stride_w: float = _setting(
+        25.0, "Between the power limits tried; the lowest is always among them.", least=1, most=1000
+    )
+    wait_steps: int = _setting(1, "Steps before the first limit is tried.", least=0, most=100_000)
+    warmup_steps: int = _setting(10, "Steps not measured after a change of limit.", least=0, most=100_000)
+    profile_steps: int = _setting(40, "Steps measured at each limit, at least.", least=1, most=100_000)
+    settle_ms: int = _setting(
+        300, "Time not measured after a change of limit, at least.", least=0, most=60_000
+    )
+    refreshes: int = _setting(10, "Counter refreshes measured at each limit, at least.", least=0, most=10_000)
+    lease_ms: int = _setting(
+        1500, "A limit returns when its analyzer is silent for this long.", least=200, most=60_000
+    )
+    window_timeout_ms: int = _setting(
+        5000, "Wait at most this long for the readings of a window.", least=10, most=3_600_000
+    )
+    query_rows: int = _setting(1_000_000, "Rows one query may return.", least=1, most=10_000_000)
+    query_seconds: float = _setting(30.0, "Time one query may take.", least=0.01, most=86_400)
+    memory_mb: int = _setting(1024, "Memory DuckDB may use.", least=64, most=10_000_000)
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Settings:
+    """Return the settings. ``file``: else ``zeus-stream.toml`` in the working directory, if there is one.
+
+    Raises:
+        SettingsError: naming the source, the key and what it may be.
+    """
+    values: dict[str, Any] = {}
+    path = file or Path(FILE)
+    if file is not None or path.exists():
+        values |= _checked(_read(path), f"{path}")
+    names = {f"ZEUS_STREAM_{name.upper()}": name for name in (f.name for f in fields(Settings))}
+    values |= _checked(
+        {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
+    )
+    values |= _checked({key: value for key, value in flags.items() if value is not None}, "command line")
+    return Settings(**values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
+        raise SettingsError(
+            f"{path}: could not be read: {wrong}. Correct the file, or name another."
+        ) from wrong
+
+
+def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    known = {f.name: f for f in fields(Settings)}
+    hints = get_type_hints(Settings)
+    checked: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            raise SettingsError(
+                f"{source}: {key}: there is no such setting. The settings are {', '.join(known)}."
+            )
+        try:
+            checked[key] = _convert(value, hints[key])
+        except (ValueError, TypeError, AttributeError) as wrong:
+            raise SettingsError(
+                f"{source}: {key} = {value!r}: expected {_expectation(hints[key])}."
+            ) from wrong
+        least, most = known[key].metadata["least"], known[key].metadata["most"]
+        if least is not None and not least <= checked[key] <= most:
+            raise SettingsError(f"{source}: {key} = {value!r}: expected {least:g} to {most:g}.")
+    return checked
+
+
+def _expectation(hint: Any) -> str:
+    return {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        tuple[int, ...]: "whole numbers, separated by commas",
+    }.get(hint, "a path" if hint == Path | None else "a text")
+
+
+def _convert(value: Any, hint: Any) -> object:
+    """Return ``value`` as ``hint`` from TOML (typed) or from the environment and flags (text)."""
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        word = value.lower()
+        if word in _YES:
+            return True
+        if word in _NO:
+            return False
+        raise ValueError
+    if isinstance(value, bool):
+        raise TypeError
+    if hint is int:
+        if isinstance(value, float):
+            raise TypeError
+        return int(value)
+    if hint is float:
+        return float(value)
+    if hint == tuple[int, ...]:
+        parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+        return tuple(int(part) for part in parts)
+    if not isinstance(value, str | Path):
+        raise TypeError
+    return Path(value) if hint == Path | None else str(value)

@@ -1,0 +1,60 @@
+"""Every error this project raises, named after what the caller should do about it.
+
+    ZeusStreamError
+    ├── SettingsError       correct the setting that the sentence names
+    ├── UnreachableError    start the process that did not answer, or look where it listens
+    ├── RefusedError        the other side understood and said no; the sentence says why
+    ├── MalformedError      drop the message, count it, name its sender; never die of it
+    ├── StorageError        make room, or mend or move the file that the sentence names
+    └── DeviceError         a GPU did not do what was asked
+        ├── RetryError          ask again at the next turn
+        ├── UnsupportedError    this device cannot; do not ask again
+        ├── PermissionMissingError   give the process the privilege that the sentence names
+        └── LostError           leave the device alone until it comes back
+
+The text of each reads: who: could not what: why. What to do.
+"""
+
+
+class ZeusStreamError(Exception):
+    """Base of all errors of zeus-stream."""
+
+
+class SettingsError(ZeusStreamError):
+    """A setting is wrong. The text names where it was set and what it may be."""
+
+
+class UnreachableError(ZeusStreamError):
+    """Another process did not answer in time."""
+
+
+class RefusedError(ZeusStreamError):
+    """Another process answered with a refusal."""
+
+
+class MalformedError(ZeusStreamError):
+    """A message from outside is not one of ours, or is out of its bounds."""
+
+
+class StorageError(ZeusStreamError):
+    """A file could not be opened, read or written as what it should be."""
+
+
+class DeviceError(ZeusStreamError):
+    """A device did not do what was asked."""
+
+
+class RetryError(DeviceError):
+    """Passing trouble: a timeout, an impossible value. The next read may succeed."""
+
+
+class UnsupportedError(DeviceError):
+    """The device has no such feature."""
+
+
+class PermissionMissingError(DeviceError):
+    """The process lacks the privilege for this."""
+
+
+class LostError(DeviceError):
+    """The device is gone (fell off the bus, needs a reset, driver unloaded). It may return."""

@@ -1,0 +1,161 @@
+"""Where processes of one setup meet: directories, sockets, and who owns them.
+
+| | sockets, locks | log, archive, restore records |
+|---|---|---|
+| root | ``/run/zeus-stream`` | ``/var/lib/zeus-stream`` |
+| others | ``$XDG_RUNTIME_DIR/zeus-stream``, or 0700 under /tmp | ``$XDG_STATE_HOME/zeus-stream`` |
+| ``ZEUS_STREAM_DIR`` | it | it |
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
+
+MAX_IPC_BYTES = 107
+"""Longest path of a Unix socket."""
+ROOT_RUN = Path("/run/zeus-stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The paths of one setup."""
+
+    run: Path
+    state: Path
+
+    @property
+    def publish(self) -> Path:
+        """Events of training processes come in here: the one socket that every user may use."""
+        return self.run / "publish"
+
+    @property
+    def control(self) -> Path:
+        """Commands and fetches, for the collector's owner (and group)."""
+        return self.run / "control"
+
+    @property
+    def feed(self) -> Path:
+        """What the collector logs, as it logs it."""
+        return self.run / "feed"
+
+    @property
+    def query(self) -> Path:
+        """SQL and status, answered by the analyzer."""
+        return self.run / "query"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log.sqlite"
+
+    @property
+    def records(self) -> Path:
+        """One restore record a device."""
+        return self.state / "restore"
+
+    @property
+    def archive(self) -> Path:
+        return self.state / "energy.duckdb"
+
+
+def places(environ: Mapping[str, str]) -> Places:
+    """Return the paths that a collector or analyzer started now would use. Creates nothing."""
+    if chosen := environ.get("ZEUS_STREAM_DIR"):
+        directory = Path(chosen).absolute()
+        return Places(directory, directory)
+    if os.geteuid() == 0:
+        return Places(ROOT_RUN, Path("/var/lib/zeus-stream"))
+    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Places(_user_run(environ), Path(state) / "zeus-stream")
+
+
+def publish_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the sockets a training process tries, in order: a root collector serves everybody."""
+    if environ.get("ZEUS_STREAM_DIR"):
+        return (places(environ).publish,)
+    return (ROOT_RUN / "publish", Places(_user_run(environ), Path()).publish)
+
+
+def _user_run(environ: Mapping[str, str]) -> Path:
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "zeus-stream"
+    return Path(tempfile.gettempdir()) / f"zeus-stream-{os.geteuid()}"
+
+
+def prepare(where: Places, group: str | None = None) -> None:
+    """Create the directories: 0755 for sockets (each socket has its own mode), 0700 for state.
+
+    Raises:
+        StorageError: one cannot be made, or belongs to another user.
+    """
+    for directory, mode in ((where.state, 0o700), (where.run, 0o755)):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            owner = directory.stat().st_uid
+            if owner != os.geteuid():
+                raise StorageError(
+                    f"{directory}: could not be used: it belongs to user {owner}."
+                    " Set ZEUS_STREAM_DIR to a directory of your own."
+                )
+            directory.chmod(mode)
+        except OSError as wrong:
+            raise StorageError(
+                f"{directory}: could not be created: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory"
+                " that this user can write."
+            ) from wrong
+    if group is not None:
+        try:
+            shutil.chown(where.run, group=group)
+        except (LookupError, OSError) as wrong:
+            raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong
+
+
+def endpoint(path: Path) -> str:
+    """Return the ZeroMQ address of a socket file. Raises SettingsError when the path is too long."""
+    if len(os.fsencode(path)) > MAX_IPC_BYTES:
+        raise SettingsError(
+            f"{path}: could not be a socket: its path is over {MAX_IPC_BYTES} bytes."
+            " Set ZEUS_STREAM_DIR to a shorter directory."
+        )
+    return f"ipc://{path}"
+
+
+def claim(path: Path, what: str) -> IO[str]:
+    """Become the one ``what`` of a setup: return the lock file; it is released when it is closed.
+
+    Raises:
+        RefusedError: another process holds it; the sentence names its pid.
+    """
+    lock = path.open("a+", encoding="ascii")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as wrong:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise RefusedError(
+            f"{what}: could not start: process {holder} already is the {what} of {path.parent}."
+            " Stop it, or set ZEUS_STREAM_DIR to run another setup beside it."
+        ) from wrong
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def holder(path: Path) -> int | None:
+    """Return the pid that holds a claim, or None when nobody does."""
+    try:
+        with path.open("r+", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return int(path.read_text(encoding="ascii") or 0)
+    return None

@@ -1,0 +1,92 @@
+"""What published workloads draw, and how fast they run, under a power limit: simulated GPUs live by it.
+
+The figures in ``workloads.json`` were fitted by ``benchmarks/fit_workloads.py`` to measurements on real
+V100 and A40 GPUs; their source, licence and residuals stand beside them. The model has two halves.
+
+Draw: the workload would like `uncapped_mw`; the limit allows `gain` times itself; the smaller of the two
+wins, softly (an average over an epoch is rounder than an instant), and nothing falls below `floor_mw`,
+which a limit cannot reach::
+
+    excess(limit) = wish * (1 + (wish / (gain * limit - floor)) ** sharpness) ** (-1 / sharpness)
+    power(limit) = floor + excess(limit)          wish = uncapped - floor
+
+Time: a GPU slows with the draw it is left. While voltage can still fall with the clock, time grows about
+as the cube root of the draw (`slope`); below `knee_mw` voltage is at its floor and only the clock is left,
+so that time grows steeper by `steepness`::
+
+    time(power) ~ power ** -slope * (1 + (knee / power) ** 12) ** (steepness / 12)
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_KNEE_SHARPNESS = 12.0
+"""How suddenly the steep part begins; one value serves all fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One training job on one GPU model. All powers are of one GPU."""
+
+    top_limit_mw: int
+    """The limit that `slowdown` is relative to: the highest of the GPU model."""
+    uncapped_mw: float
+    floor_mw: float
+    gain: float
+    sharpness: float
+    slope: float
+    steepness: float
+    knee_mw: float
+    epoch_s: float
+    """Duration of one epoch at `top_limit_mw`, as fitted."""
+
+    def power_mw(self, limit_mw: int) -> int:
+        """Return the mean draw while it works under ``limit_mw``; never falls as the limit rises."""
+        room_mw = max(self.gain * limit_mw - self.floor_mw, 1.0)
+        wish_mw = self.uncapped_mw - self.floor_mw
+        rounding: float = (1 + (wish_mw / room_mw) ** self.sharpness) ** (-1 / self.sharpness)
+        return round(self.floor_mw + wish_mw * rounding)
+
+    def slowdown(self, limit_mw: int) -> float:
+        """Return the time of a unit of work relative to `top_limit_mw`; never falls as the limit falls."""
+        return self._time(self.power_mw(limit_mw)) / self._time(self.power_mw(self.top_limit_mw))
+
+    def _time(self, power_mw: int) -> float:
+        knee = (1 + (self.knee_mw / power_mw) ** _KNEE_SHARPNESS) ** (self.steepness / _KNEE_SHARPNESS)
+        return float(power_mw**-self.slope * knee)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A GPU model: what a device of it says of itself, and the workloads measured on it."""
+
+    name: str
+    min_limit_mw: int
+    max_limit_mw: int
+    default_limit_mw: int
+    idle_mw: int
+    """Draw of a GPU that is held open and does nothing."""
+    period_ms: float
+    """Refresh period of power and energy counter."""
+    window_ms: float
+    """Span at the end of each period over which the power reading is averaged."""
+    idle_clock_mhz: int
+    max_clock_mhz: int
+    workloads: Mapping[str, Workload]
+
+
+def load() -> dict[str, Model]:
+    """Return the GPU models that ship with the package, by short name (``v100``)."""
+    shipped = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
+    return {key: _model(entry) for key, entry in shipped["models"].items()}
+
+
+def _model(entry: dict[str, Any]) -> Model:
+    workloads = {
+        name: Workload(top_limit_mw=entry["max_limit_mw"], **fitted["parameters"])
+        for name, fitted in entry["workloads"].items()
+    }
+    return Model(**{**entry, "workloads": workloads})
