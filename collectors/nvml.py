@@ -431,8 +431,6 @@ class NvmlBus:
             device = self._devices.setdefault(gpu, NvmlDevice(gpu, self.discover))
             device.found(handle, index)
             present.append(device)
-        for gpu in self._devices.keys() - {device.gpu for device in present}:
-            self._devices[gpu].missing()
         if unopened and not present:
             raise next(iter(unopened.values()))
         self._warn({index: str(error) for index, error in unopened.items()})

@@ -92,9 +92,8 @@ class Board:
             fcntl.flock(self._state.fd, fcntl.LOCK_SH)
         self._workloads = tuple(load_models()[model].workloads)
         self._next_limit = self._limits.oldest()
-        self._next_load = self._loads.oldest()
-        self.loads_lost = 0
-        """Loads that were overwritten before they were read, or that name no workload."""
+        self._first_load = self._loads.oldest()
+        self._last_load: tuple[int, ...] = (0,)
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         """Put a limit in force."""
@@ -102,19 +101,25 @@ class Board:
 
     def limits(self) -> list[LimitChange]:
         """Return changes of the limit since the last call, oldest first; at first, all the board holds."""
-        records, _ = self._limits.since(self._next_limit)
+        records = self._limits.since(self._next_limit)
         if records:
             self._next_limit = records[-1][0] + 1
         return [LimitChange(since_ns, limit_mw) for _, since_ns, limit_mw in records]
 
     def loads(self) -> list[tuple[int, Load]]:
-        """Return numbered loads since the last call, and the newest of then again: it may be renewed."""
-        records, lost = self._loads.since(self._next_load)
-        if records:
-            self._next_load = records[-1][0]
-        known = [record for record in records if record[3] < len(self._workloads)]
-        self.loads_lost += lost + len(records) - len(known)
-        return [(number, Load(begin, until, self._workloads[index])) for number, begin, until, index in known]
+        """Return numbered loads since the last call, and the newest of then again if it was renewed.
+
+        A number that is missing was overwritten before it was read, or named no workload.
+        """
+        records = self._loads.since(max(self._last_load[0], self._first_load))
+        news = [record for record in records if record != self._last_load]
+        if news:
+            self._last_load = news[-1]
+        return [
+            (number, Load(begin_ns, until_ns, self._workloads[index]))
+            for number, begin_ns, until_ns, index in news
+            if index < len(self._workloads)
+        ]
 
     def counter(self) -> tuple[int, int] | None:
         """Return the counter as saved last (index of its refresh, nJ), or None when it never was."""
@@ -195,17 +200,16 @@ class Ring:
         """Return the number to begin reading at."""
         return max(self.newest() - self._slots + 1, 1)
 
-    def since(self, number: int) -> tuple[list[tuple[int, ...]], int]:
-        """Return the records from ``number`` on, and how many of them were overwritten before."""
-        found, lost = [], 0
+    def since(self, number: int) -> list[tuple[int, ...]]:
+        """Return the records from ``number`` on, without those overwritten meanwhile."""
+        found = []
         while (record := self._region.get(self._layout, self._at(number))) and record[0] >= number:
             if record[0] == number:
                 found.append(record)
                 number += 1
             else:
-                lost += record[0] - self._slots + 1 - number
                 number = record[0] - self._slots + 1
-        return found, lost
+        return found
 
     def _at(self, number: int) -> int:
         return _RINGS_AT + number % self._slots * (self._layout.size + _CHECK.size)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 import click
 
 from zeus_stream.config import Settings, load
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.places import places
 
 if TYPE_CHECKING:
@@ -126,8 +126,9 @@ def _bus(settings: Settings) -> "Bus":
         from collectors.nvml import NvmlBus
 
         return NvmlBus()
-    _fail(
-        f"device: {settings.device!r} is none: it is nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
+    raise SettingsError(
+        f"device {settings.device!r}: could not be opened: there is no such kind."
+        " Choose nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
     )
 
 
@@ -200,7 +201,7 @@ def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its wor
     silent = []
     for process in ("collector", "analyzer"):
         try:
-            print_status(process, ask(where, process))
+            print_status(process, ask(where, process), sys.stdout)
         except UnreachableError as wrong:
             silent.append(str(wrong))
     if silent:
@@ -215,12 +216,12 @@ def doctor(settings: Settings) -> None:
     from zeus_stream.tables import print_checks
 
     checks = examine(settings, places(os.environ), lambda: _bus(settings))
-    print_checks(checks)
+    print_checks(checks, sys.stdout)
     if any(check.verdict == "fails" for check in checks):
         sys.exit(1)
 
 
-@main.command(context_settings={"ignore_unknown_options": True})
+@main.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
 def run(settings: Settings, command: tuple[str, ...]) -> None:

@@ -349,13 +349,22 @@ class Refused:
     reason: Text
 
 
+LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "restart", "device"]
+"""Why a lease ended: its owner gave it back; its owner was silent; its run ended; somebody else set the
+limit; the collector stopped; a collector started after one that was killed; the device was lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseEnded:
-    """Ours no longer: released, run out, or taken by a stranger whose value stays."""
+    """Ours no longer: released, run out, or taken by a stranger whose value stays.
+
+    An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
+    """
 
     t_ns: Ns
     gpu: Gpu
     owner: Name
+    cause: LeaseCause
     reason: Text
     limit_mw: Milliwatts | None
     """The limit requested now: the value found, restored, or a stranger's. None: could not be read."""

@@ -184,8 +184,7 @@ class _Lane:
 
     def follow(self, now_ns: int) -> int:
         """Take in changes of the limit, declare the load, and return when the work will be done."""
-        records, _ = self._limits.since(self._next_limit)
-        for number, since_ns, limit_mw in records:
+        for number, since_ns, limit_mw in self._limits.since(self._next_limit):
             self._pace = self._pace.change(since_ns, self._slowdown(limit_mw))
             self._next_limit = number + 1
         end_ns = self._pace.end_ns

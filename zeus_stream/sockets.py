@@ -8,6 +8,7 @@ event loop: bounded in both directions and never blocking.
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import zmq
@@ -18,6 +19,7 @@ from zeus_stream.wire import MAX_BYTES
 QUEUE = 1_000
 """Messages queued per peer and direction; past it a send is refused (PUB: dropped, followers fetch)."""
 FEED_QUEUE = 20_000
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _CORRELATION = bytes(8)
 DRAIN = 256
 """Messages taken from a socket before other tasks have their turn."""
@@ -95,13 +97,13 @@ def _peer(frame: zmq.Frame) -> tuple[int | None, int | None]:
     return (int(fields[1]), int(fields[3])) if len(fields) == 4 else (None, None)
 
 
-def context() -> zmq.Context[zmq.Socket[bytes]]:
+def context() -> Context:
     """Return a new ZeroMQ context: one a process, ended with ``destroy(linger=0)``."""
     return zmq.Context()
 
 
 def listen(
-    context: "zmq.Context[zmq.Socket[bytes]]", path: Path, *, feed: bool = False, mode: int = 0o600
+    context: Context, path: Path, *, feed: bool = False, mode: int = 0o600
 ) -> Channel:
     """Open a ROUTER (or, for the feed, a PUB) at a socket file of ``mode``.
 
@@ -119,7 +121,7 @@ def listen(
     return Channel(socket)
 
 
-def ask(context: "zmq.Context[zmq.Socket[bytes]]", path: Path) -> Channel:
+def ask(context: Context, path: Path) -> Channel:
     """Open a DEALER to a listener. Nothing is queued for a peer that is not there."""
     socket = _open(context, zmq.DEALER, QUEUE)
     socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -127,7 +129,7 @@ def ask(context: "zmq.Context[zmq.Socket[bytes]]", path: Path) -> Channel:
     return Channel(socket)
 
 
-def follow(context: "zmq.Context[zmq.Socket[bytes]]", path: Path, topic: str = "") -> Channel:
+def follow(context: Context, path: Path, topic: str = "") -> Channel:
     """Open a SUB to a feed."""
     socket = _open(context, zmq.SUB, FEED_QUEUE)
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
@@ -149,7 +151,7 @@ def exchange(path: Path, payload: bytes, timeout_s: float) -> list[bytes] | None
         opened.destroy(linger=0)
 
 
-def _open(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, queue: int) -> "zmq.Socket[bytes]":
+def _open(context: Context, kind: int, queue: int) -> "zmq.Socket[bytes]":
     socket: zmq.Socket[bytes] = context.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),

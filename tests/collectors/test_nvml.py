@@ -111,6 +111,18 @@ def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice,
         device.set_limit(200_000)
 
 
+def test_a_passing_failure_is_not_taken_for_a_missing_ability(device: NvmlDevice, gpu: Gpu) -> None:
+    for call in (
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        "nvmlDeviceGetSupportedGraphicsClocks",
+        "field 83",
+    ):
+        gpu.fail(call, pynvml.NVML_ERROR_TIMEOUT)
+        with pytest.raises(RetryError):
+            device.describe()
+        gpu.heal()
+
+
 def test_a_sample_is_one_driver_call_and_exact(device: NvmlDevice, gpu: Gpu) -> None:
     device.sample()
     gpu.energy_mj, gpu.power_mw = 2**40 + 7, 123_456
@@ -265,14 +277,15 @@ def test_a_limit_out_of_range_is_refused_with_the_range_and_nothing_is_set(
     assert gpu.requested_mw == 250_000
 
 
-def test_a_missing_permission_is_a_sentence_with_its_cure(device: NvmlDevice, gpu: Gpu) -> None:
+def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu: Gpu) -> None:
     gpu.uuid = b"GPU-5a1c"
+    device, _ = nvml_bus.discover()
     gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(PermissionMissingError) as raised:
         device.set_limit(125_000)
     assert str(raised.value) == (
-        "GPU-00000000-0000-4000-8000-000000000000: could not set the power limit to 125 W: "
-        "Insufficient Permissions. Run the collector as root or with CAP_SYS_ADMIN."
+        "GPU-5a1c: could not set the power limit to 125 W: Insufficient Permissions. "
+        "Run the collector as root or with CAP_SYS_ADMIN."
     )
     assert gpu.requested_mw == 250_000
 
@@ -339,6 +352,19 @@ def test_a_lost_gpu_comes_back_as_the_same_device_when_it_describes_itself(
     assert second.describe().index == 1
 
 
+def test_a_gpu_that_is_not_there_when_nvml_starts_anew_is_lost_too(
+    nvml_bus: NvmlBus, stand_in: StandIn
+) -> None:
+    first, second = nvml_bus.discover()
+    stand_in.gpus[0].lost = 1
+    with pytest.raises(LostError):
+        first.sample()
+    stand_in.gpus[0].lost = stand_in.gpus[1].present = 0
+    first.describe()
+    with pytest.raises(LostError, match="taken up again when it returns"):
+        second.sample()
+
+
 def test_a_gpu_that_cannot_be_opened_at_the_start_is_warned_of_once_and_taken_up_later(
     nvml_bus: NvmlBus, stand_in: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -349,6 +375,18 @@ def test_a_gpu_that_cannot_be_opened_at_the_start_is_warned_of_once_and_taken_up
     assert warning.startswith("NVIDIA driver: could not open GPU 0: GPU is lost.")
     stand_in.gpus[0].lost = 0
     assert [device.describe().index for device in nvml_bus.discover()] == [0, 1]
+
+
+def test_a_host_whose_gpus_are_all_lost_at_the_start_is_waited_for(
+    nvml_bus: NvmlBus, stand_in: StandIn
+) -> None:
+    for gpu in stand_in.gpus:
+        gpu.lost = 1
+    with pytest.raises(LostError, match="could not open GPU 0"):
+        nvml_bus.discover()
+    for gpu in stand_in.gpus:
+        gpu.lost = 0
+    assert len(nvml_bus.discover()) == 2
 
 
 def test_a_host_whose_only_gpus_may_not_be_opened_says_why(nvml_bus: NvmlBus, stand_in: StandIn) -> None:

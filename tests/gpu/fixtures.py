@@ -31,8 +31,6 @@ def stand_in(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def nvml_bus(stand_in: StandIn) -> Iterator[NvmlBus]:
     """The bus of those GPUs, not asked for anything yet."""
-    for gpu in stand_in.gpus:
-        assert gpu.calls == 0
     bus = NvmlBus()
     yield bus
     stand_in.heal()

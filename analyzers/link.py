@@ -1,0 +1,145 @@
+"""The analyzer's end of one collector's control socket: commands, leases, questions of scripts.
+
+Outcomes of commands are not read here: they come through the log, like everything that is
+interpreted. A reply only ends the sending again.
+"""
+
+from collections.abc import Callable
+
+import anyio
+
+from analyzers.rows import ApplyLimit, GiveAnswer, Instruction, RestoreLimit
+from zeus_stream import sockets, wire
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.messages import (
+    Applied,
+    Ask,
+    Hello,
+    No,
+    Refused,
+    ReleaseLimit,
+    RenewLeases,
+    Request,
+    SetLimit,
+    Welcome,
+)
+from zeus_stream.places import Places
+
+BEAT_S = 0.3
+"""Between renewals of leases."""
+SILENCE_NS = 3_000_000_000
+"""Without a word from the collector for so long, the socket is made anew."""
+RESEND_BEATS = 4
+"""Beats between two sendings of a command that got no reply."""
+MAX_UNANSWERED = 1_000
+
+
+class Link:
+    """One collector, as the analyzer commands it."""
+
+    def __init__(self, context: sockets.Context, where: Places, owner: str, lease_ms: int, start: int) -> None:
+        """``start`` counts the analyzer's starts over this archive: fences grow from it."""
+        self._context = context
+        self._where = where
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._fence = start << 32
+        self._channel: sockets.Channel | None = None
+        self._welcome: Welcome | None = None
+        self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
+        self._held: set[str] = set()
+        self._heard_ns = 0
+        self.dropped = 0
+        """Instructions for a collector that is not there, or has too many unanswered."""
+        self.malformed = 0
+        """Messages of the collector that were not understood here, or of ours there."""
+
+    @property
+    def connected(self) -> bool:
+        return self._welcome is not None
+
+    def hold(self, gpu: str) -> None:
+        """The log says that a limit of ours is in force there: keep its lease alive."""
+        self._held.add(gpu)
+
+    def let_go(self, gpu: str) -> None:
+        """The log says that our lease there has ended."""
+        self._held.discard(gpu)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Send what the interpreter wants done; commands again until the collector has replied."""
+        if isinstance(instruction, GiveAnswer):
+            self._send(instruction.answer)
+            return
+        if self._welcome is None or len(self._unanswered) >= MAX_UNANSWERED:
+            self.dropped += 1
+            return
+        self._fence += 1
+        match instruction:
+            case ApplyLimit(command, run, _, gpu, limit_mw):
+                request: SetLimit | ReleaseLimit = SetLimit(
+                    command,
+                    self._owner,
+                    self._welcome.incarnation,
+                    self._fence,
+                    run,
+                    gpu,
+                    limit_mw,
+                    self._lease_ms,
+                )
+            case RestoreLimit(command, _, _, gpu):
+                self._held.discard(gpu)
+                request = ReleaseLimit(command, self._owner, self._welcome.incarnation, self._fence, gpu)
+        self._unanswered[command] = request
+        self._send(request)
+
+    async def run(self, asked: Callable[[Ask], None]) -> None:
+        """Keep the connection and the leases alive; hand questions of scripts to ``asked``. Until cancelled."""
+        while True:
+            channel = self._channel = sockets.ask(self._context, self._where.control)
+            self._heard_ns = monotonic_ns()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._receive, channel, asked)
+                    await self._beat()
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._channel = self._welcome = None
+                channel.close()
+
+    async def _beat(self) -> None:
+        beat = 0
+        while monotonic_ns() - self._heard_ns < SILENCE_NS:
+            if self._welcome is not None and self._held:
+                gpus = tuple(sorted(self._held))
+                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
+            if self._welcome is None or beat % RESEND_BEATS == 0:
+                self._send(Hello("analyzer", self._owner))
+                for request in self._unanswered.values():
+                    self._send(request)
+            beat += 1
+            await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
+
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[Ask], None]) -> None:
+        while True:
+            for message in await channel.receive():
+                self._heard_ns = monotonic_ns()
+                try:
+                    reply = wire.decode(message.parts[-1], Welcome, Applied, Refused, No, Ask)
+                except MalformedError:
+                    self.malformed += 1
+                    continue
+                match reply:
+                    case Welcome():
+                        self._welcome = reply
+                    case Applied(_, command) | Refused(_, command):
+                        self._unanswered.pop(command, None)
+                    case Ask():
+                        asked(reply)
+                    case No():
+                        self.malformed += 1
+
+    def _send(self, message: Request) -> None:
+        if self._channel is not None:
+            self._channel.send(bytes(8), wire.encode(message))

@@ -1,0 +1,85 @@
+"""What the benchmarks share: the machine named, a setup of real processes, figures beside their goals."""
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+PEERS = ("zeus==0.16.0",)
+
+
+def machine() -> str:
+    """Return one line that names the machine: a figure without it says little."""
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print figures as a Markdown table under their title and the machine."""
+    print(f"\n## {title}\n\n{machine()}\n")
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Give a setup's directory, short enough for sockets, and remove it."""
+    made = Path(tempfile.mkdtemp(prefix="zsb-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+@contextmanager
+def process(where: Path, *arguments: str, ready: str, environ: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Run ``zeus-stream ARGUMENTS`` in a setup, from when its socket ``ready`` is there; give its pid."""
+    command = [sys.executable, "-m", "zeus_stream.cli", *arguments]
+    given = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | dict(environ or {})
+    running = subprocess.Popen(command, env=given, stderr=subprocess.DEVNULL)
+    try:
+        wait_for((where / ready).exists, 20)
+        yield running.pid
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(20)
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    """Wait until a condition holds. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s: {condition}")
+        time.sleep(0.01)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time a process has used, s (user and system, all threads)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peer_python() -> Path:
+    """Return the Python of the peers' own environment, made on first use from the registry."""
+    python = ROOT / ".bench" / "bin" / "python"
+    marker = ROOT / ".bench" / ("+".join(PEERS) + ".installed")
+    if not marker.exists():
+        subprocess.run([sys.executable, "-m", "venv", ROOT / ".bench"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS], check=True)
+        marker.touch()
+    return python

@@ -1,0 +1,64 @@
+"""When to read a device next. Pure.
+
+While the refresh period is unknown, reads are SEARCH_NS apart; once it is known, a fifth of it. Reads
+at even distances would lock to the phase of the refreshes (a fifth of 100 ms meets every refresh at
+the same five phases for ever), so each distance is stretched or shortened by the golden ratio's
+sequence, which spreads over any interval as evenly as a sequence can.
+"""
+
+from dataclasses import dataclass, replace
+
+SEARCH_NS = 5_000_000
+SEARCH_FOR_NS = 3_000_000_000
+"""After this long without a period (power that never changes, a slow device) reads are SLOW_NS apart."""
+SLOW_NS = 20_000_000
+READS_A_PERIOD = 5
+LEAST_NS = 1_000_000
+MOST_NS = 200_000_000
+DITHER = 0.5
+"""Distances vary over this part of their mean."""
+GOLDEN = 0.6180339887498949
+RETRY_MOST_NS = 1_000_000_000
+"""Failed reads double the distance, up to this."""
+RETURN_NS = 5_000_000_000
+"""Between two looks for a lost device, and between two looks for a driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What decides when a device is read next."""
+
+    begun_ns: int
+    poll_ns: int = 0
+    """Set by a person; 0: by the device's period."""
+    reads: int = 0
+    failures: int = 0
+    """In a row."""
+    period_ns: int | None = None
+
+
+def was_read(schedule: Schedule, period_ns: int | None) -> Schedule:
+    """Return the schedule after a read; ``period_ns`` as far as it is known by now."""
+    return replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns)
+
+
+def failed(schedule: Schedule) -> Schedule:
+    """Return the schedule after a read that may succeed the next time."""
+    return replace(schedule, failures=schedule.failures + 1)
+
+
+def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
+    """Return when to read next, ns after which it is due."""
+    mean_ns = _distance_ns(schedule, now_ns)
+    if schedule.failures:
+        return now_ns + min(mean_ns << min(schedule.failures, 10), RETRY_MOST_NS)
+    stretch = 1 + DITHER * ((schedule.reads * GOLDEN) % 1 - 0.5)
+    return now_ns + round(mean_ns * stretch)
+
+
+def _distance_ns(schedule: Schedule, now_ns: int) -> int:
+    if schedule.poll_ns:
+        return schedule.poll_ns
+    if schedule.period_ns is not None:
+        return min(max(schedule.period_ns // READS_A_PERIOD, LEAST_NS), MOST_NS)
+    return SEARCH_NS if now_ns - schedule.begun_ns < SEARCH_FOR_NS else SLOW_NS

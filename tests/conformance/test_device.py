@@ -1,0 +1,145 @@
+"""What every device promises a collector, whatever it is made of."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conformance.devices import KINDS, Bench, opened
+from zeus_stream.errors import LostError, PermissionMissingError, RefusedError, UnsupportedError
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    make: Callable[[pytest.FixtureRequest], Bench] = request.param
+    made = make(request)
+    yield made
+    made.bus.close()
+
+
+def test_a_bus_names_its_gpus_in_order_and_each_by_its_own_uuid(bench: Bench) -> None:
+    described = [device.describe() for device in bench.bus.discover()]
+    assert [one.index for one in described] == list(range(len(described)))
+    assert len({one.gpu for one in described}) == len(described) >= 2
+    assert all(one.gpu.startswith("GPU-") for one in described)
+
+
+def test_the_default_limit_lies_within_the_range_that_can_be_set(bench: Bench) -> None:
+    for device in bench.bus.discover():
+        told = device.describe()
+        lowest_mw, default_mw, highest_mw = told.min_limit_mw, told.default_limit_mw, told.max_limit_mw
+        assert None not in (lowest_mw, default_mw, highest_mw)
+        assert 0 < (lowest_mw or 0) <= (default_mw or 0) <= (highest_mw or 0)
+
+
+def test_looking_again_finds_the_same_devices(bench: Bench) -> None:
+    assert bench.bus.discover() == bench.bus.discover()
+
+
+def test_work_is_seen_by_the_counter_where_there_is_one_and_by_the_power_else(bench: Bench) -> None:
+    devices = opened(bench)
+    before = [device.sample() for device in devices]
+    bench.work()
+    after = [device.sample() for device in devices]
+    for device, rest, work in zip(devices, before, after, strict=True):
+        if device.describe().counts_energy:
+            assert rest.energy_mj is not None
+            assert work.energy_mj is not None
+            assert work.energy_mj > rest.energy_mj
+        else:
+            assert work.energy_mj is None
+            assert rest.power_mw is not None
+            assert work.power_mw is not None
+            assert work.power_mw > rest.power_mw
+
+
+def test_power_is_above_zero_and_at_most_one_and_a_half_times_the_highest_limit(bench: Bench) -> None:
+    devices = opened(bench)
+    bench.work()
+    for device in devices:
+        power_mw, highest_mw = device.sample().power_mw, device.describe().max_limit_mw
+        assert power_mw is not None
+        assert highest_mw is not None
+        assert 0 < power_mw <= 1.5 * highest_mw
+
+
+def test_a_limit_that_was_set_can_be_read_back_and_is_nobody_elses(bench: Bench) -> None:
+    first, second, *_ = opened(bench)
+    lowest_mw = first.describe().min_limit_mw
+    assert lowest_mw is not None
+    others_mw = second.requested_limit_mw()
+    first.set_limit(lowest_mw)
+    sample = first.sample()
+    assert first.requested_limit_mw() == sample.requested_mw == sample.limit_mw == lowest_mw
+    assert second.requested_limit_mw() == others_mw
+
+
+@pytest.mark.parametrize("beyond", ["lowest", "highest"])
+def test_a_limit_out_of_range_is_refused_and_changes_nothing(bench: Bench, beyond: str) -> None:
+    device = opened(bench)[0]
+    told, before_mw = device.describe(), device.requested_limit_mw()
+    assert told.min_limit_mw is not None
+    assert told.max_limit_mw is not None
+    with pytest.raises(RefusedError, match="100 W to 250 W"):
+        device.set_limit(told.min_limit_mw - 1000 if beyond == "lowest" else told.max_limit_mw + 1000)
+    assert device.requested_limit_mw() == before_mw
+
+
+def test_without_permission_a_set_tells_the_cure_and_reading_goes_on(bench: Bench) -> None:
+    device = opened(bench)[0]
+    before_mw = device.requested_limit_mw()
+    bench.forbid()
+    with pytest.raises(
+        PermissionMissingError, match=r"^GPU-.* could not set the power limit to 150 W.*Run the"
+    ):
+        device.set_limit(150_000)
+    assert device.sample().requested_mw == before_mw
+
+
+def test_a_lost_gpu_ends_alone_and_can_be_taken_up_when_it_is_back(bench: Bench) -> None:
+    first, *others = opened(bench)
+    gpu = first.describe().gpu
+    bench.lose_first()
+    for ask in (first.describe, first.sample, first.requested_limit_mw, first.processes):
+        with pytest.raises(LostError):
+            ask()
+    with pytest.raises(LostError):
+        first.set_limit(150_000)
+    assert gpu not in {device.describe().gpu for device in bench.bus.discover()}
+    for device in others:
+        assert device.sample().power_mw is not None
+    bench.find_first()
+    assert gpu in {device.describe().gpu for device in bench.bus.discover()}
+    assert first.describe().gpu == gpu
+    assert first.sample().power_mw is not None
+
+
+def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Bench) -> None:
+    device = opened(bench)[0]
+    clocks_mhz = device.describe().clocks_mhz
+    assert list(clocks_mhz) == sorted(clocks_mhz, reverse=True)
+    if clocks_mhz:
+        device.lock_clock(clocks_mhz[-1])
+        device.unlock_clock()
+    else:
+        with pytest.raises(UnsupportedError):
+            device.lock_clock(1000)
+        with pytest.raises(UnsupportedError):
+            device.unlock_clock()
+
+
+def test_processes_are_pids_or_unknown(bench: Bench) -> None:
+    for device in opened(bench):
+        assert all(pid > 0 for pid in device.processes() or ())
+
+
+def test_a_closed_bus_has_lost_its_devices_and_can_be_opened_again(bench: Bench) -> None:
+    devices = opened(bench)
+    gpus = {device.describe().gpu for device in devices}
+    for device in devices:
+        device.close()
+        device.close()
+    bench.bus.close()
+    bench.bus.close()
+    with pytest.raises(LostError):
+        devices[0].sample()
+    assert {device.describe().gpu for device in bench.bus.discover()} == gpus

@@ -1,0 +1,127 @@
+"""What a publisher has still to hand over: events in order, each once, in bounded memory. Pure.
+
+    put -> entries (at most ROOM) -> flight (one batch, sent until acknowledged) -> gone
+
+The training thread puts, one other thread does everything else. An entry is a tuple of a message's class
+and its fields: making it costs the training next to nothing, the message is built when it is sent.
+
+A collector that acknowledges less than it did before has lost its log (or is another one): then the same
+run goes on in a new session, which begins with its `RunStarted` like every other.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zeus_stream.messages import Ack, Ask, Batch, Event, EventsDropped, Name, Ns, RunStarted
+
+ROOM = 100_000
+"""Events kept for a collector that is not there: about 15 MB, 25 minutes of 15 ms steps."""
+BATCH = 500
+ASK_AGAIN_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asked once everything put before it is acknowledged; given up at ``until_ns``."""
+
+    question: Name
+    window: int
+    until_ns: Ns
+
+
+class Outbox:
+    """Everything that is not acknowledged yet."""
+
+    def __init__(self, started: RunStarted, new_session: Callable[[], str], room: int = ROOM) -> None:
+        self._started = started
+        self._new_session = new_session
+        self._room = room
+        self._entries: deque[tuple[Any, ...]] = deque()
+        self._flight: tuple[Event, ...] = (started,)
+        self._sequence = 0
+        self._questions: dict[str, tuple[Question, Ns]] = {}
+        self._dropped_said = 0
+        self.session = new_session()
+        self.acknowledged = 0
+        self.dropped = 0
+        """Entries that found no room. The stream says so, as soon as there is room again."""
+
+    def put(self, entry: tuple[Any, ...]) -> None:
+        """Take in ``(class, field, ...)``. This is the training's only cost: it takes no lock and never waits."""
+        if len(self._entries) < self._room:
+            self._entries.append(entry)
+        else:
+            self.dropped += 1
+
+    def close(self, *last: tuple[Any, ...]) -> None:
+        """Take in ``last``, room or not, and nothing more."""
+        self._room = -1
+        self._entries.extend(last)
+
+    def empty(self) -> None:
+        """Forget everything, and take in nothing more."""
+        self._room = -1
+        self._entries.clear()
+        self._questions.clear()
+        self._flight = ()
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not acknowledged."""
+        return len(self._entries) + len(self._flight)
+
+    def batch(self, now_ns: Ns) -> Batch | None:
+        """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
+        if not self._flight:
+            self._load()
+            if self.dropped > self._dropped_said and len(self._entries) < self._room:
+                count = self.dropped - self._dropped_said
+                self._entries.append((EventsDropped, now_ns, count, "no collector took them in time"))
+                self._dropped_said += count
+        return Batch(self.session, self._sequence, self._flight) if self._flight else None
+
+    def _load(self) -> None:
+        events: list[Event] = []
+        while self._entries and len(events) < BATCH:
+            kind, *fields = self._entries[0]
+            if kind is not Question:
+                events.append(kind(*fields))
+            elif events:
+                break  # until they are acknowledged
+            else:
+                question = Question(*fields)
+                self._questions[question.question] = question, 0
+            self._entries.popleft()
+        self._flight = tuple(events)
+
+    def acknowledge(self, ack: Ack) -> bool:
+        """Let go of what the collector has. Returns whether it has anything new."""
+        if ack.session != self.session:
+            return False
+        done = ack.next_sequence - self._sequence
+        if done < 0:
+            self.session, self._sequence = self._new_session(), 0
+            self._flight = (self._started, *self._flight)
+        if not 0 < done <= len(self._flight):
+            return False
+        self._flight = self._flight[done:]
+        self._sequence += done
+        self.acknowledged += done
+        return True
+
+    def asks(self, now_ns: Ns) -> tuple[Ask, ...]:
+        """Return the questions to be sent now, for the first time or again."""
+        self._questions = {
+            name: (asked, next_ns)
+            for name, (asked, next_ns) in self._questions.items()
+            if now_ns < asked.until_ns
+        }
+        due = [asked for asked, next_ns in self._questions.values() if now_ns >= next_ns]
+        self._questions.update({asked.question: (asked, now_ns + ASK_AGAIN_NS) for asked in due})
+        return tuple(Ask(asked.question, self.session, asked.window) for asked in due)
+
+    def answered(self, question: Name) -> None:
+        """Ask no more."""
+        self._questions.pop(question, None)
