@@ -38,7 +38,9 @@ MAX_UNANSWERED = 1_000
 class Link:
     """One collector, as the analyzer commands it."""
 
-    def __init__(self, context: sockets.Context, where: Places, owner: str, lease_ms: int, start: int) -> None:
+    def __init__(
+        self, context: sockets.Context, where: Places, owner: str, lease_ms: int, start: int
+    ) -> None:
         """``start`` counts the analyzer's starts over this archive: fences grow from it."""
         self._context = context
         self._where = where

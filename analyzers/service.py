@@ -49,9 +49,7 @@ MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
 
-async def analyze(
-    settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]
-) -> None:
+async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
     """Run the analyzer until cancelled.
 
     Raises:
@@ -77,3 +75,172 @@ async def analyze(
         finally:
             archive.close()
             context.destroy(linger=0)
+
+
+class Analyzer:
+    """What the tasks of one analyzer share. One task interprets; DuckDB works in threads."""
+
+    def __init__(self, archive: Archive, path: Path, settings: Settings, interpreter: Interpreter) -> None:
+        self._archive = archive
+        self._path = path
+        self._settings = settings
+        self._interpreter = interpreter
+        self._queries = Queries(archive, settings)
+        self._writer = anyio.CapacityLimiter(1)
+        self._readers = anyio.CapacityLimiter(2)
+        self._under_way = 0
+        self._caught_up = False
+        self._deferred: dict[str, Instruction] = {}
+        """By GPU, the last instruction that was not carried out because the stream was old."""
+        self._counters: Counter[str] = Counter()
+        self._last: Frame | None = None
+
+    async def follow(self, context: sockets.Context, where: Places, link: Link) -> None:
+        """Archive and interpret one collector's stream, from where this archive ends."""
+        for page in self._archive.to_replay():
+            self._obey(link, page, await self._interpret(page, replaying=True))
+        send, receive = anyio.create_memory_object_stream[list[Frame] | Break](BACKLOG)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._digest, receive, link)
+            log_id, next_offset = self._archive.position()
+            async for part in follow(context, where, log_id, next_offset, counters=self._counters):
+                await send.send(part)
+
+    async def _digest(self, parts: MemoryObjectReceiveStream[list[Frame] | Break], link: Link) -> None:
+        async for part in parts:
+            if isinstance(part, Break):
+                await self._write(partial(self._archive.put_break, part))
+                continue
+            frames = [(frame, self._decoded(frame)) for frame in part]
+            await self._write(partial(self._archive.put_frames, frames))
+            understood = [(frame, body) for frame, body in frames if body is not None]
+            self._obey(link, understood, await self._interpret(understood, replaying=False))
+            self._last = part[-1]
+
+    def _decoded(self, frame: Frame) -> Body | None:
+        try:
+            return wire.decode(frame.body, Readings, Events, Notes)
+        except MalformedError:
+            self._counters["malformed frames"] += 1
+            return None
+
+    async def _interpret(
+        self, frames: Sequence[tuple[Frame, Body]], *, replaying: bool
+    ) -> list[Instruction]:
+        """Let the interpreter hear frames, store what it derives, and return what it wants done."""
+        outputs = [output for frame, body in frames for output in self._interpreter.hear(frame, body)]
+        rows = [output for output in outputs if isinstance(output, Row)]
+        interpreted = {frame.log_id: frame.offset + 1 for frame, _ in frames}
+        await self._write(partial(self._archive.put_rows, rows, interpreted, replaying=replaying))
+        return [output for output in outputs if isinstance(output, Instruction)]
+
+    def _obey(
+        self, link: Link, frames: Sequence[tuple[Frame, Body]], instructions: Iterable[Instruction]
+    ) -> None:
+        """Carry instructions out, or keep each GPU's last until the stream is no longer old."""
+        for _, body in frames:
+            if isinstance(body, Notes):
+                self._note_leases(link, body)
+        if not self._caught_up and frames:
+            self._caught_up = monotonic_ns() - frames[-1][0].t_ns < CAUGHT_UP_NS and link.connected
+        for instruction in instructions:
+            if isinstance(instruction, GiveAnswer):
+                link.carry_out(instruction)
+            else:
+                self._deferred[instruction.gpu] = instruction
+        if self._caught_up:
+            for instruction in self._deferred.values():
+                link.carry_out(instruction)
+            self._deferred.clear()
+
+    def _note_leases(self, link: Link, body: Notes) -> None:
+        for note in body.notes:
+            match note:
+                case Applied(_, command, gpu):
+                    link.hold(gpu)
+                    self._settled(gpu, command)
+                case Refused(_, command, gpu):
+                    self._settled(gpu, command)
+                case LeaseEnded(_, gpu):
+                    link.let_go(gpu)
+
+    def _settled(self, gpu: str, command: str) -> None:
+        deferred = self._deferred.get(gpu)
+        if deferred is not None and deferred.command == command:
+            del self._deferred[gpu]
+
+    def ask(self, link: Link) -> Callable[[Ask], None]:
+        """Return what takes a script's question; the answer goes out by itself, now or when it is known."""
+
+        def asked(question: Ask) -> None:
+            for instruction in self._interpreter.ask(link.host, question):
+                link.carry_out(instruction)
+
+        return asked
+
+    async def _write(self, job: Callable[[], T]) -> T:
+        return await run_sync(job, limiter=self._writer)
+
+    # ---- SQL and status ------------------------------------------------------------------------------
+
+    async def answer_queries(self, channel: sockets.Channel, link: Link) -> None:
+        """Answer the query socket until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            try:
+                while True:
+                    for message in await channel.receive():
+                        self._take(message, channel, link, tasks)
+            finally:
+                self._queries.stop()
+
+    def _take(
+        self, message: sockets.Received, channel: sockets.Channel, link: Link, tasks: TaskGroup
+    ) -> None:
+        def reply(answer: Reply, *parts: bytes) -> None:
+            if not channel.send(message.sender, message.parts[0], wire.encode(answer), *parts):
+                self._counters["replies to nobody"] += 1
+
+        try:
+            if len(message.parts) != 2:
+                raise MalformedError("request: could not be read: it is not [8 bytes, message].")
+            request = wire.decode(message.parts[1], Query, AskStatus)
+        except MalformedError as wrong:
+            self._counters["malformed requests"] += 1
+            if message.parts:
+                reply(No(str(wrong)))
+            return
+        match request:
+            case AskStatus():
+                reply(self._status(link))
+            case Query() if self._under_way >= MAX_QUERIES:
+                reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
+            case Query():
+                self._under_way += 1
+                tasks.start_soon(self._query, request, reply)
+
+    async def _query(self, query: Query, reply: Callable[..., None]) -> None:
+        try:
+            done, parts = await run_sync(self._queries.answer, query, limiter=self._readers)
+        except RefusedError as wrong:
+            reply(No(str(wrong)))
+        else:
+            reply(done, *parts)
+        finally:
+            self._under_way -= 1
+
+    def _status(self, link: Link) -> Status:
+        last = self._last
+        lag = "nothing received yet" if last is None else f"{(monotonic_ns() - last.t_ns) / 1e9:.2f} s"
+        rows = [
+            ("analyzer", "archive", str(self._path)),
+            ("analyzer", "selector", self._settings.select),
+            ("collector", "connected", "yes" if link.connected else "no"),
+            ("collector", "last frame", "none" if last is None else f"{last.offset} of log {last.log_id}"),
+            ("collector", "lag", lag),
+            ("commands", "dropped", str(link.dropped)),
+            ("commands", "not understood", str(link.malformed)),
+            ("queries", "under way", str(self._under_way)),
+            *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
+            *(("runs", name, text) for name, text in self._interpreter.status()),
+        ]
+        return Status(tuple(rows))

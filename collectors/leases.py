@@ -29,7 +29,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from zeus_stream.messages import Applied, Cause, LeaseEnded, Note, Refused, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.messages import (
+    Applied,
+    Cause,
+    LeaseCause,
+    LeaseEnded,
+    Note,
+    Refused,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+)
 
 ROUNDING_MW = 1_000
 """A driver may round what is set by less than this."""
@@ -45,3 +55,558 @@ DEAD = "a collector that died"
 
 Command: TypeAlias = SetLimit | ReleaseLimit
 Outcome: TypeAlias = Applied | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What does not change while a device is guarded."""
+
+    gpu: str
+    incarnation: str
+    least_mw: int
+    """Lowest limit the device accepts."""
+    observe: bool = False
+    trouble: str | None = None
+    """Why no restore record can be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a restore must know of a device: the content of its record."""
+
+    found_mw: int
+    """Requested before any change of ours."""
+    confirmed_mw: int | None = None
+    """Ours, as last read back."""
+    pending_mw: int | None = None
+    """About to be set."""
+
+    @property
+    def changed(self) -> bool:
+        """Something of ours may be in force: a record exists."""
+        return self.confirmed_mw is not None or self.pending_mw is not None
+
+    def ours(self, requested_mw: int) -> bool:
+        """Whether the limit that is requested now was set by us."""
+        return requested_mw == self.confirmed_mw or (
+            self.pending_mw is not None and close(requested_mw, self.pending_mw)
+        )
+
+
+def close(one_mw: int, other_mw: int) -> bool:
+    """Whether two limits differ by no more than a driver's rounding."""
+    return abs(one_mw - other_mw) < ROUNDING_MW
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    cause: LeaseCause
+    reason: str
+
+
+LAPSED = Ending("lapsed", "its owner was silent for too long")
+RELEASED = Ending("released", "its owner gave it back")
+RUN_ENDED = Ending("run", "its run has ended")
+STOPPING = Ending("shutdown", "the collector stops")
+LEFT_OVER = Ending("restart", "a collector died and left it")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    owner: str
+    run: str
+    deadline_ns: int
+    ending: Ending | None = None
+    """Why it is over, from when that was noticed."""
+
+    def over(self, now_ns: int) -> bool:
+        return self.ending is not None or now_ns >= self.deadline_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    command: SetLimit
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    command: SetLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    command: Command
+    received_ns: int
+    objection: str | None
+    """Why its run may not command this device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """State of one device."""
+
+    limits: Limits
+    lease: Lease | None = None
+    busy: Recording | Setting | Restoring | None = None
+    waiting: tuple[Waiting, ...] = ()
+    releasing: tuple[ReleaseLimit, ...] = ()
+    """Releases that the restore under way will answer."""
+    outcomes: tuple[Outcome, ...] = ()
+    fences: tuple[tuple[str, int], ...] = ()
+    """Highest fence of each owner, least recent first."""
+    failures: int = 0
+    """Restores that failed in a row."""
+    retry_ns: int = 0
+    closing: bool = False
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of ours is in force, and nothing is under way."""
+        return self.busy is None and not self.limits.changed and not self.waiting
+
+
+# ---- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command came in. ``objection``: why its run may not command this device."""
+
+    command: Command
+    objection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time has passed; this is the limit requested now, as last read (None: not known)."""
+
+    requested_mw: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunGone:
+    """The run's last session on this host is gone."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The collector stops: restore, and take no more commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed:
+    limits: Limits
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDone:
+    """Set without error; ``requested_mw`` was read back."""
+
+    requested_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFoundStranger:
+    """Nothing was set: ``requested_mw`` was there, which neither we nor whom we found had set."""
+
+    requested_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFailed:
+    """The device refused or failed; ``requested_mw`` was read afterwards (None: not even that)."""
+
+    cause: Cause
+    reason: str
+    requested_mw: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDone:
+    """``requested_mw`` is requested now: the value found, or a ``stranger``'s that was left alone."""
+
+    requested_mw: int
+    stranger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    reason: str
+
+
+Event: TypeAlias = (
+    Asked
+    | RenewLeases
+    | Beat
+    | RunGone
+    | Stopping
+    | RecordWritten
+    | RecordFailed
+    | SetDone
+    | SetFoundStranger
+    | SetFailed
+    | RestoreDone
+    | RestoreFailed
+)
+
+
+# ---- instructions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class CallSet:
+    """Set ``limit_mw`` if the limit requested is still ``expected_mw``.
+
+    Outcome: SetDone, SetFoundStranger or SetFailed.
+    """
+
+    limit_mw: int
+    expected_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallRestore:
+    """Set ``limits.found_mw`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRecord:
+    """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log this; an outcome is also the reply to its command."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Reply to a command that came again; the log has its outcome already."""
+
+    outcome: Outcome
+
+
+Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say | Repeat
+Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
+
+
+# ---- the machine -------------------------------------------------------------------------------------
+
+
+def begin(rules: Rules, requested_mw: int, left: Limits | None, *, same_boot: bool, now_ns: int) -> Answer:
+    """Return the state of a device that was just opened, and what to do about a record found with it.
+
+    Args:
+        requested_mw: the limit requested now.
+        left: what a dead collector's record says; None: there is no record.
+        same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
+    """
+    if left is None:
+        return Guarded(Limits(requested_mw)), ()
+    if not same_boot:
+        reason = "the host was restarted, which ended what the record says was set; nothing was changed"
+        note = LeaseEnded(now_ns, rules.gpu, DEAD, "restart", reason, requested_mw)
+        return Guarded(Limits(requested_mw)), (ClearRecord(), Say(note))
+    if rules.observe:
+        reason = (
+            f"it was not restored to {_watts(left.found_mw)}, because this collector only observes."
+            " Start it without --observe once"
+        )
+        return Guarded(Limits(left.found_mw)), (
+            Say(LeaseEnded(now_ns, rules.gpu, DEAD, "restart", reason, requested_mw)),
+        )
+    lease = Lease(DEAD, "", now_ns, LEFT_OVER)
+    return _go_on(rules, Guarded(left, lease), now_ns)
+
+
+def step(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+    """Return the next state and what to do about it. Every (state, event) is answered."""
+    state, done = _take_in(rules, state, event, now_ns)
+    state, more = _go_on(rules, state, now_ns)
+    return state, (*done, *more)
+
+
+def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+    match event, state.busy:
+        case Asked(command, objection), _:
+            return _receive(rules, state, Waiting(command, now_ns, objection))
+        case RenewLeases(owner, incarnation, _, lease_ms), _:
+            lease = state.lease
+            alive = lease is not None and lease.owner == owner and not lease.over(now_ns)
+            if lease is not None and alive and incarnation == rules.incarnation:
+                lease = replace(lease, deadline_ns=now_ns + lease_ms * 1_000_000)
+            return replace(state, lease=lease), ()
+        case Beat(int(requested_mw)), None:
+            return _look(rules, state, requested_mw, now_ns)
+        case RunGone(run), _:
+            ended = tuple(
+                replace(w, objection="its run has ended. Start another")
+                if isinstance(w.command, SetLimit) and w.command.run == run
+                else w
+                for w in state.waiting
+            )
+            mine = state.lease is not None and state.lease.run == run
+            return replace(_end(state, RUN_ENDED) if mine else state, waiting=ended), ()
+        case Stopping(), _:
+            return replace(_end(state, STOPPING), closing=True), ()
+        case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
+            if state.lease is None or state.lease.over(now_ns):
+                return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
+            expected_mw = limits.found_mw if limits.confirmed_mw is None else limits.confirmed_mw
+            state = replace(state, limits=limits, busy=Setting(command))
+            return state, (CallSet(command.limit_mw, expected_mw),)
+        case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
+            return _give_up_set(rules, state, command, "storage", reason, now_ns)
+        case SetDone(requested_mw), Setting(command):
+            if not close(requested_mw, command.limit_mw):
+                return _lose_set(rules, state, command, requested_mw, now_ns)
+            limits = Limits(state.limits.found_mw, requested_mw)
+            state = replace(state, limits=limits, busy=None)
+            state, said = _conclude(state, Applied(now_ns, command.command, rules.gpu, requested_mw))
+            return state, (WriteRecord(limits), *said)
+        case SetFoundStranger(requested_mw), Setting(command):
+            return _lose_set(rules, state, command, requested_mw, now_ns)
+        case SetFailed(), Setting(command):
+            return _fail_set(rules, state, command, event, now_ns)
+        case RestoreDone(requested_mw, stranger), Restoring():
+            return _finish(rules, state, requested_mw, stranger=stranger, now_ns=now_ns)
+        case RestoreFailed(reason), Restoring():
+            return _put_off(rules, state, reason, now_ns)
+        case _:
+            return state, ()  # a beat while something is under way, or the word on a record that is settled
+
+
+def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
+    """Begin what is due, as long as nothing is under way."""
+    todo: list[Instruction] = []
+    while state.busy is None:
+        lease = state.lease
+        if state.limits.changed and (lease is None or lease.over(now_ns)):
+            if now_ns < state.retry_ns:
+                break
+            state = replace(_end(state, LAPSED), busy=Restoring())
+            todo.append(CallRestore(state.limits))
+        elif state.waiting:
+            first, *others = state.waiting
+            state, asked = _consider(rules, replace(state, waiting=tuple(others)), first, now_ns)
+            todo.extend(asked)
+        else:
+            break
+    return state, tuple(todo)
+
+
+def _receive(rules: Rules, state: Guarded, new: Waiting) -> Answer:
+    command = new.command.command
+    for outcome in state.outcomes:
+        if outcome.command == command:
+            return state, (Repeat(outcome),)
+    if command in _under_way(state):
+        return state, ()
+    if len(state.waiting) >= MAX_WAITING:
+        reason = _refusal(rules, new.command, f"{MAX_WAITING} commands wait already. Send fewer")
+        return _conclude(state, Refused(new.received_ns, command, rules.gpu, "device", reason))
+    return replace(state, waiting=(*state.waiting, new)), ()
+
+
+def _under_way(state: Guarded) -> Iterator[str]:
+    """Name the commands that have no outcome yet."""
+    if isinstance(state.busy, Recording | Setting):
+        yield state.busy.command.command
+    yield from (waiting.command.command for waiting in state.waiting)
+    yield from (release.command for release in state.releasing)
+
+
+def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> Answer:
+    """Carry out a command whose turn it is, or refuse it."""
+    command = waiting.command
+    objection = _objection(rules, state, waiting, now_ns)
+    if objection is None:
+        state = replace(state, fences=_raise_fence(state.fences, command))
+        if isinstance(command, ReleaseLimit):
+            released = _end(state, RELEASED)
+            return replace(released, releasing=(*state.releasing, command)), ()
+        limits = replace(state.limits, pending_mw=command.limit_mw)
+        lease = Lease(command.owner, command.run, waiting.received_ns + command.lease_ms * 1_000_000)
+        return replace(state, lease=lease, busy=Recording(command, limits)), (WriteRecord(limits),)
+    cause, why = objection
+    if cause != "stale":
+        state = replace(state, fences=_raise_fence(state.fences, command))
+    refused = Refused(now_ns, command.command, rules.gpu, cause, _refusal(rules, command, why))
+    return _conclude(state, refused)
+
+
+def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tuple[Cause, str] | None:
+    command, lease = waiting.command, state.lease
+    if state.closing:
+        return "stale", "the collector stops. Send it to the next one"
+    if command.incarnation != rules.incarnation:
+        return "stale", "it was meant for an earlier start of the collector. Greet it again"
+    if command.fence <= dict(state.fences).get(command.owner, -1):
+        return "stale", f"fence {command.fence} came after a later command of {command.owner}"
+    if lease is not None and lease.owner != command.owner:
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    if isinstance(command, ReleaseLimit):
+        return None if lease is not None else ("stale", "its lease has ended already")
+    if rules.observe:
+        return "observe", "this collector only observes. Start it without --observe"
+    if waiting.objection is not None:
+        return "ownership", waiting.objection
+    if rules.trouble is not None:
+        return "storage", rules.trouble
+    if lease is not None and lease.run != command.run:
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    if not rules.least_mw <= command.limit_mw <= state.limits.found_mw:
+        span = f"{_watts(rules.least_mw)} to {_watts(state.limits.found_mw)}"
+        return "range", f"it is not within {span}, the limit that was found. Choose one that is"
+    if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
+        return "stale", "its lease ran out before its turn came. Ask for a longer one"
+    return None
+
+
+def _look(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answer:
+    """Compare what is requested with what should be."""
+    lease, limits = state.lease, state.limits
+    if not limits.changed:
+        # An administrator set it: that is what we find when we come to change it.
+        return replace(state, limits=Limits(requested_mw)), ()
+    confirmed_mw = limits.confirmed_mw
+    if lease is None or confirmed_mw is None or lease.over(now_ns) or close(requested_mw, confirmed_mw):
+        return state, ()
+    return _end_for_stranger(rules, state, requested_mw, now_ns)
+
+
+def _give_up_set(
+    rules: Rules, state: Guarded, command: SetLimit, cause: Cause, why: str, now_ns: int
+) -> Answer:
+    """Nothing was set; what was in force before still is."""
+    reason = _refusal(rules, command, why)
+    first = not state.limits.changed
+    state = replace(state, busy=None, lease=None if first else state.lease)
+    state, said = _conclude(state, Refused(now_ns, command.command, rules.gpu, cause, reason))
+    return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
+
+
+def _fail_set(rules: Rules, state: Guarded, command: SetLimit, failed: SetFailed, now_ns: int) -> Answer:
+    """The device may or may not have taken the new limit."""
+    limits, seen_mw = state.limits, failed.requested_mw
+    refused = Refused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
+    state, said = _conclude(replace(state, busy=None), refused)
+    if limits.confirmed_mw is None:
+        return replace(state, lease=None), said  # the restore finds out, and clears the record
+    if seen_mw is None:
+        return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
+    if limits.ours(seen_mw):
+        limits = Limits(limits.found_mw, seen_mw)
+        return replace(state, limits=limits), (WriteRecord(limits), *said)
+    state, ended = _end_for_stranger(rules, state, seen_mw, now_ns)
+    return state, (*said, *ended)
+
+
+def _lose_set(rules: Rules, state: Guarded, command: SetLimit, requested_mw: int, now_ns: int) -> Answer:
+    """Somebody else's value is there."""
+    reason = _refusal(rules, command, f"somebody else set {_watts(requested_mw)}, which stays")
+    refused = Refused(now_ns, command.command, rules.gpu, "stranger", reason)
+    state, said = _conclude(replace(state, busy=None), refused)
+    if state.limits.confirmed_mw is None:  # the lease had not begun
+        state = replace(state, lease=None)
+    state, ended = _end_for_stranger(rules, state, requested_mw, now_ns)
+    return state, (*said, *ended)
+
+
+def _end_for_stranger(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answer:
+    said: tuple[Instruction, ...] = ()
+    if state.lease is not None:
+        ending = Ending("stranger", f"somebody else set {_watts(requested_mw)}, which stays")
+        said = (_ended(rules, state.lease, ending, requested_mw, now_ns),)
+    return replace(state, limits=Limits(requested_mw), lease=None), (ClearRecord(), *said)
+
+
+def _finish(rules: Rules, state: Guarded, requested_mw: int, *, stranger: bool, now_ns: int) -> Answer:
+    """Nothing of ours is in force any more."""
+    todo: list[Instruction] = [ClearRecord()]
+    why = f"somebody else set {_watts(requested_mw)}, which stays"
+    for release in state.releasing:
+        outcome: Outcome = Applied(now_ns, release.command, rules.gpu, requested_mw)
+        if stranger:
+            reason = _refusal(rules, release, why)
+            outcome = Refused(now_ns, release.command, rules.gpu, "stranger", reason)
+        state, said = _conclude(state, outcome)
+        todo.extend(said)
+    if state.lease is not None:
+        ending = state.lease.ending or LAPSED
+        if stranger:
+            ending = Ending("stranger", f"{ending.reason}; {why}")
+        todo.append(_ended(rules, state.lease, ending, requested_mw, now_ns))
+    state = replace(state, limits=Limits(requested_mw), lease=None, busy=None, releasing=())
+    return replace(state, failures=0, retry_ns=0), tuple(todo)
+
+
+def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
+    """The restore failed: say so once, and try again later."""
+    todo: list[Instruction] = []
+    for release in state.releasing:
+        state, said = _conclude(state, Refused(now_ns, release.command, rules.gpu, "device", reason))
+        todo.extend(said)
+    if state.failures == 0 and state.lease is not None:
+        ending = state.lease.ending or LAPSED
+        why = f"{ending.reason}; its value could not be restored yet, which is tried again: {reason}"
+        todo.append(_ended(rules, state.lease, Ending(ending.cause, why), None, now_ns))
+    wait_ns = min(RETRY_NS << min(state.failures, 10), RETRY_MOST_NS)
+    state = replace(state, busy=None, releasing=(), failures=state.failures + 1, retry_ns=now_ns + wait_ns)
+    return state, tuple(todo)
+
+
+def _end(state: Guarded, ending: Ending) -> Guarded:
+    """Return the state with its lease, if there is one, over."""
+    if state.lease is None or state.lease.ending is not None:
+        return state
+    return replace(state, lease=replace(state.lease, ending=ending))
+
+
+def _ended(rules: Rules, lease: Lease, ending: Ending, limit_mw: int | None, now_ns: int) -> Say:
+    return Say(LeaseEnded(now_ns, rules.gpu, lease.owner, ending.cause, ending.reason[:2000], limit_mw))
+
+
+def _conclude(state: Guarded, outcome: Outcome) -> Answer:
+    return replace(state, outcomes=(*state.outcomes, outcome)[-MAX_OUTCOMES:]), (Say(outcome),)
+
+
+def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple[tuple[str, int], ...]:
+    others = tuple(fence for fence in fences if fence[0] != command.owner)
+    return (*others, (command.owner, command.fence))[-MAX_OWNERS:]
+
+
+def _refusal(rules: Rules, command: Command, why: str) -> str:
+    what = "restore the power limit"
+    if isinstance(command, SetLimit):
+        what = f"set the power limit to {_watts(command.limit_mw)}"
+    return f"{rules.gpu}: could not {what}: {why}."[:2000]
+
+
+def _watts(limit_mw: int) -> str:
+    return f"{limit_mw / 1000:g} W"

@@ -2,8 +2,9 @@
 
 While the refresh period is unknown, reads are SEARCH_NS apart; once it is known, a fifth of it. Reads
 at even distances would lock to the phase of the refreshes (a fifth of 100 ms meets every refresh at
-the same five phases for ever), so each distance is stretched or shortened by the golden ratio's
-sequence, which spreads over any interval as evenly as a sequence can.
+the same five phases for ever). So each distance is stretched or shortened by a step of the sequence
+n^2 x golden ratio mod 1: evenly spread like n x golden ratio, but its sums wander instead of returning,
+so that in time every phase is met equally often.
 """
 
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ READS_A_PERIOD = 5
 LEAST_NS = 1_000_000
 MOST_NS = 200_000_000
 DITHER = 0.5
-"""Distances vary over this part of their mean."""
-GOLDEN = 0.6180339887498949
+"""Distances are spread over this part of their mean."""
+_GOLDEN = 0x9E3779B97F4A7C15
+"""The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
 RETRY_MOST_NS = 1_000_000_000
 """Failed reads double the distance, up to this."""
 RETURN_NS = 5_000_000_000
@@ -52,8 +54,8 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     mean_ns = _distance_ns(schedule, now_ns)
     if schedule.failures:
         return now_ns + min(mean_ns << min(schedule.failures, 10), RETRY_MOST_NS)
-    stretch = 1 + DITHER * ((schedule.reads * GOLDEN) % 1 - 0.5)
-    return now_ns + round(mean_ns * stretch)
+    spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
+    return now_ns + round(mean_ns * (1 + DITHER * spread))
 
 
 def _distance_ns(schedule: Schedule, now_ns: int) -> int:

@@ -1,1 +1,28 @@
-"""What a training step costs in joules, and the power limit that makes it cost less."""
+"""What a training step costs in joules, and the power limit that makes it cost less.
+
+    for epoch in zeus_stream.epochs(10):
+        for batch in zeus_stream.steps(loader):
+            train(batch)
+
+    with zeus_stream.window("validation") as w:
+        evaluate()
+    print(w.energy())
+
+Importing this costs nothing: what it names is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zeus_stream.publisher import Missing, Publisher, WindowEnergy, epochs, metric, steps, window
+
+__all__ = ["Missing", "Publisher", "WindowEnergy", "epochs", "metric", "steps", "window"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from zeus_stream import publisher  # noqa: PLC0415  (pyzmq, only for who publishes)
+
+    value = globals()[name] = getattr(publisher, name)
+    return value

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_type_hints
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from collectors.device import Bus
+    from zeus_stream.tables import Form
 
 COLLECTOR = ("device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group")
 ANALYZER = (
@@ -87,7 +88,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def _metavar(hint: Any) -> str:
-    return {int: "N", float: "X", str: "TEXT", tuple[int, ...]: "N,N"}.get(hint, "PATH")
+    return {int: "N", float: "X", Path | None: "PATH", tuple[int, ...]: "N,N"}.get(hint, "TEXT")
 
 
 @click.group(
@@ -101,7 +102,7 @@ def main() -> None:
 @main.command()
 @settings_options(*COLLECTOR)
 def collect(settings: Settings) -> None:
-    """Sample this host's GPUs, keep the log, obey and guard power limits."""
+    """Sample this host's GPUs, log it, obey and guard power limits."""
     from collectors.service import collect as service
 
     bus = _bus(settings)
@@ -111,7 +112,7 @@ def collect(settings: Settings) -> None:
 @main.command()
 @settings_options(*ANALYZER)
 def analyze(settings: Settings) -> None:
-    """Join readings and events, find the power limit, archive everything, answer SQL."""
+    """Archive what comes in, find the power limit, answer SQL."""
     from analyzers.service import analyze as service
 
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
@@ -139,8 +140,9 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
     import anyio
 
     async def until_told() -> None:
-        async with anyio.create_task_group() as tasks:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        # Signals are received until all is put right: a second one cannot break that off.
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
 
                 async def serve() -> None:
                     await service(lambda text: click.echo(f"{name}: {text}", err=True))
@@ -149,7 +151,6 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
                 tasks.start_soon(serve)
                 async for _ in signals:
                     tasks.cancel_scope.cancel()
-                    break
 
     anyio.run(until_told)
 
@@ -158,8 +159,8 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
 @click.argument("query")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
 @settings_options("archive", "query_rows", "query_seconds")
-def sql(settings: Settings, query: str, form: str) -> None:
-    """Answer one SQL QUERY over the archive: from the running analyzer, or from the file."""
+def sql(settings: Settings, query: str, form: "Form") -> None:
+    """Answer one SQL QUERY over the archive, analyzer running or not."""
     from zeus_stream.tables import write
 
     write(_ask(settings, query), form, sys.stdout)
@@ -181,8 +182,8 @@ def _ask(settings: Settings, query: str) -> "pa.Table":
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")
 @settings_options("archive")
-def export(settings: Settings, directory: Path, form: str) -> None:
-    """Write every table of the archive into DIRECTORY, a file each."""
+def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"]) -> None:
+    """Write every table of the archive into DIRECTORY."""
     from analyzers.query import export as write
 
     for path, rows in write(settings.archive or places(os.environ).archive, directory, form, settings):
@@ -192,7 +193,7 @@ def export(settings: Settings, directory: Path, form: str) -> None:
 @main.command()
 @settings_options()
 def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its work)
-    """Show who is connected, which limits are set, lag, gaps and drops."""
+    """Show who is connected, limits in force, lag, gaps, drops."""
     from zeus_stream.client import status as ask
     from zeus_stream.errors import UnreachableError
     from zeus_stream.tables import print_status
@@ -211,7 +212,7 @@ def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its wor
 @main.command()
 @settings_options("device", "archive")
 def doctor(settings: Settings) -> None:
-    """Check driver, permissions, GPUs, places and versions: what works, what does not, the cure."""
+    """Check driver, permissions, GPUs, places, versions; name the cure."""
     from zeus_stream.doctor import examine
     from zeus_stream.tables import print_checks
 

@@ -100,7 +100,7 @@ def _script_name(script: str) -> str:
 
 def _place(environ: Mapping[str, str]) -> _Place:
     for rank, size, local_rank, local_size in _LAUNCHERS:
-        # A batch script of SLURM has the variables of a task too; only `srun`, which numbers steps, starts ranks.
+        # A batch script of SLURM has a task's variables too; only `srun`, which numbers steps, starts ranks.
         if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environ:
             continue
         values = [_number(environ.get(name)) for name in (rank, size, local_rank, local_size)]
@@ -150,7 +150,7 @@ def _cuda_visible(text: str) -> tuple[str, ...]:
 
 
 def _listed(gpus: Sequence[str | int]) -> tuple[str, ...]:
-    entries = [str(gpu).strip() for gpu in gpus]
+    entries = [named(gpu).strip() for gpu in gpus if gpu != ""]
     named_gpus = [f"index:{entry}" if entry.isdecimal() or entry == "all" else entry for entry in entries]
     return tuple(dict.fromkeys(gpu for gpu in named_gpus if 0 < len(gpu) <= 80))[:MAX_GPUS]
 

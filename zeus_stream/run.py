@@ -59,11 +59,18 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
             return 128 + signals.told
         # A script looks for root's collector first: it shall find this one.
         code = _command(command, {**environment, "ZEUS_STREAM_DIR": str(where.run)}, signals)
-        summary = _wait_for_summary(Connection(where), name, signals)
+        try:
+            summary = _wait_for_summary(Connection(where), name, signals)
+        except (RefusedError, UnreachableError) as wrong:
+            sys.stderr.write(f"zeus-stream: {wrong}\n")
+            return code
+        archive = settings.archive or where.archive
         if summary is None:
             print_unpublished(sys.stderr)
         else:
-            print_summary(summary, settings.archive or where.archive, sys.stderr)
+            ends = any(service.name == "analyzer" for service in started)
+            sql = f"zeus-stream sql --archive {archive}" if ends else "zeus-stream sql"
+            print_summary(summary, archive, sql, sys.stderr)
         return code
 
 
@@ -86,7 +93,7 @@ class Signals:
     def __init__(self) -> None:
         self.told: int | None = None
         """The first signal that was not passed on."""
-        self._command: "subprocess.Popen[bytes] | None" = None
+        self._command: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -148,7 +155,7 @@ class Service:
 @contextmanager
 def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[Service]:
     with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
             [sys.executable, "-m", "zeus_stream.cli", verb],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -194,7 +201,7 @@ def _answers(where: Places, process: str) -> bool:
 
 def _command(command: Sequence[str], environment: Mapping[str, str], signals: Signals) -> int:
     try:
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment)  # noqa: S603  (the user's own command)
     except OSError as wrong:
         raise SettingsError(
             f"{command[0]}: could not be started: {wrong.strerror}."
@@ -210,13 +217,9 @@ def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Su
     found: list[Summary] = []
 
     def closed() -> bool:
-        try:
-            summary = summarize(connection, name)
-        except (RefusedError, UnreachableError):
-            return False
-        if summary is not None:
+        if summary := summarize(connection.sql, name):
             found[:] = [summary]
-        return summary is not None and summary.closed
+        return bool(found and found[0].closed)
 
     _until(lambda: closed() or bool(found), PUBLISHES_S, signals)
     if found:

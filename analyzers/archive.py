@@ -1,0 +1,774 @@
+"""Everything that was received, and everything derived from it, in one DuckDB file. The only file that
+imports duckdb.
+
+    frames  --put_frames-->  readings, events, frames, hosts   } one transaction with logs.next_offset
+    Break   --put_break-->   gaps                              }
+    rows    --put_rows--->   windows, runs, trials, ...          one transaction with logs.interpreted_offset
+
+A frame is stored once, whatever is handed over again. Derived rows have keys: a repeat replaces. One
+thread writes; each reader has a cursor of its own, in a read-only transaction. What is locked at the
+end of `_connect` holds for all of them: no file but this one, no extension, no change of settings.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from analyzers.rows import (
+    CommandRow,
+    DecisionRow,
+    GapRow,
+    GpuRow,
+    MetricRow,
+    Row,
+    RunRow,
+    TrialRow,
+    WindowRow,
+)
+from zeus_stream import wire
+from zeus_stream.config import Settings
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
+from zeus_stream.follower import Break
+from zeus_stream.messages import (
+    ABSENT,
+    READING_BYTES,
+    READING_FIELDS,
+    Body,
+    ClockAnchored,
+    CollectorStarted,
+    EpochBegan,
+    EpochEnded,
+    Event,
+    Events,
+    EventsDropped,
+    Frame,
+    Metric,
+    Notes,
+    Readings,
+    RunEnded,
+    RunStarted,
+    Seen,
+    StepBoundary,
+    Unknown,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+
+APPLICATION = "zeus-stream"
+MIGRATIONS = ("schema.sql",)
+"""Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
+READING = np.dtype(list(READING_FIELDS))
+REPLAYED_OFFSETS = 200
+"""Frames of a log that are read at a time."""
+LEAD_NS = 5_000_000_000
+THREADS = 2
+"""Of DuckDB's own: a training on the same host needs the others."""
+_SEEN = tuple(seen.name.lower() for seen in Seen)
+_NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
+_KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
+"""Bodies that are kept as bytes."""
+
+Connection = duckdb.DuckDBPyConnection
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    host: str | None
+    next_offset: int
+    logged_ns: int | None
+
+
+class Reader:
+    """A cursor that sees one snapshot and can change nothing. For one thread; others may interrupt it."""
+
+    def __init__(self, cursor: Connection) -> None:
+        self._cursor = cursor
+
+    def statements(self, sql: str) -> list[str]:
+        """Return what kinds of statements a text has: ``SELECT``, ``EXPLAIN``, ...; raises RefusedError."""
+        with _refusing("query"):
+            return [str(statement.type.name) for statement in self._cursor.extract_statements(sql)]
+
+    def batches(self, sql: str, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the schema of an answer, and the answer, ``rows`` at a time. Both raise RefusedError."""
+        with _refusing("query"):
+            relation = self._cursor.sql(sql)
+            reader = relation.to_arrow_reader(rows)
+
+        def stream() -> Iterator[pa.RecordBatch]:
+            with reader:
+                while True:
+                    with _refusing("query"):
+                        try:
+                            batch = reader.read_next_batch()
+                        except StopIteration:
+                            return
+                    yield batch
+
+        return reader.schema, stream()
+
+    def interrupt(self) -> None:
+        """End what is under way with a RefusedError. Does nothing when nothing is."""
+        self._cursor.interrupt()
+
+
+class Archive:
+    """One DuckDB file of ours.
+
+    Every method that stores raises StorageError when it could not, and then has stored nothing: the same
+    may be handed over again.
+    """
+
+    archive_id: str
+    """UUID."""
+    starts: int
+    """How often the file was opened for writing, this time included."""
+
+    def __init__(self, path: Path, connection: Connection) -> None:
+        """For `open` and `open_read_only`."""
+        self._path = path
+        self._connection = connection
+        [(self.archive_id, self.starts)] = connection.execute(
+            "SELECT archive_id, starts FROM meta"
+        ).fetchall()
+        self._logs = {
+            log_id: _Log(host, next_offset, logged_ns)
+            for log_id, host, next_offset, logged_ns in connection.execute(
+                "SELECT log_id, host, next_offset, logged_ns FROM logs ORDER BY rowid"
+            ).fetchall()
+        }
+        self._columns = {
+            name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
+            for name in ("frames", "events", "hosts", *(table for table, _, _ in _DERIVED.values()))
+        }
+        self.malformed = 0
+        """Readings that were no rows; their bytes are in ``frames``."""
+
+    @classmethod
+    def open(cls, path: Path, settings: Settings) -> "Archive":
+        """Open the archive for writing, make it if it is not there, lift it if it is of an older version.
+
+        Raises:
+            StorageError: it is not ours, of a newer version, held by another process, or unreadable.
+        """
+        connection = _connect(path, settings, read_only=False)
+        with ExitStack() as on_failure:
+            on_failure.callback(connection.close)
+            with _storing(connection, f"{path}: could not be opened"):
+                _lift(connection, path)
+                connection.execute("UPDATE meta SET starts = starts + 1")
+            archive = cls(path, connection)
+            on_failure.pop_all()
+        return archive
+
+    @classmethod
+    def open_read_only(cls, path: Path, settings: Settings) -> "Archive":
+        """Open an archive that no analyzer has open. Raises StorageError."""
+        if not path.exists():
+            raise StorageError(
+                f"{path}: could not be read: there is no such file."
+                " Start `zeus-stream analyze` to make it, or name another with --archive."
+            )
+        connection = _connect(path, settings, read_only=True)
+        with ExitStack() as on_failure:
+            on_failure.callback(connection.close)
+            version = _version(connection, path)
+            if version != len(MIGRATIONS):
+                raise StorageError(
+                    f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
+                    " Run `zeus-stream analyze` on it once, which lifts it."
+                )
+            archive = cls(path, connection)
+            on_failure.pop_all()
+        return archive
+
+    def close(self) -> None:
+        """Close the file. Readers have to be done."""
+        self._connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """Give a reader, in its own read-only transaction. For any thread."""
+        with self._cursor() as cursor:
+            yield Reader(cursor)
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Connection]:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield cursor
+        finally:
+            cursor.close()
+
+    # ---- what was received --------------------------------------------------------------------------
+
+    def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
+        """Store frames, in order for each log. Those that are stored already are skipped.
+
+        Args:
+            frames: each with its body decoded; None for one that cannot be: its bytes are kept.
+
+        Raises:
+            RefusedError: one is missing before a frame; nothing is stored. `put_break` what is gone for good.
+        """
+        logs, fresh = self._fresh(frames)
+        if not fresh:
+            return
+        readings: list[tuple[Frame, Readings]] = []
+        kept: list[Frame] = []
+        events: list[tuple[Any, ...]] = []
+        anchors: list[tuple[Any, ...]] = []
+        for frame, body in fresh:
+            match body:
+                case Readings() if _well_formed(body):
+                    readings.append((frame, body))
+                    continue
+                case Events():
+                    events += _event_rows(frame, body)
+                case Notes():
+                    anchors += _anchor_rows(frame, body)
+                case Readings():
+                    self.malformed += 1
+                case None:
+                    pass
+            kept.append(frame)
+        incoming = {"frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors}
+        tables = {name: _columnar(self._columns[name], rows) for name, rows in incoming.items() if rows}
+        if readings:
+            tables["readings"] = _readings_table(readings)
+        with self._transaction(tables) as connection:
+            for name in tables:
+                connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
+            self._put_logs(logs)
+        self._logs |= logs
+
+    def put_break(self, gap: Break) -> None:
+        """Store that frames of a log are gone for good; those after them come next."""
+        known = self._logs.get(gap.log_id, _Log(None, gap.first_offset, None))
+        end = gap.first_offset + gap.count
+        logs = {gap.log_id: replace(known, next_offset=max(known.next_offset, end))}
+        row = [known.host, known.logged_ns, gap.count, gap.reason, gap.log_id, gap.first_offset]
+        with self._transaction({}) as connection:
+            # A follower that was stopped right after a gap finds the same gap again.
+            connection.execute("DELETE FROM gaps WHERE log_id = ? AND first_offset = ?", row[-2:])
+            connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", row)
+            self._put_logs(logs)
+        self._logs |= logs
+
+    def _fresh(
+        self, frames: Sequence[tuple[Frame, Body | None]]
+    ) -> tuple[dict[str, _Log], list[tuple[Frame, Body | None]]]:
+        """Return the frames that are not stored yet, and where their logs stand after them."""
+        logs: dict[str, _Log] = {}
+        fresh = []
+        for frame, body in frames:
+            log = logs.get(frame.log_id) or self._logs.get(frame.log_id)
+            # Of a log never seen before, any frame may be the first: older ones had left the log.
+            next_offset = frame.offset if log is None else log.next_offset
+            if frame.offset < next_offset:
+                continue
+            if frame.offset > next_offset:
+                raise RefusedError(
+                    f"{self._path}: could not store frame {frame.offset} of log {frame.log_id}: frame"
+                    f" {next_offset} comes next. Fetch what is missing, or store a gap in its place."
+                )
+            logs[frame.log_id] = _Log(frame.host, frame.offset + 1, frame.t_ns)
+            fresh.append((frame, body))
+        return logs, fresh
+
+    def _put_logs(self, logs: Mapping[str, _Log]) -> None:
+        for log_id, log in logs.items():
+            if log_id in self._logs:
+                self._connection.execute(
+                    "UPDATE logs SET host = $2, next_offset = $3, logged_ns = $4 WHERE log_id = $1",
+                    [log_id, *astuple(log)],
+                )
+            else:
+                self._connection.execute(
+                    "INSERT INTO logs VALUES ($1, $2, $3, $4, 0)", [log_id, *astuple(log)]
+                )
+
+    # ---- what was derived ---------------------------------------------------------------------------
+
+    def put_rows(self, rows: Sequence[Row], interpreted: Mapping[str, int], *, replaying: bool) -> None:
+        """Store derived rows, and how far each log is interpreted with them.
+
+        Args:
+            rows: of one key, the last counts.
+            interpreted: for each log, the offset to be interpreted next; it is never lowered.
+            replaying: rows of all kinds may be stored already; otherwise only those that have a state.
+        """
+        tables = {}
+        for kind, (name, key, repeats) in _DERIVED.items():
+            chosen = [row for row in rows if isinstance(row, kind)]
+            if repeats or replaying:
+                chosen = list({tuple(getattr(row, part) for part in key): row for row in chosen}.values())
+            if chosen:
+                names = [field.name for field in fields(kind)]
+                schema = pa.schema([self._columns[name].field(column) for column in names])
+                values = [tuple(getattr(row, column) for column in names) for row in chosen]
+                tables[name] = _columnar(schema, values)
+        with self._transaction(tables) as connection:
+            for name, key, repeats in _DERIVED.values():
+                if name not in tables:
+                    continue
+                if repeats or replaying:
+                    same = " AND ".join(f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in key)
+                    connection.execute(
+                        f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
+                    )
+                connection.execute(
+                    f"INSERT INTO {name} BY NAME {_WITH_UTC.get(name, f'FROM incoming_{name}')}"
+                )
+            for log_id, offset in interpreted.items():
+                connection.execute(
+                    "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
+                    [log_id, offset],
+                )
+
+    # ---- what it gives back -------------------------------------------------------------------------
+
+    def position(self) -> tuple[str, int] | tuple[None, None]:
+        """Return the log that was followed last, and the offset it goes on with."""
+        if not self._logs:
+            return None, None
+        log_id = list(self._logs)[-1]
+        return log_id, self._logs[log_id].next_offset
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what has to be interpreted, again or for the first time, a page at a time.
+
+        Of each log what no rows were derived from yet; of the last one everything since its oldest open
+        run began. Before that, what it stands on: the collector's notes since its start, for the devices
+        it has, and LEAD_NS of readings, for what a counter said before the first window began.
+        """
+        with self._cursor() as cursor:
+            interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+            began = dict(
+                cursor.execute(
+                    """
+                    SELECT log_id, min("offset") FROM events JOIN runs USING (session)
+                    WHERE kind = 'run_started' AND ended_ns IS NULL GROUP BY log_id
+                    """
+                ).fetchall()
+            )
+        last, _ = self.position()
+        for log_id in tuple(self._logs):
+            offset = interpreted[log_id]
+            if log_id == last:
+                offset = min(offset, began.get(log_id, offset))
+            offset = self._lead(log_id, offset)
+            yield from self._notes_before(log_id, offset)
+            yield from self.frames_since(log_id, offset)
+
+    def _lead(self, log_id: str, offset: int) -> int:
+        with self._cursor() as cursor:
+            [(lead,)] = cursor.execute(
+                """
+                WITH before AS (FROM readings WHERE log_id = $1 AND "offset" < $2)
+                SELECT min("offset") FROM before WHERE logged_ns >= (SELECT max(logged_ns) FROM before) - $3
+                """,
+                [log_id, offset, LEAD_NS],
+            ).fetchall()
+        return offset if lead is None else int(lead)
+
+    def _notes_before(self, log_id: str, offset: int) -> Iterator[list[tuple[Frame, Body]]]:
+        with self._cursor() as cursor:
+            [(started,)] = cursor.execute(
+                'SELECT max("offset") FROM hosts WHERE log_id = $1 AND "offset" < $2 AND boot_id IS NOT NULL',
+                [log_id, offset],
+            ).fetchall()
+            kept = [] if started is None else list(_kept_frames(cursor, log_id, started, offset))
+        yield [(frame, body) for frame, body in kept if isinstance(body, Notes)]
+
+    def frames_since(self, log_id: str, offset: int) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what is stored of a log from ``offset`` on, in order, until there is no more.
+
+        Readings are built again from their columns: the same rows for the same GPUs, in the same order;
+        the frame's own body is empty. Frames whose bodies could not be decoded are left out.
+        """
+        while True:
+            with self._cursor() as cursor:
+                [(first,)] = cursor.execute(
+                    """
+                    SELECT min("offset") FROM (
+                        SELECT log_id, "offset" FROM frames UNION ALL SELECT log_id, "offset" FROM readings
+                    ) WHERE log_id = $1 AND "offset" >= $2
+                    """,
+                    [log_id, offset],
+                ).fetchall()
+                if first is None:
+                    return
+                offset = first + REPLAYED_OFFSETS
+                page = [
+                    *_kept_frames(cursor, log_id, first, offset),
+                    *_readings_frames(cursor, log_id, first, offset),
+                ]
+            yield sorted(page, key=lambda decoded: decoded[0].offset)
+
+    def known_trials(self) -> dict[tuple[str, str, int], tuple[TrialRow, ...]]:
+        """Return the trials of the last profiling round of each (job, GPU model, number of GPUs), by limit.
+
+        A job that ran on several models at once has their names joined by `` + ``.
+        """
+        columns = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
+        with self._cursor() as cursor:
+            rows = cursor.execute(
+                f"""
+                WITH whole AS (
+                    SELECT run, any_value(job) AS job, max(began_wall_ns) AS began_wall_ns,
+                        unnest(list_distinct(flatten(list(gpus)))) AS gpu
+                    FROM runs GROUP BY run
+                ), setups AS (
+                    SELECT run, job, began_wall_ns, count(*) AS gpus,
+                        string_agg(DISTINCT gpus.name, ' + ' ORDER BY gpus.name) AS model
+                    FROM whole JOIN gpus USING (gpu) GROUP BY ALL
+                ), rounds AS (
+                    SELECT job, model, gpus, run, round FROM setups JOIN trials USING (run)
+                    WHERE NOT confirms
+                    QUALIFY row_number() OVER (
+                        PARTITION BY job, model, gpus ORDER BY began_wall_ns DESC, round DESC
+                    ) = 1
+                )
+                SELECT rounds.job, rounds.model, rounds.gpus, {columns}
+                FROM rounds JOIN trials USING (run, round) WHERE NOT confirms
+                ORDER BY power_limit_w DESC
+                """  # noqa: S608  (names of our own columns)
+            ).fetchall()
+        known: dict[tuple[str, str, int], tuple[TrialRow, ...]] = {}
+        for job, model, gpus, *trial in rows:
+            key = (job, model, gpus)
+            known[key] = (*known.get(key, ()), TrialRow(*trial))
+        return known
+
+    @contextmanager
+    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+        """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
+        for name, table in tables.items():
+            self._connection.register(f"incoming_{name}", table)
+        try:
+            with _storing(self._connection, f"{self._path}: could not be written"):
+                yield self._connection
+        finally:
+            for name in tables:
+                self._connection.unregister(f"incoming_{name}")
+
+
+# ---- opening ----------------------------------------------------------------------------------------
+
+
+def _connect(path: Path, settings: Settings, *, read_only: bool) -> Connection:
+    if path.exists() and not _is_database(path):
+        raise StorageError(
+            f"{path}: could not be opened: it is no DuckDB database. Name another file with --archive."
+        )
+    try:
+        connection = duckdb.connect(
+            path,
+            read_only=read_only,
+            config={
+                "storage_compatibility_version": "v1.5.0",
+                "memory_limit": f"{settings.memory_mb}MiB",
+                "threads": THREADS,
+                "temp_directory": f"{path}.tmp",
+                "max_temp_directory_size": f"{4 * settings.memory_mb}MiB",
+                # 16 MB, the default, stalls a commit now and then for a tenth of a second.
+                "checkpoint_threshold": "256MiB",
+                # An ASOF join whose left side is small becomes a nested loop otherwise: minutes, not seconds.
+                "asof_loop_join_threshold": 0,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    except duckdb.Error as wrong:
+        raise StorageError(_why_not_opened(path, str(wrong))) from wrong
+    return connection
+
+
+def _is_database(path: Path) -> bool:
+    """Tell by the file's head; DuckDB itself would look for an extension that reads, say, SQLite."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be opened: {wrong.strerror}. Name another file with --archive."
+        ) from wrong
+    return not head or head[8:] == b"DUCK"
+
+
+def _why_not_opened(path: Path, says: str) -> str:
+    if "lock" in says.lower():
+        pid = re.search(r"PID (\d+)", says)
+        who = f"process {pid[1]}" if pid else "another process"
+        return (
+            f"{path}: could not be opened: {who} holds it. If that is the analyzer, ask it with"
+            " `zeus-stream sql`; else stop it, or name another file with --archive."
+        )
+    if "version number" in says:
+        return f"{path}: could not be opened: a newer DuckDB wrote it. Install that version of duckdb."
+    return (
+        f"{path}: could not be opened: {_first_line(says)}."
+        " Mend or move the file, or name another with --archive."
+    )
+
+
+def _version(connection: Connection, path: Path) -> int | None:
+    """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
+    if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
+        return None
+    try:
+        rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
+    except duckdb.Error:
+        rows = []
+    match rows:
+        case [(str(application), int(version))] if application == APPLICATION:
+            pass
+        case _:
+            raise StorageError(
+                f"{path}: could not be opened: it is another program's database."
+                " Name another file with --archive."
+            )
+    if version > len(MIGRATIONS):
+        raise StorageError(
+            f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
+            f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
+        )
+    return version
+
+
+def _lift(connection: Connection, path: Path) -> None:
+    """Bring the schema to this version, within the caller's transaction."""
+    version = _version(connection, path)
+    if version is None:
+        version = 0
+        connection.execute(
+            "CREATE TABLE meta"
+            " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
+        )
+        connection.execute("INSERT INTO meta VALUES ($1, 0, $2, 0)", [APPLICATION, str(uuid4())])
+    for migration in MIGRATIONS[version:]:
+        connection.execute(files("analyzers").joinpath(migration).read_text(encoding="utf-8"))
+    connection.execute("UPDATE meta SET schema_version = $1", [len(MIGRATIONS)])
+
+
+# ---- trouble ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _storing(connection: Connection, could_not: str) -> Iterator[None]:
+    """Commit what is done inside, all of it or nothing. Raises StorageError."""
+    try:
+        connection.execute("BEGIN")
+        yield
+        connection.execute("COMMIT")
+    except BaseException as wrong:
+        _roll_back(connection)
+        if isinstance(wrong, duckdb.Error):
+            raise StorageError(
+                f"{could_not}: {_first_line(str(wrong))}. Make room on its disk, or move the file away and"
+                " start again."
+            ) from wrong
+        raise
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except duckdb.Error:
+        return  # a COMMIT that failed has ended it already; what went wrong is on its way to the caller
+
+
+@contextmanager
+def _refusing(who: str) -> Iterator[None]:
+    """Turn DuckDB's errors into refusals that say what DuckDB says.
+
+    Errors in the middle of an answer come through Arrow, which makes OSError or ValueError of them.
+    """
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as wrong:
+        raise RefusedError(f"{who}: could not be answered: {str(wrong).strip()}") from wrong
+
+
+def _first_line(says: str) -> str:
+    return says.strip().split("\n", 1)[0].rstrip(".")
+
+
+# ---- frames to columns ------------------------------------------------------------------------------
+
+
+def _well_formed(body: Readings) -> bool:
+    """Tell whether the bytes are whole rows that name only GPUs of the list, and only kinds we know."""
+    if len(body.rows) % READING_BYTES:
+        return False
+    rows = np.frombuffer(body.rows, READING)
+    return not rows.size or bool(rows["gpu"].max() < len(body.gpus) and rows["seen"].max() < len(_SEEN))
+
+
+def _readings_table(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
+    rows = np.concatenate([np.frombuffer(body.rows, READING) for _, body in readings])
+    sizes = [len(body.rows) // READING_BYTES for _, body in readings]
+    logs: dict[str, int] = {}
+    gpus: dict[str, int] = {}
+    log_codes = [logs.setdefault(frame.log_id, len(logs)) for frame, _ in readings]
+    gpu_codes = [[gpus.setdefault(gpu, len(gpus)) for gpu in body.gpus] for _, body in readings]
+    # Where each frame's list of GPUs begins in all the lists, one after the other.
+    starts = np.cumsum([0, *(len(codes) for codes in gpu_codes[:-1])])
+    flat = np.array([code for codes in gpu_codes for code in codes], np.int32)
+    columns = {
+        "log_id": _words(np.repeat(np.array(log_codes, np.int32), sizes), tuple(logs)),
+        "offset": pa.array(np.repeat([frame.offset for frame, _ in readings], sizes)),
+        "logged_ns": pa.array(np.repeat([frame.t_ns for frame, _ in readings], sizes)),
+        "gpu": _words(flat[np.repeat(starts, sizes) + rows["gpu"]], tuple(gpus)),
+        "seen": _words(rows["seen"].astype(np.int8), _SEEN),
+    }
+    for name in READING.names or ():
+        if name not in columns:
+            values = np.ascontiguousarray(rows[name])
+            columns[name] = pa.array(values, mask=None if name in _NEVER_ABSENT else values == ABSENT)
+    return pa.table(columns)
+
+
+def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+
+
+def _event_rows(frame: Frame, body: Events) -> list[tuple[Any, ...]]:
+    head = (frame.log_id, frame.offset, frame.host, body.session)
+    return [
+        (*head, body.sequence + number, *_event_columns(event)) for number, event in enumerate(body.events)
+    ]
+
+
+def _event_columns(
+    event: Event | Unknown,
+) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
+    """Return kind, t_ns, ended_ns, index, name, value."""
+    match event:
+        case RunStarted():
+            return "run_started", event.t_ns, None, event.rank, event.run, None
+        case EpochBegan():
+            return "epoch_began", event.t_ns, None, event.index, None, None
+        case EpochEnded():
+            return "epoch_ended", event.t_ns, None, event.index, None, None
+        case StepBoundary():
+            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
+            return "step_boundary", t_ns, event.ended_ns, event.index, None, None
+        case WindowBegan():
+            return "window_began", event.t_ns, None, event.window, event.name, None
+        case WindowEnded():
+            return "window_ended", event.t_ns, None, event.window, None, None
+        case WindowCancelled():
+            return "window_cancelled", event.t_ns, None, event.window, None, None
+        case Metric():
+            return "metric", event.t_ns, None, None, event.name, event.value
+        case EventsDropped():
+            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
+        case RunEnded():
+            return "run_ended", event.t_ns, None, None, None, None
+        case Unknown():
+            return event.kind, None, None, None, None, None
+
+
+def _anchor_rows(frame: Frame, body: Notes) -> list[tuple[Any, ...]]:
+    return [
+        (
+            *(frame.log_id, frame.offset, frame.host),
+            note.boot_id if isinstance(note, CollectorStarted) else None,
+            *(note.t_ns, note.wall_ns, note.wall_error_ns),
+        )
+        for note in body.notes
+        if isinstance(note, CollectorStarted | ClockAnchored)
+    ]
+
+
+def _columnar(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Return rows, at least one, as columns."""
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
+
+
+# ---- columns to frames ------------------------------------------------------------------------------
+
+
+def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
+    rows = cursor.execute(
+        'SELECT log_id, "offset", host, t_ns, topic, body FROM frames'
+        ' WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset"',
+        [log_id, first, until],
+    ).fetchall()
+    for row in rows:
+        frame = Frame(*row)
+        try:
+            body: Body = wire.decode(frame.body, *_KEPT)
+        except MalformedError:
+            continue  # it was counted when it was received
+        yield frame, body
+
+
+def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
+    codes = ", ".join(f"'{word}'" for word in _SEEN)
+    kept = ", ".join(
+        name if name in _NEVER_ABSENT else f"coalesce({name}, {ABSENT}) AS {name}"
+        for name, _ in READING_FIELDS
+        if name not in ("gpu", "seen")
+    )
+    table = cursor.sql(
+        f"""
+        SELECT "offset", logged_ns, gpu, {kept}, list_position([{codes}], seen) - 1 AS seen
+        FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid
+        """,  # noqa: S608  (names of our own columns)
+        params=[log_id, first, until],
+    ).to_arrow_table()
+    host = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchone()
+    assert host is not None
+    rows = np.zeros(table.num_rows, READING)
+    for name in READING.names or ():
+        if name != "gpu":
+            rows[name] = table[name].to_numpy()
+    gpus = table["gpu"].to_numpy()
+    offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)
+    for offset, start, end in zip(offsets, starts, [*starts[1:], table.num_rows], strict=True):
+        names, codes_here = np.unique(gpus[start:end], return_inverse=True)
+        rows["gpu"][start:end] = codes_here
+        frame = Frame(
+            log_id, int(offset), host[0], table["logged_ns"][int(start)].as_py(), f"readings/{host[0]}", b""
+        )
+        yield frame, Readings(tuple(names), rows[start:end].tobytes())
+
+
+# ---- derived rows to columns ------------------------------------------------------------------------
+
+_DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
+    RunRow: ("runs", ("session",), True),
+    GpuRow: ("gpus", ("gpu",), True),
+    TrialRow: ("trials", ("run", "number"), True),
+    DecisionRow: ("decisions", ("run", "number"), True),
+    CommandRow: ("commands", ("command",), True),
+    WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
+    MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
+    GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
+}
+"""Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
+Runs come first: windows take their UTC from them."""
+
+_WITH_UTC = {
+    "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
+    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at FROM incoming_runs",
+    "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
+    " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
+}

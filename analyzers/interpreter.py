@@ -1,0 +1,400 @@
+"""The stream of frames -> rows of the archive, and what is to be done. Pure.
+
+    Readings -> timelines of GPUs --.
+    Events   -> sessions, windows ---+-> rows of windows, trials, ... and commands, answers
+    Notes    -> GPUs, admissions, outcomes of commands
+
+Time is that of the frames, by host. The same frames give the same outputs, command ids included.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
+from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
+from analyzers.timeline import READING
+from analyzers.windows import MAX_OPEN, Kind
+from zeus_stream import messages
+from zeus_stream.messages import (
+    Answer,
+    Applied,
+    Ask,
+    Body,
+    CollectorStarted,
+    DeviceFound,
+    DeviceGone,
+    EpochBegan,
+    EpochEnded,
+    Events,
+    EventsDropped,
+    Frame,
+    GpuEnergy,
+    LeaseEnded,
+    Lost,
+    Metric,
+    Note,
+    Notes,
+    Readings,
+    Refused,
+    RunAdmitted,
+    RunEnded,
+    RunStarted,
+    SessionEnded,
+    StepBoundary,
+    Unknown,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+
+__all__ = ["Interpreter", "Plan"]
+
+MAX_SESSIONS = 10_000
+"""At once; the events of one more are not interpreted."""
+MAX_REMEMBERED = 1_000
+"""Answers, unknown sessions and names of ended runs kept; the oldest go."""
+MAX_ASKS = 1_000
+"""Questions that wait; one more is answered with Missing."""
+MAX_USES = 100
+"""Runs of a GPU remembered, to know who shared it."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Interpreter:
+    """Hears everything, in the order of each log. Holds what is open, and little else."""
+
+    def __init__(self, plan: Plan, known: Mapping[Setup, tuple[TrialRow, ...]] | None = None) -> None:
+        """``known``: trials of earlier runs, for runs that may not profile."""
+        self._plan = plan
+        self._site = Site(plan, dict(known or {}))
+        self._boots: dict[str, str] = {}
+        self._sessions: dict[str, Session] = {}
+        self._runs: dict[str, Run] = {}
+        self._ended_runs: dict[str, tuple[int, int]] = {}
+        """By name: the numbers of trials and decisions they used."""
+        self._strangers: dict[str, None] = {}
+        """Sessions whose beginning was not heard."""
+        self._asks: dict[str, tuple[str, Ask, int]] = {}
+        """By question: host, question, frame time."""
+        self._answers: dict[tuple[str, int], Answer] = {}
+        """By session and window; the question in them means nothing."""
+
+    def hear(self, frame: Frame, body: Body) -> list[Output]:
+        """Take in the next frame of a log. Returns rows and instructions, in order."""
+        self._site.now_ns[frame.host] = frame.t_ns
+        match body:
+            case Readings():
+                outputs = self._readings(frame.host, body)
+            case Events():
+                outputs = self._events(frame.host, body)
+            case Notes():
+                outputs = [
+                    output
+                    for note in body.notes
+                    if not isinstance(note, Unknown)
+                    for output in self._note(frame.host, note)
+                ]
+        return outputs + self._measure(frame.host)
+
+    def ask(self, host: str, ask: Ask) -> list[Instruction]:
+        """Take in a question. It is answered now, or by `hear` once the window is measured, or in vain."""
+        if answer := self._answers.get((ask.session, ask.window)):
+            return [GiveAnswer(host, replace(answer, question=ask.question))]
+        if len(self._asks) >= MAX_ASKS:
+            full = _missing(f"{MAX_ASKS} questions wait already. Ask again later.")
+            return [GiveAnswer(host, replace(full, question=ask.question))]
+        self._asks[ask.question] = (host, ask, self._site.now_ns.get(host, 0))
+        return []
+
+    # ---- readings
+
+    def _readings(self, host: str, body: Readings) -> list[Output]:
+        outputs: list[Output] = []
+        usable = len(body.rows) // READING.itemsize * READING.itemsize
+        rows = np.frombuffer(body.rows[:usable], READING)
+        for index in np.unique(rows["gpu"]):
+            if index >= len(body.gpus):
+                continue
+            uuid = body.gpus[index]
+            gpu = self._gpu(host, uuid)
+            gpu.timeline.add(rows[rows["gpu"] == index])
+            if gpu.timeline.crowded:
+                gpu.timeline.forget(self._needed_ns(uuid))
+            if not gpu.period_told and gpu.found and gpu.timeline.period_ns:
+                gpu.period_told = True
+                outputs.append(_gpu_row(host, gpu, gpu.found))
+        return outputs
+
+    def _gpu(self, host: str, uuid: str) -> Gpu:
+        return self._site.gpus.setdefault(uuid, Gpu(host))
+
+    def _needed_ns(self, gpu: str) -> list[int]:
+        """Return the instants at which a GPU's energy is still to be asked for."""
+        return [
+            t_ns
+            for session in self._sessions.values()
+            if gpu in session.gpus
+            for t_ns in (*session.windows.needed_ns(), *self._runs[session.started.run].needed_ns(session))
+        ]
+
+    # ---- events of training processes
+
+    def _events(self, host: str, body: Events) -> list[Output]:
+        outputs: list[Output] = []
+        for event in body.events:
+            if isinstance(event, Unknown):
+                continue
+            if isinstance(event, RunStarted):
+                outputs += self._run_started(host, body, event)
+            elif session := self._sessions.get(body.session):
+                outputs += self._event(session, event)
+            elif body.session not in self._strangers:
+                _remember(self._strangers, body.session, None)
+                reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
+                outputs.append(GapRow(host, "events", self._site.now_ns[host], len(body.events), reason))
+        return outputs
+
+    def _run_started(self, host: str, body: Events, started: RunStarted) -> list[Output]:
+        if body.session in self._sessions:
+            return []
+        if len(self._sessions) >= MAX_SESSIONS:
+            _remember(self._strangers, body.session, None)
+            reason = f"session {body.session}: not interpreted: {MAX_SESSIONS} others are. End some."
+            return [GapRow(host, "events", started.t_ns, 1, reason)]
+        session = Session(body.session, host, body.uid, started, self._plan)
+        session.windows.begin("run", 0, started.run, started.t_ns)
+        self._sessions[body.session] = session
+        if started.run not in self._runs:
+            numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
+            self._runs[started.run] = Run(started.run, self._site, numbers, decisions)
+        self._runs[started.run].sessions[body.session] = session
+        return [session.row()]
+
+    def _event(self, session: Session, event: messages.Event) -> list[Output]:
+        now_ns, windows = self._site.now_ns[session.host], session.windows
+        run = self._runs[session.started.run]
+        match event:
+            case StepBoundary(index, ended_ns, began_ns):
+                if ended_ns is not None:
+                    windows.end("step", index - 1, ended_ns, now_ns)
+                if session.step is not None:
+                    windows.cancel("step", session.step)  # its end was lost, or it has just ended
+                session.step = None if began_ns is None else index
+                outputs: list[Output] = []
+                if began_ns is not None:
+                    outputs += self._begin(session, "step", index, "step", began_ns)
+                return outputs + run.step_boundary(session, event)
+            case EpochBegan(t_ns, index):
+                return self._begin(session, "epoch", index, "epoch", t_ns)
+            case EpochEnded(t_ns, index):
+                windows.end("epoch", index, t_ns, now_ns)
+                return run.epoch_ended(session)
+            case WindowBegan(t_ns, window, name):
+                return self._begin(session, "window", window, name, t_ns)
+            case WindowEnded(t_ns, window):
+                windows.end("window", window, t_ns, now_ns)
+            case WindowCancelled(_, window):
+                windows.cancel("window", window)
+                return self._settle(session.session, window, _missing("the window was cancelled"))
+            case Metric(t_ns, name, value):
+                return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
+            case EventsDropped(t_ns, count, reason):
+                return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
+            case RunEnded(t_ns):
+                return self._end(session, t_ns, "ended")
+            case RunStarted():
+                pass  # heard already
+        return []
+
+    def _begin(self, session: Session, kind: Kind, index: int, name: str, t_ns: int) -> list[Output]:
+        if session.windows.begin(kind, index, name, t_ns):
+            return []
+        reason = (
+            f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
+        )
+        return [GapRow(session.host, "windows", t_ns, 1, reason)]
+
+    def _end(self, session: Session, t_ns: int, how: str) -> list[Output]:
+        """A session is over: with its last event, or with its process."""
+        if session.ended is not None:
+            return []
+        session.ended = (t_ns, how)
+        session.windows.end_all(t_ns, self._site.now_ns[session.host])
+        run = self._runs[session.started.run]
+        for gpu in session.gpus:
+            for use in self._site.gpus[gpu].uses:
+                if use.run == run.name and use.ended_ns is None:
+                    use.ended_ns = t_ns
+        outputs: list[Output] = [session.row(), *run.session_ended(session)]
+        if run.over:
+            del self._runs[run.name]
+            _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
+        return outputs
+
+    # ---- notes of collectors
+
+    def _note(self, host: str, note: Note) -> list[Output]:
+        match note:
+            case CollectorStarted(t_ns, boot_id=boot_id):
+                return self._collector_started(host, t_ns, boot_id)
+            case DeviceFound(gpu=uuid):
+                gpu = self._gpu(host, uuid)
+                gpu.host, gpu.found = host, note
+                gpu.timeline.interrupt(None)
+                return [_gpu_row(host, gpu, note)]
+            case DeviceGone(_, uuid, reason):
+                gpu = self._gpu(host, uuid)
+                gpu.timeline.interrupt(reason)
+                return [_gpu_row(host, gpu, gpu.found)] if gpu.found else []
+            case RunAdmitted(session=name):
+                return self._admitted(host, note) if name in self._sessions else []
+            case SessionEnded(t_ns, name, reason):
+                session = self._sessions.get(name)
+                return self._end(session, t_ns, reason) if session else []
+            case Applied() | Refused():
+                return self._outcome(host, note)
+            case LeaseEnded(_, uuid, _, reason):
+                return [output for run in self._runs.values() for output in run.lost(uuid, reason)]
+            case Lost(t_ns, what, count, reason):
+                return [GapRow(host, what, t_ns, count, reason)]
+            case _:
+                return []  # clock anchors are the archive's
+
+    def _collector_started(self, host: str, t_ns: int, boot_id: str) -> list[Output]:
+        """A collector gives limits back when it ends; a host that was restarted has no processes left."""
+        outputs: list[Output] = []
+        if self._boots.get(host, boot_id) != boot_id:
+            for session in [s for s in self._sessions.values() if s.host == host]:
+                outputs += self._end(session, session.started.t_ns, "the host was restarted")
+        self._boots[host] = boot_id
+        for run in list(self._runs.values()):
+            for gpu in run.holds(host):
+                outputs += run.lost(gpu, "its collector started anew")
+        return outputs
+
+    def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:
+        session = self._sessions[admitted.session]
+        if session.admitted is None:
+            for uuid in admitted.gpus:
+                uses = self._gpu(host, uuid).uses
+                uses.append(Use(admitted.run, session.started.t_ns, session.ended and session.ended[0]))
+                del uses[:-MAX_USES]
+        session.admitted = admitted
+        return [session.row()]
+
+    def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
+        """A command has its outcome. Those of others are none of ours."""
+        row = self._site.commands.pop(note.command, None)
+        if row is None:
+            return []
+        run = self._runs.get(row.run)
+        outputs: list[Output]
+        match note:
+            case Applied(t_ns, _, _, limit_mw):
+                outputs = [replace(row, outcome="applied", outcome_ns=t_ns, outcome_limit_w=limit_mw / 1000)]
+                if run and row.limit_w is not None:
+                    outputs += run.applied(note, host)
+            case Refused(t_ns, _, _, _, reason):
+                outputs = [replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)]
+                if run and row.limit_w is not None:
+                    outputs += run.refused(note)
+        return outputs
+
+    # ---- what can be measured by now
+
+    def _measure(self, host: str) -> list[Output]:
+        """Return what waited for readings or for a timeout, after a frame of its host."""
+        now_ns = self._site.now_ns[host]
+        outputs: list[Output] = []
+        for session in [s for s in self._sessions.values() if s.host == host]:
+            outputs += self._measure_windows(session, now_ns)
+            if session.ended is not None and session.windows.empty:
+                del self._sessions[session.session]
+        for run in list(self._runs.values()):
+            outputs += run.measure()
+        for question, (asker, ask, since_ns) in list(self._asks.items()):
+            if asker == host and now_ns - since_ns >= 2 * self._plan.timeout_ns:
+                del self._asks[question]
+                never = _missing("its end has not arrived. Is it a window of this run, and was it ended?")
+                outputs.append(GiveAnswer(host, replace(never, question=question)))
+        return outputs
+
+    def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
+        timelines = None
+        if session.admitted is not None:
+            timelines = {gpu: self._site.gpus[gpu].timeline for gpu in session.gpus}
+        run = session.started.run
+
+        def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:
+            return any(
+                use.run != run and use.began_ns < end_ns and (use.ended_ns is None or use.ended_ns > begin_ns)
+                for use in self._site.gpus[gpu].uses
+            )
+
+        rows = session.windows.measured(timelines, now_ns, shared)
+        outputs: list[Output] = list(rows)
+        for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
+            of_window = [row for row in rows if row.kind == "window" and row.index == window]
+            outputs += self._settle(session.session, window, _answer(of_window))
+        return outputs
+
+    def _settle(self, session: str, window: int, answer: Answer) -> list[Output]:
+        """Keep an answer, and give it to those who wait for it."""
+        _remember(self._answers, (session, window), answer)
+        waiting = [
+            (question, host)
+            for question, (host, ask, _) in self._asks.items()
+            if (ask.session, ask.window) == (session, window)
+        ]
+        for question, _ in waiting:
+            del self._asks[question]
+        return [GiveAnswer(host, replace(answer, question=question)) for question, host in waiting]
+
+
+def _answer(rows: list[WindowRow]) -> Answer:
+    """Return the answer that rows of one window, one a GPU, make."""
+    gpus = []
+    for row in rows:
+        if row.gpu is None or row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
+            return _missing(row.quality if row.gpu is None else f"{row.gpu}: {row.quality}")
+        gpus.append(GpuEnergy(row.gpu, row.energy_j, row.energy_low_j, row.energy_high_j))
+    return Answer("", rows[0].duration_s, tuple(gpus), None)
+
+
+def _missing(reason: str) -> Answer:
+    return Answer("", None, (), reason)
+
+
+def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
+    period_ns = gpu.timeline.period_ns
+    return GpuRow(
+        gpu=found.gpu,
+        host=host,
+        index=found.index,
+        name=found.name,
+        driver=found.driver,
+        counts_energy=found.counts_energy,
+        min_limit_w=_watts(found.min_limit_mw),
+        max_limit_w=_watts(found.max_limit_mw),
+        default_limit_w=_watts(found.default_limit_mw),
+        found_limit_w=_watts(found.found_limit_mw),
+        mig=found.mig,
+        period_ms=None if period_ns is None else period_ns / 1e6,
+        gone=gpu.timeline.gone,
+    )
+
+
+def _watts(power_mw: int | None) -> float | None:
+    return None if power_mw is None else power_mw / 1000
+
+
+def _remember(kept: dict[K, V], key: K, value: V) -> None:
+    """Keep a value; of too many, the oldest goes."""
+    kept[key] = value
+    if len(kept) > MAX_REMEMBERED:
+        del kept[next(iter(kept))]

@@ -1,0 +1,529 @@
+"""The profiling machine: which power limit a run gets, and when. Pure.
+
+    (state, event, plan) -> (state, instructions)
+
+It visits the plan's limits from the highest down, measures whole steps at each, chooses, measures the
+chosen limit again, and then keeps watch. It counts in steps of the run; the only clock is that of the
+steps it hears. Whoever carries out an instruction tells what came of it as an event:
+
+    Apply(attempt)         -> LimitApplied | LimitRefused        (of all GPUs of the run together)
+    MeasureTrial(number)   -> TrialMeasured | TrialMissing       (later, while the next limit is under way)
+    Decide, Observe, Release: nothing comes back
+
+The rules:
+
+ 1. `wait_steps` whole steps pass before the first limit.
+ 2. A limit is warm after `warmup_steps` whole steps and `settle_ns`, counted from the first step that
+    began after it was confirmed.
+ 3. A trial is at least `profile_steps` whole steps and at least `window_ns`, from the begin of its first
+    step to the begin of the one after its last. A pause (the end of an epoch or of a loop) cuts it into
+    spans that add up: short epochs decide too, and one that ends at a pause counts.
+ 4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in all.
+    A trial that could not be measured is repeated once.
+ 5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
+    machine gives back what it changed, says why, and only observes from then on.
+ 6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
+    step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
+
+What happens, by phase ('-': nothing, or only the step under way is noted):
+
+                StepBegan            StepsPaused    LimitApplied  LimitRefused       TrialMeasured/Missing
+    Waiting     -> Applying after 1. -              -             -                  -
+    Applying    asks again after 4.  -              -> Warming    next, or Observing noted
+    Warming     -> Measuring after 2. -             -             -                  noted
+    Measuring   -> next after 3.     cut, or next   -             -                  noted, watched (6.)
+    Deciding    -                    -              -             -                  the last: -> Applying
+    Observing   -                    -              -             -                  -
+    Over        -                    -              -             -                  -
+
+In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from analyzers.selectors import Selector, Trial
+from zeus_stream.errors import SettingsError
+from zeus_stream.messages import Cause
+
+MAX_ASKED = 3
+"""Times a limit without outcome is asked for."""
+MAX_MISSING = 2
+"""Times a limit is measured in vain."""
+MAX_AWAITED = 8
+"""Measurements under way; until one returns, the trial at hand grows longer."""
+MAX_ROUNDS = 20
+"""Then a run's workload counts as restless, and the last decision stands."""
+CALM = 3
+"""Windows that have to agree on a drift."""
+DRIFT = 0.08
+"""So that a shift of 10 % is seen although both sides of the comparison are noisy."""
+
+
+# ---- what it is told -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is fixed for a run. Only ``window_ns`` may differ from call to call."""
+
+    limits_mw: tuple[int, ...]
+    """To be visited, descending; see `limits_mw`."""
+    gpus: int
+    selector: Selector
+    wait_steps: int
+    warmup_steps: int
+    profile_steps: int
+    settle_ns: int
+    window_ns: int
+    outcome_ns: int
+    """Wait this long for the outcome of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegan:
+    """Step ``index`` of the run began, and all before it are whole, save for pauses told in between."""
+
+    index: int
+    t_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPaused:
+    """Steps below ``index`` are whole, the last ended at ``t_ns``; the next follows after a pause."""
+
+    index: int
+    t_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitApplied:
+    """Confirmed on every GPU. ``step`` is the first that began since on every rank."""
+
+    attempt: int
+    step: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefused:
+    attempt: int
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """This run may not command, or no longer: a limit of ours is in force no more, but not by our release."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMeasured:
+    number: int
+    energy_mj: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMissing:
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """All ranks have ended."""
+
+
+Event = (
+    StepBegan | StepsPaused | LimitApplied | LimitRefused | Barred | TrialMeasured | TrialMissing | RunOver
+)
+
+
+# ---- what it wants -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Set the limit on every GPU of the run."""
+
+    attempt: int
+    limit_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back every limit that was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole steps ``first`` to ``end - 1``, without a pause between."""
+
+    first: int
+    end: int
+
+
+class Purpose(StrEnum):
+    """Why something is measured."""
+
+    PROFILE = "profile"
+    CONFIRM = "confirm"
+    WATCH = "watch"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureTrial:
+    """Tell the energy of all GPUs of the run, and the slowest rank's time, over these spans."""
+
+    number: int
+    round: int
+    limit_mw: int
+    spans: tuple[Span, ...]
+    purpose: Purpose
+
+    @property
+    def steps(self) -> int:
+        return sum(span.end - span.first for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """A limit was chosen, for this reason."""
+
+    limit_mw: int
+    round: int
+    trials: tuple[Trial, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """No more commands, for this reason."""
+
+    round: int
+    trials: tuple[Trial, ...]
+    reason: str
+
+
+Instruction = Apply | Release | MeasureTrial | Decide | Observe
+
+
+# ---- where it stands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    since: int | None = None
+    """Index of the first step heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    limit_mw: int
+    attempt: int
+    asked: int
+    """Times this limit was asked for."""
+    since_ns: int | None
+    """Begin of the first step heard since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warming:
+    limit_mw: int
+    since: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    limit_mw: int
+    opened: StepBegan | None
+    """First step of the span at hand; None in a pause."""
+    spans: tuple[Span, ...] = ()
+    whole_ns: int = 0
+    """Time of the spans that are closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """Every limit was visited; measurements are awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observing:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    pass
+
+
+Phase = Waiting | Applying | Warming | Measuring | Deciding | Observing | Over
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The decision, and what was seen of it since."""
+
+    limit_mw: int
+    confirmed: Trial | None = None
+    recent: tuple[Trial, ...] = ()
+    """At most the last `CALM` windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The machine. A new run starts at `start`."""
+
+    phase: Phase
+    todo_mw: tuple[int, ...]
+    """Limits still to be visited in this round."""
+    round: int = 1
+    step: StepBegan | None = None
+    """The step under way; None in a pause."""
+    attempts: int = 0
+    numbers: int = 0
+    """Trials asked for."""
+    trials: tuple[Trial, ...] = ()
+    awaited: tuple[MeasureTrial, ...] = ()
+    missed_mw: tuple[int, ...] = ()
+    """Limits measured in vain, once for each time."""
+    trouble: str = "no limit was tried"
+    """Why the last limit was skipped."""
+    chosen: Chosen | None = None
+
+
+Answer = tuple[State, tuple[Instruction, ...]]
+
+
+def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
+    """Return the limits to visit: from the one found down in strides, the least always among them."""
+    return (*range(found_mw, least_mw, -stride_mw), least_mw) if found_mw >= least_mw else ()
+
+
+def start(plan: Plan, numbers: int = 0) -> State:
+    """Return the state of a run that has just begun. ``numbers``: trials that already have a number."""
+    return State(Waiting(), plan.limits_mw, numbers=numbers)
+
+
+def step(state: State, event: Event, plan: Plan) -> Answer:
+    """Return the next state and what to do about it. Every (state, event) is answered."""
+    match state.phase, event:
+        case Over(), _:
+            return state, ()
+        case _, RunOver():
+            return replace(state, phase=Over()), (Release(),)
+        case Observing(), _:
+            return state, ()
+        case _, Barred(reason):
+            return _observe(state, reason)
+        case _, StepBegan(index) if state.step is not None and index <= state.step.index:
+            return state, ()  # a repeat
+        case _, StepBegan():
+            return _step_began(replace(state, step=event), event, plan)
+        case phase, StepsPaused(index, t_ns):
+            state = replace(state, step=None)
+            if isinstance(phase, Measuring) and phase.opened is not None:
+                trial = _closed(phase, phase.opened, index, t_ns)
+                if _enough(state, trial, plan):
+                    return _end_trial(state, trial, plan)
+                return replace(state, phase=trial), ()
+            return state, ()
+        case Applying(limit_mw, attempt), LimitApplied(applied, since) if applied == attempt:
+            return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
+        case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
+            return _refused(state, limit_mw, cause, reason, plan)
+        case _, TrialMeasured(number, energy_mj, duration_ns):
+            return _measured(state, number, energy_mj, duration_ns, plan)
+        case _, TrialMissing(number, reason):
+            return _missing(state, number, reason, plan)
+        case _:
+            return state, ()  # an outcome that came too late
+
+
+# ---- steps ---------------------------------------------------------------------------------------------
+
+
+def _step_began(state: State, began: StepBegan, plan: Plan) -> Answer:
+    match state.phase:
+        case Waiting(since):
+            since = began.index if since is None else since
+            if began.index - since < plan.wait_steps:
+                return replace(state, phase=Waiting(since)), ()
+            return _next_limit(state, plan)
+        case Applying(limit_mw, _, asked, since_ns) as applying:
+            if since_ns is None:
+                return replace(state, phase=replace(applying, since_ns=began.t_ns)), ()
+            if began.t_ns - since_ns < plan.outcome_ns:
+                return state, ()
+            if asked < MAX_ASKED:
+                return _apply(state, limit_mw, asked + 1)
+            return _skip(state, limit_mw, f"no outcome came of {MAX_ASKED} commands", plan)
+        case Warming():
+            return _measure_if_warm(state, plan), ()
+        case Measuring(_, None) as measuring:
+            return replace(state, phase=replace(measuring, opened=began)), ()
+        case Measuring(_, StepBegan() as opened) as measuring:
+            trial = _closed(measuring, opened, began.index, began.t_ns)
+            return _end_trial(state, trial, plan) if _enough(state, trial, plan) else (state, ())
+        case _:
+            return state, ()
+
+
+def _measure_if_warm(state: State, plan: Plan) -> State:
+    """Begin a trial with the step under way, if it is late enough (rule 2)."""
+    assert isinstance(state.phase, Warming)
+    limit_mw, since, now = state.phase.limit_mw, state.phase.since, state.step
+    if now is None or now.index - since.index < plan.warmup_steps or now.t_ns - since.t_ns < plan.settle_ns:
+        return state
+    return replace(state, phase=Measuring(limit_mw, now))
+
+
+# ---- trials --------------------------------------------------------------------------------------------
+
+
+def _closed(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Measuring:
+    """Return the trial with the span at hand closed before step ``end``."""
+    spans = (*measuring.spans, Span(opened.index, end)) if end > opened.index else measuring.spans
+    return Measuring(measuring.limit_mw, None, spans, measuring.whole_ns + t_ns - opened.t_ns)
+
+
+def _enough(state: State, trial: Measuring, plan: Plan) -> bool:
+    steps = sum(span.end - span.first for span in trial.spans)
+    return (
+        steps >= plan.profile_steps and trial.whole_ns >= plan.window_ns and len(state.awaited) < MAX_AWAITED
+    )
+
+
+def _end_trial(state: State, trial: Measuring, plan: Plan) -> Answer:
+    """Have a trial measured, and go on: to the next limit, or with the next window at the chosen one."""
+    number = state.numbers + 1
+    asked = MeasureTrial(number, state.round, trial.limit_mw, trial.spans, _purpose(state))
+    state = replace(state, numbers=number, awaited=(*state.awaited, asked))
+    if asked.purpose is not Purpose.PROFILE:
+        return replace(state, phase=Measuring(trial.limit_mw, state.step)), (asked,)
+    state, then = _next_limit(state, plan)
+    return state, (asked, *then)
+
+
+def _purpose(state: State) -> Purpose:
+    if state.chosen is None:
+        return Purpose.PROFILE
+    confirmed = state.chosen.confirmed is not None
+    under_way = any(asked.purpose is Purpose.CONFIRM for asked in state.awaited)
+    return Purpose.WATCH if confirmed or under_way else Purpose.CONFIRM
+
+
+def _measured(state: State, number: int, energy_mj: int, duration_ns: int, plan: Plan) -> Answer:
+    asked, state = _take(state, number)
+    if asked is None:
+        return state, ()
+    trial = Trial(asked.limit_mw, energy_mj, duration_ns, asked.steps)
+    if state.chosen is None:
+        return _decide_if_last(replace(state, trials=(*state.trials, trial)), plan)
+    if asked.purpose is Purpose.CONFIRM:
+        return replace(state, chosen=replace(state.chosen, confirmed=trial)), ()
+    recent = (*state.chosen.recent, trial)[-CALM:]
+    state = replace(state, chosen=replace(state.chosen, recent=recent))
+    if state.round < MAX_ROUNDS and _drifted(state.chosen):
+        return _next_limit(_next_round(state, plan), plan)
+    return state, ()
+
+
+def _missing(state: State, number: int, reason: str, plan: Plan) -> Answer:
+    asked, state = _take(state, number)
+    if asked is None or asked.purpose is not Purpose.PROFILE:
+        return state, ()
+    state = replace(state, missed_mw=(*state.missed_mw, asked.limit_mw), trouble=reason)
+    if state.missed_mw.count(asked.limit_mw) < MAX_MISSING:
+        state = replace(state, todo_mw=(*state.todo_mw, asked.limit_mw))
+    return _decide_if_last(state, plan)
+
+
+def _take(state: State, number: int) -> tuple[MeasureTrial | None, State]:
+    """Return what was awaited under a number, if it is, and the state without it."""
+    asked = next((asked for asked in state.awaited if asked.number == number), None)
+    return asked, replace(state, awaited=tuple(other for other in state.awaited if other is not asked))
+
+
+def _drifted(chosen: Chosen | None) -> bool:
+    """Whether the workload is no longer what was confirmed (rule 6)."""
+    if chosen is None or chosen.confirmed is None or len(chosen.recent) < CALM:
+        return False
+    return _departs([trial.step_mj for trial in chosen.recent], chosen.confirmed.step_mj) or _departs(
+        [trial.step_ns for trial in chosen.recent], chosen.confirmed.step_ns
+    )
+
+
+def _departs(recent: Sequence[float], from_: float) -> bool:
+    return abs(sum(recent) / len(recent) - from_) > DRIFT * from_
+
+
+# ---- limits --------------------------------------------------------------------------------------------
+
+
+def _next_limit(state: State, plan: Plan) -> Answer:
+    """Go on to the next limit of the round, or to the decision."""
+    if state.todo_mw:
+        return _apply(replace(state, todo_mw=state.todo_mw[1:]), state.todo_mw[0])
+    return _decide_if_last(replace(state, phase=Deciding()), plan)
+
+
+def _apply(state: State, limit_mw: int, asked: int = 1) -> Answer:
+    attempt = state.attempts + 1
+    since_ns = None if state.step is None else state.step.t_ns
+    applying = Applying(limit_mw, attempt, asked, since_ns)
+    return replace(state, phase=applying, attempts=attempt), (Apply(attempt, limit_mw),)
+
+
+def _refused(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:
+    match cause:
+        case "range" | "stale" | "device":
+            return _skip(state, limit_mw, reason, plan)
+        case "permission" | "observe" | "ownership" | "owned" | "storage" | "stranger":
+            return _observe(state, reason)
+
+
+def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
+    """Do without a limit; if it was the chosen one, choose from the others."""
+    state = replace(state, trouble=reason)
+    if state.chosen is not None:
+        others = tuple(trial for trial in state.trials if trial.limit_mw != limit_mw)
+        state = replace(state, chosen=None, trials=others)
+    return _next_limit(state, plan)
+
+
+def _decide_if_last(state: State, plan: Plan) -> Answer:
+    """Decide once every limit was visited and every trial has come back."""
+    if not isinstance(state.phase, Deciding) or state.awaited:
+        return state, ()
+    if state.todo_mw:
+        return _next_limit(state, plan)
+    if not state.trials:
+        return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
+    try:
+        limit_mw = plan.selector.choose(state.trials, plan.gpus)
+    except SettingsError as wrong:
+        return _observe(state, str(wrong))
+    reason = f"{plan.selector.text} of {len(state.trials)} limits measured"
+    decided = Decide(limit_mw, state.round, state.trials, reason)
+    state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+    return state, (decided, *then)
+
+
+def _next_round(state: State, plan: Plan) -> State:
+    return State(
+        Waiting(),
+        plan.limits_mw,
+        round=state.round + 1,
+        step=state.step,
+        attempts=state.attempts,
+        numbers=state.numbers,
+    )
+
+
+def _observe(state: State, reason: str) -> Answer:
+    return replace(state, phase=Observing(reason)), (Release(), Observe(state.round, state.trials, reason))

@@ -1,0 +1,125 @@
+-- Version 1 of the archive: what each column holds is written in docs/sql.md.
+-- No keys and no constraints: they would halve the speed of appending. Writers keep the keys.
+
+-- UTC of an instant on a host's monotonic clock, by an anchor on both clocks.
+CREATE MACRO utc(wall_ns, monotonic_ns, t_ns) AS make_timestamp((wall_ns + (t_ns - monotonic_ns)) // 1000);
+
+-- ---- what was received --------------------------------------------------------------------------
+
+CREATE TABLE logs (
+    log_id VARCHAR, host VARCHAR, next_offset BIGINT, logged_ns BIGINT, interpreted_offset BIGINT
+);
+
+CREATE TABLE readings (
+    log_id VARCHAR, "offset" BIGINT, logged_ns BIGINT, gpu VARCHAR,
+    t_lo_ns BIGINT, t_hi_ns BIGINT, energy_mj BIGINT, power_mw INTEGER, limit_mw INTEGER,
+    requested_mw INTEGER, clock_mhz INTEGER, temperature_c SMALLINT, utilization_pct SMALLINT, seen VARCHAR
+);
+
+CREATE TABLE frames (
+    log_id VARCHAR, "offset" BIGINT, host VARCHAR, t_ns BIGINT, topic VARCHAR, body BLOB
+);
+
+CREATE TABLE events (
+    log_id VARCHAR, "offset" BIGINT, host VARCHAR, session VARCHAR, sequence BIGINT, kind VARCHAR,
+    t_ns BIGINT, ended_ns BIGINT, index BIGINT, name VARCHAR, value DOUBLE
+);
+
+CREATE TABLE hosts (
+    log_id VARCHAR, "offset" BIGINT, host VARCHAR, boot_id VARCHAR,
+    monotonic_ns BIGINT, wall_ns BIGINT, error_ns BIGINT
+);
+
+CREATE TABLE gaps (
+    host VARCHAR, what VARCHAR, t_ns BIGINT, count BIGINT, reason VARCHAR,
+    log_id VARCHAR, first_offset BIGINT
+);
+
+-- ---- what was derived from it: the rows of analyzers/rows.py -------------------------------------
+
+CREATE TABLE windows (
+    session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, host VARCHAR, kind VARCHAR, name VARCHAR,
+    index BIGINT, gpu VARCHAR, begin_ns BIGINT, end_ns BIGINT, began_at TIMESTAMP, duration_s DOUBLE,
+    energy_j DOUBLE, energy_low_j DOUBLE, energy_high_j DOUBLE, power_limit_w DOUBLE,
+    estimator VARCHAR, quality VARCHAR, shared BOOLEAN
+);
+
+CREATE TABLE runs (
+    session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, world_size BIGINT, host VARCHAR, pid BIGINT,
+    uid BIGINT, gpus VARCHAR[], boundary VARCHAR, began_ns BIGINT, ended_ns BIGINT, began_wall_ns BIGINT,
+    wall_error_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP, ended_how VARCHAR,
+    may_command BOOLEAN, command_reason VARCHAR
+);
+
+CREATE TABLE gpus (
+    gpu VARCHAR, host VARCHAR, index BIGINT, name VARCHAR, driver VARCHAR, counts_energy BOOLEAN,
+    min_limit_w DOUBLE, max_limit_w DOUBLE, default_limit_w DOUBLE, found_limit_w DOUBLE, mig BOOLEAN,
+    period_ms DOUBLE, gone VARCHAR
+);
+
+CREATE TABLE trials (
+    run VARCHAR, number BIGINT, round BIGINT, power_limit_w DOUBLE, steps BIGINT, duration_s DOUBLE,
+    energy_j DOUBLE, average_power_w DOUBLE, cost DOUBLE, temperature_c DOUBLE, began_ns BIGINT,
+    ended_ns BIGINT, confirms BOOLEAN
+);
+
+CREATE TABLE decisions (
+    run VARCHAR, number BIGINT, round BIGINT, t_ns BIGINT, selector VARCHAR, power_limit_w DOUBLE,
+    steps BIGINT, default_limit_w DOUBLE, energy_per_step_j DOUBLE, step_s DOUBLE,
+    default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR
+);
+
+CREATE TABLE commands (
+    command VARCHAR, run VARCHAR, gpu VARCHAR, asked_ns BIGINT, limit_w DOUBLE, outcome VARCHAR,
+    outcome_ns BIGINT, outcome_limit_w DOUBLE, reason VARCHAR
+);
+
+CREATE TABLE metrics (
+    session VARCHAR, run VARCHAR, name VARCHAR, t_ns BIGINT, step BIGINT, value DOUBLE
+);
+
+-- ---- what people ask for -------------------------------------------------------------------------
+
+CREATE VIEW samples AS
+SELECT readings.gpu, hosts.host, utc(hosts.wall_ns, hosts.monotonic_ns, t_hi_ns) AS read_at, t_hi_ns,
+    energy_mj / 1000 AS energy_j, power_mw / 1000 AS power_w, limit_mw / 1000 AS limit_w,
+    clock_mhz, temperature_c, utilization_pct
+FROM readings ASOF LEFT JOIN hosts
+    ON readings.log_id = hosts.log_id AND readings."offset" >= hosts."offset";
+
+-- The windows of one kind, added up over the GPUs and ranks of a run. A sum with a part missing is NULL.
+CREATE MACRO whole(wanted) AS TABLE
+SELECT run, any_value(job) AS job, index, any_value(name) AS name, min(began_at) AS began_at,
+    max(duration_s) AS duration_s,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    CASE WHEN count(energy_low_j) = count(*) THEN sum(energy_low_j) END AS energy_low_j,
+    CASE WHEN count(energy_high_j) = count(*) THEN sum(energy_high_j) END AS energy_high_j,
+    CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
+        THEN min(power_limit_w) END AS power_limit_w,
+    count(gpu) AS gpus, bool_or(shared) AS shared,
+    coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
+FROM windows WHERE kind = wanted GROUP BY run, index;
+
+CREATE VIEW steps AS SELECT run, job, index AS step, * EXCLUDE (run, job, index, name) FROM whole('step');
+
+CREATE VIEW epochs AS SELECT run, job, index AS epoch, * EXCLUDE (run, job, index, name) FROM whole('epoch');
+
+CREATE VIEW savings AS
+WITH decided AS (
+    SELECT * FROM decisions
+    QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
+), ran AS (
+    SELECT decided.run, count(*) AS steps, count(steps.energy_j) AS measured, sum(steps.energy_j) AS energy_j
+    FROM decided JOIN steps ON steps.run = decided.run
+        AND abs(steps.power_limit_w - decided.power_limit_w) < 0.5
+    GROUP BY decided.run
+)
+SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.run) AS job, selector,
+    default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
+    100 * (1 - energy_per_step_j / default_energy_per_step_j) AS energy_saved_percent,
+    default_step_s, step_s, 100 * (step_s / default_step_s - 1) AS time_added_percent,
+    coalesce(ran.steps, 0) AS steps_at_limit,
+    CASE WHEN ran.steps IS NULL THEN 0 WHEN measured > 0 THEN measured * default_energy_per_step_j - energy_j END
+        AS saved_j,
+    applied, reason
+FROM decided LEFT JOIN ran ON ran.run = decided.run;

@@ -1,0 +1,249 @@
+"""One GPU's readings as knots: instants at which its energy is known. Pure.
+
+    readings, in any order  ->  knots, in order  ->  energy between two instants (`analyzers.energy`)
+
+A counter gives a knot at each change: it stood at this value from some instant within two stamps on.
+A device without counter gives one at each power reading; its energy is the power held until the next
+(zero-order hold), added up. Both are then the same: a sum that only grows, known at knots.
+
+A counter that was reset, a GPU or a collector that was gone and came back begin a new *epoch*; energies of
+two epochs have no difference. The first value of an epoch is a knot nobody may use: it is not known
+when the counter changed to it. Such a knot is an epoch of its own.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zeus_stream.messages import ABSENT, READING_FIELDS, Seen
+
+READING = np.dtype(list(READING_FIELDS))
+"""A row of `Readings.rows`."""
+GAP_NS = 1_500_000_000
+"""Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
+RECENT_NS = 30_000_000_000
+"""Kept whatever is asked: events arrive after the readings they lie between."""
+CROWDED = 1_024
+"""Knots at which it is worth to forget some."""
+MAX_KNOTS = 262_144
+"""The oldest go, needed or not: at 50 a second after 87 minutes of one uninterrupted trial."""
+MAX_LIMITS = 1_024
+"""Changes of the power limit remembered."""
+PERIODS = 16
+"""Intervals between changes that `Timeline.period_ns` is the median of."""
+
+Ints = npt.NDArray[np.int64]
+Estimator = Literal["counter", "power"]
+
+
+class _Row(IntEnum):
+    """Rows of the table that holds the knots, one knot a column: searching wants them contiguous."""
+
+    LO = 0
+    HI = 1
+    MID = 2
+    ENERGY = 3
+    LOW = 4
+    HIGH = 5
+    POWER = 6
+    UNSEEN = 7
+    EPOCH = 8
+    FIRST = 9
+    TEMPERATURE = 10
+
+
+class Knots(NamedTuple):
+    """What is known of a GPU's energy, oldest first; shape (n,) each."""
+
+    lo_ns: Ints
+    """The knot's instant lies within ``lo_ns`` and ``hi_ns``; never falls."""
+    hi_ns: Ints
+    mid_ns: Ints
+    energy_uj: Ints
+    """Counted by then, within its epoch; never falls within one."""
+    low_uj: Ints
+    """The same with the lesser of two readings of power between them; a counter's is itself."""
+    high_uj: Ints
+    """The same with the greater."""
+    unseen_ns: Ints
+    """Time so far that lay between knots more than `GAP_NS` apart."""
+    epoch: Ints
+
+
+class Timeline:
+    """One GPU. Memory is bounded by `MAX_KNOTS`; `forget` brings it down to what is needed."""
+
+    def __init__(self) -> None:
+        self.estimator: Estimator = "power"
+        """Until the first value of a counter."""
+        self.heard_ns = 0
+        """Latest instant a reading speaks of; heartbeats count."""
+        self.gone: str | None = None
+        """Why there will be no readings until it returns."""
+        self.late = 0
+        """Readings dropped because their place had been forgotten."""
+        self._table = np.empty((len(_Row), 64), np.int64)
+        self._size = 0
+        self._crowded = CROWDED
+        self._whole_since_ns = 0
+        self._broken = False
+        self._ready_ns = 0
+        self._limits_heard_ns = -1
+        self._limit_lo_ns: list[int] = []
+        self._limit_hi_ns: list[int] = []
+        self._limit_mw: list[int] = []
+
+    # ---- what was read ---------------------------------------------------------------------------------
+
+    def add(self, rows: npt.NDArray[np.void]) -> None:
+        """Take in readings of this GPU, of dtype `READING`, in any order."""
+        rows = rows[np.argsort(rows["t_hi_ns"], kind="stable")]
+        self.gone = None
+        self.heard_ns = max(self.heard_ns, int(rows["t_hi_ns"][-1]))
+        self._add_limits(rows)
+        seen = rows["seen"]
+        counted = (seen != Seen.POWER) & (seen != Seen.UNCHANGED) & (rows["energy_mj"] != ABSENT)
+        if self.estimator == "power" and counted.any():
+            self.estimator, self._size = "counter", 0
+        fit = counted if self.estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
+        timely = rows["t_hi_ns"] > self._whole_since_ns
+        self.late += int(np.count_nonzero(fit & ~timely))
+        rows = rows[fit & timely]
+        if len(rows):
+            self._insert(self._fresh(rows))
+
+    def interrupt(self, gone: str | None) -> None:
+        """The GPU is gone, or was: what follows is a new epoch. ``gone``: why it is not there now."""
+        self._broken = True
+        self.gone = gone
+
+    def _fresh(self, rows: npt.NDArray[np.void]) -> Ints:
+        fresh = np.zeros((len(_Row), len(rows)), np.int64)
+        fresh[_Row.HI] = rows["t_hi_ns"]
+        fresh[_Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"])
+        fresh[_Row.ENERGY] = rows["energy_mj"] * 1000
+        fresh[_Row.POWER] = rows["power_mw"]
+        fresh[_Row.TEMPERATURE] = rows["temperature_c"]
+        fresh[_Row.FIRST] = (rows["seen"] == Seen.FIRST) | (rows["seen"] == Seen.RESET)
+        if self._broken:
+            fresh[_Row.FIRST, 0] = 1
+            self._broken = False
+        return fresh
+
+    def _insert(self, fresh: Ints) -> None:
+        """Put knots in their place and work out again what depends on those before."""
+        at = int(np.searchsorted(self._row(_Row.HI), fresh[_Row.HI, 0], side="right"))
+        if at < self._size:
+            fresh = np.concatenate((self._table[:, at : self._size], fresh), axis=1)
+            fresh = fresh[:, np.argsort(fresh[_Row.HI], kind="stable")]
+        self._chain(fresh, self._table[:, at - 1] if at else None)
+        size = at + fresh.shape[1]
+        if size > self._table.shape[1]:
+            grown = np.empty((len(_Row), max(size, 2 * self._table.shape[1])), np.int64)
+            grown[:, :at] = self._table[:, :at]
+            self._table = grown
+        self._table[:, at:size] = fresh
+        self._size = size
+        self._ready_ns = int(self._table[_Row.LO, size - 1])
+
+    def _chain(self, knots: Ints, before: Ints | None) -> None:
+        """Work out the rows of ``knots`` that depend on the knot before each."""
+        last = knots[:, :1] if before is None else before[:, None]
+        knots[_Row.MID] = knots[_Row.LO] + (knots[_Row.HI] - knots[_Row.LO]) // 2
+        previous = np.concatenate((last, knots[:, :-1]), axis=1)
+        elapsed_ns = knots[_Row.MID] - previous[_Row.MID]
+        unseen_ns = np.where(elapsed_ns > GAP_NS, elapsed_ns, 0)
+        knots[_Row.UNSEEN] = (0 if before is None else last[_Row.UNSEEN]) + np.cumsum(unseen_ns)
+        if self.estimator == "power":
+            power_mw = knots[_Row.POWER], previous[_Row.POWER]
+            for row, held_mw in (
+                (_Row.ENERGY, previous[_Row.POWER]),
+                (_Row.LOW, np.minimum(*power_mw)),
+                (_Row.HIGH, np.maximum(*power_mw)),
+            ):
+                held_uj = held_mw * elapsed_ns // 1_000_000  # mW x ns = pJ
+                knots[row] = (0 if before is None else last[row]) + np.cumsum(held_uj)
+        else:
+            knots[_Row.LOW] = knots[_Row.HIGH] = knots[_Row.ENERGY]
+            knots[_Row.FIRST] |= knots[_Row.ENERGY] < previous[_Row.ENERGY]
+        epochs = (0 if before is None else (last[_Row.EPOCH] + 1) // 2) + np.cumsum(knots[_Row.FIRST])
+        # Even numbers are epochs; an odd one sets apart a counter's first value. Power is valid at once.
+        knots[_Row.EPOCH] = 2 * epochs - (knots[_Row.FIRST] if self.estimator == "counter" else 0)
+
+    def _add_limits(self, rows: npt.NDArray[np.void]) -> None:
+        rows = rows[rows["t_hi_ns"] > self._limits_heard_ns]
+        if not len(rows):
+            return
+        self._limits_heard_ns = int(rows["t_hi_ns"][-1])
+        in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
+        last = self._limit_mw[-1] if self._limit_mw else None
+        for index in np.flatnonzero(np.diff(in_force, prepend=-2 if last is None else last)):
+            self._limit_lo_ns.append(int(rows["t_lo_ns"][index]))
+            self._limit_hi_ns.append(int(rows["t_hi_ns"][index]))
+            self._limit_mw.append(int(in_force[index]))
+        if len(self._limit_mw) > MAX_LIMITS:
+            for column in (self._limit_lo_ns, self._limit_hi_ns, self._limit_mw):
+                del column[: MAX_LIMITS // 2]
+
+    # ---- what is known ---------------------------------------------------------------------------------
+
+    def knots(self) -> Knots:
+        """Return the knots. They are views: valid until the next call of `add` or `forget`."""
+        rows = (_Row.LO, _Row.HI, _Row.MID, _Row.ENERGY, _Row.LOW, _Row.HIGH, _Row.UNSEEN, _Row.EPOCH)
+        return Knots(*(self._row(row) for row in rows))
+
+    def settled(self, t_ns: int) -> bool:
+        """Return whether later readings can no longer change what is known of ``t_ns``."""
+        return self._ready_ns >= t_ns or self.gone is not None
+
+    @property
+    def period_ns(self) -> int | None:
+        """Return how often the device refreshes, as seen lately, or None while that is unknown."""
+        if self._size <= PERIODS:
+            return None
+        return round(float(np.median(np.diff(self._row(_Row.MID)[-PERIODS - 1 :]))))
+
+    def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
+        """Return the limit in force all through each interval; None where it changed or is not known."""
+        before = np.searchsorted(self._limit_hi_ns, begin_ns, side="right").tolist()
+        until = np.searchsorted(self._limit_lo_ns, end_ns, side="right").tolist()
+        return [
+            self._limit_mw[a - 1] if a == b and a > 0 and self._limit_mw[a - 1] != ABSENT else None
+            for a, b in zip(before, until, strict=True)
+        ]
+
+    def temperature_c(self, begin_ns: int, end_ns: int) -> float | None:
+        """Return the mean temperature at the knots within an interval."""
+        first, last = np.searchsorted(self._row(_Row.MID), (begin_ns, end_ns))
+        known = self._row(_Row.TEMPERATURE)[first:last]
+        known = known[known != ABSENT]
+        return float(known.mean()) if len(known) else None
+
+    # ---- what may be forgotten -------------------------------------------------------------------------
+
+    @property
+    def crowded(self) -> bool:
+        """There is so much that `forget` is worth its while."""
+        return self._size > self._crowded
+
+    def forget(self, needed_ns: Iterable[int]) -> None:
+        """Forget all but the knots of late, and those on either side of the instants still needed."""
+        hi_ns, lo_ns = self._row(_Row.HI), self._row(_Row.LO)
+        recent = max(int(np.searchsorted(hi_ns, self.heard_ns - RECENT_NS)) - 1, 0)
+        if recent:
+            self._whole_since_ns = max(self._whole_since_ns, int(hi_ns[recent]))
+        keep = np.zeros(self._size, np.bool_)
+        keep[recent:] = True
+        for t_ns in needed_ns:
+            before = max(int(np.searchsorted(hi_ns, t_ns, side="right")) - 1, 0)
+            keep[before : int(np.searchsorted(lo_ns, t_ns)) + 1] = True
+        kept = np.flatnonzero(keep)[-MAX_KNOTS:]
+        self._table[:, : len(kept)] = self._table[:, kept]
+        self._size = len(kept)
+        self._crowded = min(max(CROWDED, 2 * self._size), MAX_KNOTS)
+
+    def _row(self, row: _Row) -> Ints:
+        return self._table[row, : self._size]

@@ -1,0 +1,176 @@
+"""Windows of one session: begins and ends in, measured windows out, one row a GPU. Pure.
+
+    begin -> open -> end -> waits until the readings of all its GPUs have passed its end -> row
+                       \\-> or until it has waited for the timeout: row, with the reason it is missing
+
+Steps, epochs, named windows and the run itself are all windows. They may nest and overlap.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analyzers.energy import Energy, Missing, measure
+from analyzers.rows import WindowRow
+from analyzers.timeline import Timeline
+
+MAX_OPEN = 1_000
+"""Windows one session may have open; one more is not measured."""
+MAX_WAITING = 100_000
+"""Ended windows that wait for readings; past it the oldest are measured with what there is."""
+
+Kind = Literal["step", "epoch", "window", "run"]
+Shared = Callable[[str, int, int], bool]
+"""Whether another run used a GPU (UUID) between two instants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose windows they are."""
+
+    session: str
+    run: str
+    job: str
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    kind: Kind
+    index: int
+    name: str
+    begin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    window: _Window
+    end_ns: int
+    heard_ns: int
+    """Frame time at which its end was heard: the timeout runs from there."""
+    remark: str | None
+
+
+class Windows:
+    """The windows of one session."""
+
+    def __init__(self, owner: Owner, timeout_ns: int) -> None:
+        self._owner = owner
+        self._timeout_ns = timeout_ns
+        self._open: dict[tuple[Kind, int], _Window] = {}
+        self._ended: list[_Ended] = []
+
+    def begin(self, kind: Kind, index: int, name: str, t_ns: int) -> bool:
+        """Open a window. Returns False, and does not, if `MAX_OPEN` are."""
+        if len(self._open) >= MAX_OPEN:
+            return False
+        self._open[kind, index] = _Window(kind, index, name, t_ns)
+        return True
+
+    def end(self, kind: Kind, index: int, t_ns: int, now_ns: int, remark: str | None = None) -> None:
+        """End a window; one that is not open is none of ours. ``remark`` goes into its quality."""
+        window = self._open.pop((kind, index), None)
+        if window is not None:
+            self._ended.append(_Ended(window, t_ns, now_ns, remark))
+
+    def cancel(self, kind: Kind, index: int) -> None:
+        """Forget an open window."""
+        self._open.pop((kind, index), None)
+
+    def end_all(self, t_ns: int, now_ns: int) -> None:
+        """The session is over: end its run, and cut short what else is open."""
+        for kind, index in tuple(self._open):
+            self.end(kind, index, t_ns, now_ns, None if kind == "run" else "cut short by the end of the run")
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is open or waits."""
+        return not self._open and not self._ended
+
+    def needed_ns(self) -> list[int]:
+        """Return the instants whose energy is still to be asked for."""
+        opened = [window.begin_ns for window in self._open.values()]
+        return opened + [t for ended in self._ended for t in (ended.window.begin_ns, ended.end_ns)]
+
+    def measured(
+        self, timelines: Mapping[str, Timeline] | None, now_ns: int, shared: Shared
+    ) -> list[WindowRow]:
+        """Return the rows of windows that need wait no longer.
+
+        Args:
+            timelines: by GPU, of all GPUs of the session. None: they are not known yet.
+            now_ns: frame time of the session's host.
+            shared: see `Shared`.
+        """
+        due = [e for e in self._ended if self._due(e, timelines, now_ns)] if self._ended else []
+        spare = len(self._ended) - MAX_WAITING
+        if spare > len(due):
+            due = self._ended[:spare]
+        if not due:
+            return []
+        gone = set(map(id, due))
+        self._ended = [ended for ended in self._ended if id(ended) not in gone]
+        if timelines is None:
+            return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
+        if not timelines:
+            return [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
+        return [
+            row for gpu, timeline in timelines.items() for row in self._measure(due, gpu, timeline, shared)
+        ]
+
+    def _due(self, ended: _Ended, timelines: Mapping[str, Timeline] | None, now_ns: int) -> bool:
+        if now_ns - ended.heard_ns >= self._timeout_ns:
+            return True
+        return timelines is not None and all(t.settled(ended.end_ns) for t in timelines.values())
+
+    def _measure(
+        self, due: Sequence[_Ended], gpu: str, timeline: Timeline, shared: Shared
+    ) -> list[WindowRow]:
+        begins = [ended.window.begin_ns for ended in due]
+        ends = [ended.end_ns for ended in due]
+        energies, limits = measure(timeline, begins, ends), timeline.limits_mw(begins, ends)
+        return [
+            self._row(ended, gpu, energy, limit_mw, shared=shared(gpu, begin, end))
+            for ended, energy, limit_mw, begin, end in zip(due, energies, limits, begins, ends, strict=True)
+        ]
+
+    def _row(
+        self,
+        ended: _Ended,
+        gpu: str | None,
+        energy: Energy | Missing,
+        limit_mw: int | None = None,
+        *,
+        shared: bool = False,
+    ) -> WindowRow:
+        owner, window = self._owner, ended.window
+        known = energy if isinstance(energy, Energy) else None
+        quality = energy.reason if isinstance(energy, Missing) else energy.quality
+        if ended.remark:
+            quality = ended.remark if quality == "ok" else f"{ended.remark}; {quality}"
+        return WindowRow(
+            session=owner.session,
+            run=owner.run,
+            job=owner.job,
+            rank=owner.rank,
+            host=owner.host,
+            kind=window.kind,
+            name=window.name,
+            index=window.index,
+            gpu=gpu,
+            begin_ns=window.begin_ns,
+            end_ns=ended.end_ns,
+            duration_s=(ended.end_ns - window.begin_ns) / 1e9,
+            energy_j=_joules(known.energy_uj if known else None),
+            energy_low_j=_joules(known.low_uj if known else None),
+            energy_high_j=_joules(known.high_uj if known else None),
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            estimator=known.estimator if known else None,
+            quality=quality,
+            shared=shared,
+        )
+
+
+def _joules(energy_uj: int | None) -> float | None:
+    return None if energy_uj is None else energy_uj / 1e6

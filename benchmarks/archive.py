@@ -1,0 +1,78 @@
+"""How fast the archive takes readings in, by frames a commit, and what a question of energy costs then.
+
+python benchmarks/archive.py
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from common import directory, table
+
+from analyzers.archive import READING, Archive
+from zeus_stream.config import Settings
+from zeus_stream.messages import Frame, Readings, Seen
+
+ROWS = 1_000
+"""Readings a frame."""
+READINGS = 500_000
+GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(8))
+PERIOD_NS = 20_000_000
+GOAL = 350_000
+
+
+def readings(offset: int) -> tuple[Frame, Readings]:
+    """Return a frame of 8 GPUs at 200 to 300 W, read every 20 ms."""
+    number = np.arange(offset * ROWS, (offset + 1) * ROWS)
+    tick = number // len(GPUS)
+    rows = np.full(ROWS, -1).astype(READING)
+    rows["t_lo_ns"] = tick * PERIOD_NS
+    rows["t_hi_ns"] = rows["t_lo_ns"] + 150_000
+    rows["energy_mj"] = tick * 5_000
+    rows["power_mw"] = 200_000 + number * 7919 % 100_000
+    rows["limit_mw"] = rows["requested_mw"] = 300_000
+    rows["gpu"] = number % len(GPUS)
+    rows["seen"] = Seen.CHANGED
+    frame = Frame("log", offset, "host", int(rows["t_hi_ns"][-1]), "readings/host", b"")
+    return frame, Readings(GPUS, rows.tobytes())
+
+
+def append(path: Path, frames: Sequence[tuple[Frame, Readings]], frames_a_commit: int) -> list[float]:
+    """Return how long each commit took, s."""
+    archive = Archive.open(path, Settings())
+    took = []
+    for at in range(0, len(frames), frames_a_commit):
+        began = time.perf_counter()
+        archive.put_frames(frames[at : at + frames_a_commit])
+        took.append(time.perf_counter() - began)
+    archive.close()
+    return took
+
+
+def main() -> None:
+    frames = [readings(offset) for offset in range(READINGS // ROWS)]
+    rows = []
+    for frames_a_commit in (1, 2, 4, 10):
+        with directory() as where:
+            took = append(where / "energy.duckdb", frames, frames_a_commit)
+            size = (where / "energy.duckdb").stat().st_size
+        rate = READINGS / sum(took)
+        quantiles = statistics.quantiles(took, n=100)
+        rows.append(
+            [
+                frames_a_commit,
+                f"{rate / 1000:.0f} k/s",
+                f"{quantiles[49] * 1000:.1f} ms",
+                f"{quantiles[98] * 1000:.1f} ms",
+                f"{size / READINGS:.0f}",
+                f"{GOAL // 1000} k/s",
+            ]
+        )
+    head = ["frames of 1000 readings a commit", "readings", "commit p50", "p99", "bytes a reading", "goal"]
+    table(f"Archive, {READINGS} readings appended", head, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+
+from collectors import leases, schedule
+from collectors.device import Bus, Description
+from collectors.journal import Journal
+from collectors.observed import ObservedDevice
+from collectors.sampling import (
+    Crashed,
+    Found,
+    Gone,
+    Happened,
+    Mail,
+    News,
+    ProcessesSeen,
+    SeeProcesses,
+    Stop,
+    Watch,
+)
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.config import Settings
+from zeus_stream.errors import DeviceError
+from zeus_stream.messages import DeviceFound, DeviceGone, Readings, Refused, RenewLeases
+
+MAX_DEVICES = 256
+MAX_ROWS = 10_000
+"""Readings in one frame."""
+LOOK_S = schedule.RETURN_NS / 1e9
+LOOK_AGAIN_S = 60.0
+"""Between two looks for devices once there are some: a GPU that was lost at the start, or is new."""
+SEE_S = 2.0
+"""Wait at most this long for a device to say who computes on it."""
+SHUTDOWN_S = 5.0
+JOIN_S = 2.0
+_TURN_S = 0.002
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Guard:
+    """One device."""
+
+    watch: Watch
+    description: Description
+    rules: leases.Rules | None
+    state: leases.Guarded | None
+    """Both None: its limit cannot be set."""
+    there: bool = True
+    pids: tuple[int, ...] | None = None
+    pids_seen: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Guards:
+    """All devices."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bus: Bus,
+        records: Path,
+        journal: Journal,
+        incarnation: str,
+        reply: Callable[[leases.Outcome], None],
+    ) -> None:
+        """``reply`` is told the outcome of every command."""
+        self._settings = settings
+        self._bus = bus
+        self._records = records
+        self._journal = journal
+        self._incarnation = incarnation
+        self._reply = reply
+        self._boot_id = boot_id()
+        self._mail = Mail()
+        self._watches: dict[int, Watch] = {}
+        """By the identity of the bus's device."""
+        self._guards: dict[str, Guard] = {}
+        self.trouble: str | None = None
+        """Why no device can be looked for."""
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The devices that were found, lost ones too."""
+        return tuple(self._guards.values())
+
+    @property
+    def descriptions(self) -> tuple[Description, ...]:
+        return tuple(guard.description for guard in self._guards.values())
+
+    # ---- what the rest of the collector asks ---------------------------------------------------------
+
+    def command(self, command: leases.Command, objection: str | None) -> None:
+        """Take in a command; ``objection``: why its run may not command. The outcome comes by ``reply``."""
+        now_ns = monotonic_ns()
+        guard = self._guards.get(command.gpu)
+        if guard is not None and guard.state is not None:
+            self._tell(guard, leases.Asked(command, objection), now_ns)
+            return
+        why = "it is not there" if guard is None else "it has no power limit that could be set"
+        reason = f"{command.gpu}: could not change the power limit: {why}. Measure only."
+        outcome = Refused(now_ns, command.command, command.gpu, "device", reason)
+        self._journal.say(outcome)
+        self._reply(outcome)
+
+    def renew(self, renewal: RenewLeases) -> None:
+        for gpu in renewal.gpus:
+            if (guard := self._guards.get(gpu)) is not None:
+                self._tell(guard, renewal, monotonic_ns())
+
+    def run_gone(self, run: str) -> None:
+        """The run has no session on this host any more."""
+        for guard in self._guards.values():
+            self._tell(guard, leases.RunGone(run), monotonic_ns())
+
+    async def pids(self, gpu: str) -> tuple[int, ...] | None:
+        """Return who computes on a device now; None: that cannot be seen."""
+        guard = self._guards[gpu]
+        seen = guard.pids_seen
+        guard.watch.do(SeeProcesses())
+        with anyio.move_on_after(SEE_S):
+            await seen.wait()
+            return guard.pids
+        return None
+
+    def beat(self) -> None:
+        """Log the readings that have come together, and let time pass for the leases."""
+        rows: list[bytes] = []
+        for watch in self._watches.values():
+            rows += watch.take_rows(MAX_ROWS - len(rows))
+            if dropped := watch.take_dropped():
+                self._journal.lose("readings", dropped, "the collector's event loop did not keep up")
+        if rows:
+            # A device that was never found has a place, but no row refers to it.
+            gpus = tuple(watch.gpu or "-" for watch in self._watches.values())
+            self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
+        now_ns = monotonic_ns()
+        for guard in self._guards.values():
+            self._tell(guard, leases.Beat(guard.watch.requested_mw), now_ns)
+
+    # ---- tasks -----------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Look for devices, and go on looking."""
+        while True:
+            try:
+                devices = await run_sync(self._bus.discover)
+                await anyio.lowlevel.checkpoint()  # told to stop meanwhile: no thread may start any more
+            except DeviceError as wrong:
+                if self.trouble != str(wrong):
+                    _log.warning("%s", wrong)
+                self.trouble = str(wrong)
+            else:
+                self.trouble = None
+                for device in devices:
+                    if id(device) not in self._watches and len(self._watches) < MAX_DEVICES:
+                        watched = ObservedDevice(device) if self._settings.observe else device
+                        watch = self._watches[id(device)] = Watch(
+                            watched,
+                            len(self._watches),
+                            self._mail,
+                            self._records,
+                            poll_ns=round(self._settings.poll_ms * 1e6),
+                            heartbeat_ns=self._settings.heartbeat_ms * 1_000_000,
+                        )
+                        watch.start()
+            await anyio.sleep(LOOK_AGAIN_S if self._watches else LOOK_S)
+
+    async def listen(self) -> None:
+        """Take in what the devices' threads have to say."""
+        while True:
+            await self._mail.wait()
+            self._take_in_all()
+
+    async def stop(self) -> None:
+        """Put back what was changed, and end the threads. The tasks have ended or do so now."""
+        for guard in self._guards.values():
+            self._tell(guard, leases.Stopping(), monotonic_ns())
+        with anyio.move_on_after(SHUTDOWN_S):
+            while not all(guard.state is None or guard.state.at_rest for guard in self._guards.values()):
+                self._take_in_all()
+                self.beat()
+                await anyio.sleep(_TURN_S)
+        for watch in self._watches.values():
+            watch.do(Stop())
+        for watch in self._watches.values():
+            if not await run_sync(watch.join, JOIN_S):
+                _log.error("%s: a call to its driver does not return.", watch.gpu)
+        self._take_in_all()
+        self.beat()
+        for guard in self._guards.values():
+            if guard.state is not None and not guard.state.at_rest:
+                found_w = guard.state.limits.found_mw / 1000
+                _log.error(
+                    "%s: could not be restored to %g W. Its record stays for the next start.",
+                    guard.watch.gpu,
+                    found_w,
+                )
+        self._mail.close()
+
+    # ---- what threads say -------------------------------------------------------------------------
+
+    def _take_in_all(self) -> None:
+        while (item := self._mail.take()) is not None:
+            self._take_in(*item)
+
+    def _take_in(self, watch: Watch, news: News) -> None:
+        guard = self._guards.get(watch.gpu)
+        match news:
+            case Found():
+                self._find(watch, news)
+            case Gone(t_ns, reason):
+                if guard is not None:
+                    guard.there = False
+                self._journal.say(DeviceGone(t_ns, watch.gpu, reason[:2000]))
+            case Happened(t_ns, event):
+                if guard is not None:
+                    self._tell(guard, event, t_ns)
+            case ProcessesSeen(pids):
+                if guard is not None:
+                    guard.pids = pids
+                    guard.pids_seen.set()
+                    guard.pids_seen = anyio.Event()
+            case Crashed(error):
+                raise error
+
+    def _find(self, watch: Watch, found: Found) -> None:
+        description = found.description
+        guard = self._guards.get(watch.gpu)
+        todo: tuple[leases.Instruction, ...] = ()
+        if guard is not None:
+            guard.description, guard.there = description, True
+        else:
+            guard = self._guards[watch.gpu] = Guard(watch, description, None, None)
+            if found.requested_mw is not None and description.min_limit_mw is not None:
+                guard.rules = leases.Rules(
+                    description.gpu,
+                    self._incarnation,
+                    description.min_limit_mw,
+                    self._settings.observe,
+                    found.trouble,
+                )
+                guard.state, todo = leases.begin(
+                    guard.rules,
+                    found.requested_mw,
+                    None if found.left is None else found.left.limits,
+                    same_boot=found.left is not None and found.left.boot_id == self._boot_id,
+                    now_ns=found.t_ns,
+                )
+        self._journal.say(
+            DeviceFound(
+                found.t_ns,
+                description.gpu,
+                description.index,
+                description.name,
+                description.driver,
+                description.counts_energy,
+                description.min_limit_mw,
+                description.max_limit_mw,
+                description.default_limit_mw,
+                found.requested_mw if guard.state is None else guard.state.limits.found_mw,
+                description.mig,
+            )
+        )
+        self._carry_out(guard, todo)
+
+    # ---- leases ------------------------------------------------------------------------------------
+
+    def _tell(self, guard: Guard, event: leases.Event, now_ns: int) -> None:
+        if guard.rules is not None and guard.state is not None:
+            guard.state, todo = leases.step(guard.rules, guard.state, event, now_ns)
+            self._carry_out(guard, todo)
+
+    def _carry_out(self, guard: Guard, todo: tuple[leases.Instruction, ...]) -> None:
+        for instruction in todo:
+            match instruction:
+                case leases.Say(note):
+                    self._journal.say(note)
+                    if isinstance(note, leases.Outcome):
+                        self._reply(note)
+                case leases.Repeat(outcome):
+                    self._reply(outcome)
+                case _:
+                    guard.watch.do(instruction)

@@ -1,0 +1,353 @@
+"""The shell of the collector: opens everything, answers the control socket, and closes everything.
+
+    device threads -- rows, news --> guards --+                    +-- feed
+          ^                            |      +--> journal (log) --+
+          +------ instructions --------+      |
+    publish socket -- events --> intake ------+
+    control socket -- commands --> service --> guards
+
+One task a source, all in one thread. Calls to devices and writes of restore records block: they are made
+in the devices' own threads (`sampling`).
+"""
+
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from os import geteuid
+from secrets import token_hex
+from typing import TypeAlias, cast, get_args
+
+import anyio
+
+from collectors.device import Bus
+from collectors.guards import Guard, Guards
+from collectors.intake import Intake
+from collectors.journal import Journal
+from collectors.leases import Outcome
+from collectors.log import Log
+from zeus_stream import sockets, wire
+from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.config import Settings
+from zeus_stream.errors import MalformedError, SettingsError, StorageError
+from zeus_stream.messages import (
+    Answer,
+    Ask,
+    AskStatus,
+    ClockAnchored,
+    CollectorStarted,
+    Fetch,
+    Fetched,
+    Hello,
+    Lost,
+    No,
+    ReleaseLimit,
+    RenewLeases,
+    Reply,
+    SetLimit,
+    Status,
+    Welcome,
+)
+from zeus_stream.places import Places, claim, places, prepare
+
+BEAT_S = 0.025
+KEEP_S = 2.0
+"""Between two looks at what the log may forget."""
+ANCHOR_S = 60.0
+FETCH_BYTES = 1_000_000
+"""Frames in one reply to a fetch, about."""
+MAX_COMMANDS = 1_000
+"""Commands whose sender is remembered; the oldest is forgotten."""
+Asked: TypeAlias = Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases | AskStatus | Answer
+Row: TypeAlias = tuple[str, str, str]
+
+
+async def collect(
+    settings: Settings, bus: Bus, *, environ: Mapping[str, str], started: Callable[[str], None]
+) -> None:
+    """Run the collector until cancelled; on the way out every limit is put back.
+
+    Args:
+        started: called once, with a sentence for people, when every socket is open.
+
+    Raises:
+        SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
+    """
+    where = places(environ)
+    prepare(where, settings.group)
+    host = socket.gethostname()[:100]
+    with (
+        closing(bus),
+        claim(where.run / "collector.lock", "collector"),
+        closing(Log(where.log, host, boot_id())) as log,
+    ):
+        context = sockets.context()
+        try:
+            doors = _open(context, where, settings.group)
+            await Collector(settings, bus, where, log, doors, host).run(started)
+        finally:
+            context.destroy(linger=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The sockets that others come to."""
+
+    publish: sockets.Channel
+    control: sockets.Channel
+    feed: sockets.Channel
+
+
+def _open(context: sockets.Context, where: Places, group: str | None) -> Doors:
+    mode = 0o660 if group else 0o600
+    doors = Doors(
+        sockets.listen(context, where.publish, mode=0o666),
+        sockets.listen(context, where.control, mode=mode),
+        sockets.listen(context, where.feed, feed=True, mode=mode),
+    )
+    if group is not None:
+        for path in (where.control, where.feed):
+            try:
+                shutil.chown(path, group=group)
+            except (LookupError, OSError) as wrong:
+                raise SettingsError(f"group: could not give {path} to {group!r}: {wrong}.") from wrong
+    return doors
+
+
+class Collector:
+    """One collector, from its start to its end."""
+
+    def __init__(
+        self, settings: Settings, bus: Bus, where: Places, log: Log, doors: Doors, host: str
+    ) -> None:
+        self._settings = settings
+        self._where = where
+        self._store = log
+        self._control = doors.control
+        self._host = host
+        self._incarnation = token_hex(8)
+        self._journal = Journal(log, doors.feed, host)
+        self._guards = Guards(
+            settings, bus, where.records, self._journal, self._incarnation, self._reply_outcome
+        )
+        trusted = frozenset({0, geteuid(), *settings.trust_uid})
+        self._intake = Intake(doors.publish, self._journal, self._guards, trusted, self._pass_on)
+        self._analyzer: bytes | None = None
+        self._commands: dict[str, tuple[bytes, bytes]] = {}
+        """Sender and correlation of each command that has no outcome yet."""
+        self._malformed = 0
+
+    async def run(self, started: Callable[[str], None]) -> None:
+        """Work until cancelled, then put everything back."""
+        memories = self._store.sessions()
+        self._say_hello()
+        async with anyio.create_task_group() as tasks:
+            try:
+                tasks.start_soon(self._guards.listen)
+                tasks.start_soon(self._guards.look)
+                tasks.start_soon(self._intake.serve, memories)
+                tasks.start_soon(self._serve_control)
+                tasks.start_soon(self._beat)
+                tasks.start_soon(self._keep)
+                tasks.start_soon(self._tell_time)
+                started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
+                await anyio.sleep_forever()
+            finally:
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await self._guards.stop()
+                self._journal.flush()
+
+    def _say_hello(self) -> None:
+        now = anchor()
+        self._journal.say(
+            CollectorStarted(
+                now.monotonic_ns,
+                self._incarnation,
+                _version(),
+                boot_id(),
+                now.wall_ns,
+                now.error_ns,
+                self._settings.observe,
+            )
+        )
+        if self._store.begun_anew is not None:
+            self._journal.say(Lost(now.monotonic_ns, "log", 1, f"begun anew: {self._store.begun_anew}"))
+
+    # ---- what only time brings -------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            self._guards.beat()
+            self._journal.flush()
+            await anyio.sleep(BEAT_S)
+
+    async def _keep(self) -> None:
+        """Let the log forget what is too old or too much."""
+        most_bytes = self._settings.log_mb * 1_000_000
+        most_ns = round(self._settings.log_hours * 3.6e12)
+        while True:
+            if not self._journal.prune(most_bytes, most_ns):
+                await anyio.sleep(KEEP_S)
+            await anyio.lowlevel.checkpoint()
+
+    async def _tell_time(self) -> None:
+        while True:
+            await anyio.sleep(ANCHOR_S)
+            now = anchor()
+            self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
+
+    # ---- control ---------------------------------------------------------------------------------------
+
+    async def _serve_control(self) -> None:
+        while True:
+            for message in await self._control.receive():
+                self._receive(message)
+
+    def _receive(self, message: sockets.Received) -> None:
+        try:
+            correlation, payload = message.parts
+        except ValueError:
+            self._malformed += 1
+            return
+        try:
+            request = cast("Asked", wire.decode(payload, *get_args(Asked)))
+        except MalformedError as wrong:
+            self._malformed += 1
+            self._control.send(message.sender, correlation, wire.encode(No(str(wrong)[:2000])))
+            return
+        match request:
+            case SetLimit() | ReleaseLimit():
+                self._expect(request.command, message.sender, correlation)
+                objection = (
+                    self._intake.objection(request.run, request.gpu)
+                    if isinstance(request, SetLimit)
+                    else None
+                )
+                self._guards.command(request, objection)
+            case RenewLeases():
+                self._guards.renew(request)
+            case Answer():
+                self._intake.answer(request)
+            case Hello() | Fetch() | AskStatus():
+                parts = self._answer(request, message.sender)
+                self._control.send(message.sender, correlation, *parts)
+
+    def _answer(self, request: Hello | Fetch | AskStatus, sender: bytes) -> list[bytes]:
+        match request:
+            case Hello(role):
+                if role == "analyzer":
+                    self._analyzer = sender
+                extent = self._store.extent
+                welcome: Reply = Welcome(
+                    self._host,
+                    self._incarnation,
+                    extent.log_id,
+                    extent.first_offset,
+                    extent.next_offset,
+                    self._settings.observe,
+                )
+                return [wire.encode(welcome)]
+            case Fetch():
+                return self._fetch(request)
+            case AskStatus():
+                return [wire.encode(Status(tuple(self._status())))]
+
+    def _fetch(self, request: Fetch) -> list[bytes]:
+        extent = self._store.extent
+        frames = []
+        if request.log_id == extent.log_id:
+            try:
+                frames = self._store.fetch(request.first_offset, request.count, FETCH_BYTES)
+            except StorageError as wrong:
+                return [wire.encode(No(str(wrong)[:2000]))]
+        first = frames[0].offset if frames else request.first_offset
+        fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
+        return [wire.encode(fetched), *(part for frame in frames for part in wire.encode_frame(frame))]
+
+    def _expect(self, command: str, sender: bytes, correlation: bytes) -> None:
+        if command not in self._commands and len(self._commands) >= MAX_COMMANDS:
+            del self._commands[next(iter(self._commands))]
+        self._commands[command] = sender, correlation
+
+    def _reply_outcome(self, outcome: Outcome) -> None:
+        if (asked := self._commands.pop(outcome.command, None)) is not None:
+            sender, correlation = asked
+            self._control.send(sender, correlation, wire.encode(outcome))
+
+    def _pass_on(self, ask: Ask) -> bool:
+        return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), wire.encode(ask))
+
+    # ---- status ----------------------------------------------------------------------------------------
+
+    def _status(self) -> list[Row]:
+        extent = self._store.extent
+        frames = extent.next_offset - extent.first_offset
+        sessions = self._intake.sessions
+        rows = [
+            ("collector", "host", self._host),
+            ("collector", "directory", str(self._where.run)),
+            ("collector", "observes only", "yes" if self._settings.observe else "no"),
+            ("collector", "analyzer", "none" if self._analyzer is None else "connected"),
+            ("log", "id", extent.log_id),
+            ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),
+            ("log", "size", f"{self._store.size_bytes / 1e6:.1f} of {self._settings.log_mb} MB"),
+            ("log", "trouble", self._journal.trouble or "none"),
+            ("log", "failed writes", str(self._journal.failures)),
+            ("log", "readings and notes dropped", str(self._journal.dropped)),
+            ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
+            ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
+            ("control", "messages refused", str(self._malformed)),
+        ]
+        rows += [
+            ("publish", f"refused of process {pid} of user {uid}", str(count))
+            for (uid, pid), count in list(self._intake.senders.wrongs().items())[:100]
+        ]
+        rows += [
+            ("runs", session.run, f"{session.job} on {', '.join(session.gpus) or 'no GPU'}"[:2000])
+            for session in sessions
+            if not session.over
+        ]
+        if self._guards.trouble is not None:
+            rows.append(("devices", "none", self._guards.trouble))
+        for guard in self._guards.guards:
+            rows += _device_rows(guard)
+        return rows
+
+
+def _device_rows(guard: Guard) -> list[Row]:
+    watch, state = guard.watch, guard.state
+    section = f"{guard.description.name} {watch.gpu}"
+    period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
+    rows = [
+        (section, "state", watch.trouble or ("there" if guard.there else "lost")),
+        (section, "refreshes every", period),
+        (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
+    ]
+    if state is None:
+        return [*rows, (section, "power limit", "cannot be set")]
+    rows.append(
+        (section, "power limit", f"{_watts(watch.requested_mw)}, found {_watts(state.limits.found_mw)}")
+    )
+    if guard.rules is not None and guard.rules.trouble is not None:
+        rows.append((section, "restore record", guard.rules.trouble))
+    if state.lease is not None:
+        left_s = (state.lease.deadline_ns - monotonic_ns()) / 1e9
+        lease = f"run {state.lease.run} of {state.lease.owner}, {max(left_s, 0):.1f} s left"
+        rows.append((section, "lease", lease))
+    if state.failures:
+        rows.append((section, "failed restores", str(state.failures)))
+    return rows
+
+
+def _watts(limit_mw: int | None) -> str:
+    return "not known" if limit_mw is None else f"{limit_mw / 1000:g} W"
+
+
+def _version() -> str:
+    try:
+        return version("zeus-stream")
+    except PackageNotFoundError:
+        return "not installed"

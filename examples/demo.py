@@ -1,0 +1,408 @@
+"""Watch zeus-stream find the power limit of a training, and see what that saves.
+
+    make demo                      one simulated V100
+    make demo DEVICE=nvml          this machine's GPUs, observing; SET_LIMITS=1 lets it set power limits
+
+Starts a collector, an analyzer and `train_digits.py`, as a person would from three shells, shows what the
+archive knows while the training runs, and ends with what was found: in the terminal, and in demo-out/.
+"""
+
+import argparse
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import plotext
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.client import Connection, status
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import UnreachableError, ZeusStreamError
+from zeus_stream.places import Places, places
+from zeus_stream.summary import chosen
+from zeus_stream.tables import write
+
+EPOCHS = 30
+TRAINING = Path(__file__).with_name("train_digits.py")
+STARTS_S = 20
+LIVE_S, LINE_S = 0.4, 3.0
+"""Between two looks at the training: on a terminal, and where lines are written one below the other."""
+ETA = 0.5
+"""Of the cost: how much energy counts, against time."""
+BAR = 14
+"""Width of a full bar, in characters."""
+ARCHIVE = "demo.duckdb"
+FROM_HERE = """\
+zeus-stream sql --archive {archive} 'SHOW TABLES'    what else this archive holds
+zeus-stream doctor                                    what your own GPUs and permissions allow
+zeus-stream run -- python train.py                    your own training, after one line in it:
+    for batch in zeus_stream.steps(loader):"""
+FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
+
+TRIALS = """
+SELECT power_limit_w, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
+    average_power_w, cost / steps AS cost_per_step_j, temperature_c, began_ns, ended_ns
+FROM trials WHERE NOT confirms AND round = (SELECT min(round) FROM trials) ORDER BY number
+"""
+NOW = """
+SELECT (SELECT count(*) FROM epochs) AS epochs, (SELECT count(*) FROM steps) AS steps,
+    (SELECT sum(energy_j) FROM steps) AS energy_j,
+    (SELECT 1 / avg(duration_s) FROM (FROM steps ORDER BY step DESC LIMIT 40)) AS steps_per_s,
+    (SELECT value FROM metrics WHERE name = 'accuracy' ORDER BY t_ns DESC LIMIT 1) AS accuracy
+"""
+GPU = """
+SELECT power_mw / 1000 AS power_w, limit_mw / 1000 AS limit_w
+FROM readings WHERE power_mw IS NOT NULL ORDER BY t_hi_ns DESC LIMIT 1
+"""
+SAVING = "FROM savings"
+POWER = """
+SELECT min(t_hi_ns) AS t_ns, avg(power_mw) / 1000 AS power_w, max(limit_mw) / 1000 AS limit_w
+FROM readings WHERE power_mw IS NOT NULL AND gpu = (SELECT min(gpu) FROM readings)
+GROUP BY t_hi_ns // 200_000_000 ORDER BY t_ns
+"""
+QUESTIONS = {
+    "What did each power limit do to a step?": """\
+SELECT power_limit_w, count(*) AS steps, 1000 * median(duration_s) AS median_ms,
+    1000 * quantile_cont(duration_s, 0.99) AS p99_ms, avg(energy_j) AS energy_j
+FROM steps WHERE power_limit_w IS NOT NULL
+GROUP BY power_limit_w ORDER BY power_limit_w DESC""",
+    "What does a validation cost?": """\
+SELECT name, count(*) AS times, avg(duration_s) AS seconds, avg(energy_j) AS joules,
+    avg(energy_high_j - energy_low_j) / 2 AS give_or_take
+FROM windows WHERE kind = 'window' GROUP BY name""",
+    "How many joules to which accuracy?": """\
+SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoch) AS joules_until_then
+FROM epochs JOIN (
+    SELECT value, row_number() OVER (ORDER BY t_ns) - 1 AS epoch FROM metrics WHERE name = 'accuracy'
+) USING (epoch)
+QUALIFY epoch IN (0, 1, 4, 9, 19, 29) ORDER BY epoch""",
+}
+Row = Mapping[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Find the power limit of a training, and what it saves.")
+    parser.add_argument("--device", default="simulated:v100x1", help="as `zeus-stream collect` has it")
+    parser.add_argument("--out", type=Path, default=Path("demo-out"), help="directory for the results")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        with setup(options.device, options.out) as analyzer:
+            train(analyzer, options, console)
+            report(analyzer, options.out, console)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted: everything is stopped, and power limits are as they were found.")
+        sys.exit(130)
+    except ZeusStreamError as wrong:
+        sys.exit(f"demo: {wrong}")
+
+
+# ---- a collector, an analyzer and a training
+
+
+@contextmanager
+def setup(device: str, out: Path) -> Iterator[Connection]:
+    """Run collector and analyzer while the block runs; their sockets need a short path."""
+    with tempfile.TemporaryDirectory(prefix="zs-demo-") as directory:
+        os.environ["ZEUS_STREAM_DIR"] = directory
+        if device == "nvml" and os.environ.get("SET_LIMITS") != "1":
+            os.environ["ZEUS_STREAM_OBSERVE"] = "1"
+        where = places(os.environ)
+        zeus_stream = (sys.executable, "-m", "zeus_stream.cli")
+        archive = out / ARCHIVE  # of this demo alone, so that its queries need no WHERE
+        for old in (archive, archive.with_suffix(".duckdb.wal")):
+            old.unlink(missing_ok=True)
+        analysis = ("--archive", str(archive), "--select", f"cost:{ETA}")
+        with (
+            running((*zeus_stream, "collect", "--device", device), out / "collector.log") as collector,
+            running((*zeus_stream, "analyze", *analysis), out / "analyzer.log") as analyzer,
+        ):
+            wait_for("collector", where, collector, out)
+            wait_for("analyzer", where, analyzer, out)
+            yield Connection(where)
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a command while the block runs, out of reach of a Ctrl-C, which is for this process."""
+    with log.open("wb") as words:
+        process = subprocess.Popen(  # noqa: S603  (our own commands)
+            command, stdout=words, stderr=words, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def wait_for(name: str, where: Places, process: "subprocess.Popen[bytes]", out: Path) -> None:
+    end_ns = monotonic_ns() + STARTS_S * 10**9
+    while process.poll() is None and monotonic_ns() < end_ns:
+        try:
+            status(where, name, timeout_s=0.5)
+        except UnreachableError:
+            time.sleep(0.02)
+        else:
+            return
+    words = (out / f"{name}.log").read_text(encoding="utf-8").strip()
+    raise UnreachableError(f"{name}: does not answer. It said: {words or 'nothing'}")
+
+
+def train(analyzer: Connection, options: argparse.Namespace, console: Console) -> None:
+    """Run the training to its end, and show what the archive knows of it meanwhile."""
+    gpu = "simulated" if options.device.startswith("simulated") else "torch"
+    if gpu == "torch" and importlib.util.find_spec("torch") is None:
+        console.print("There is no PyTorch to occupy the GPU with, so its power at rest is what is measured.")
+        gpu = "none"
+    command = (sys.executable, str(TRAINING), "--epochs", str(options.epochs), "--gpu", gpu)
+    log = options.out / "training.log"
+    begin_ns = monotonic_ns()
+    live = Live(console=console, transient=True) if console.is_terminal else None
+    with running(command, log) as training, live or nullcontext():
+        while training.poll() is None:
+            now, elapsed_s = look(analyzer), (monotonic_ns() - begin_ns) / 1e9
+            if live is not None:
+                live.update(panel(now, options.epochs, elapsed_s))
+            else:
+                console.print(line(now, options.epochs, elapsed_s), soft_wrap=True)
+            time.sleep(LIVE_S if live is not None else LINE_S)
+    if training.returncode:
+        raise UnreachableError(f"training: ended with code {training.returncode}. Look at {log}.")
+
+
+# ---- while it trains
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the archive knows at this moment."""
+
+    totals: Row
+    gpu: Row
+    trials: Sequence[Row]
+    saving: Row | None
+    """None until there is a decision."""
+
+
+def look(analyzer: Connection) -> Now:
+    (totals,) = analyzer.sql(NOW).to_pylist()
+    gpus, savings = analyzer.sql(GPU).to_pylist(), analyzer.sql(SAVING).to_pylist()
+    trials = analyzer.sql(TRIALS).to_pylist()
+    return Now(totals, gpus[0] if gpus else {}, trials, savings[0] if savings else None)
+
+
+def shown(value: float | None, form: str, unit: str) -> str:
+    return "-" if value is None else f"{value:{form}} {unit}"
+
+
+def phase(now: Now) -> str:
+    if now.saving is not None and now.saving["power_limit_w"] is not None:
+        return f"chosen: {now.saving['power_limit_w']:g} W, and the training goes on"
+    if now.saving is not None:
+        return str(now.saving["reason"])
+    return f"measuring power limit {len(now.trials) + 1}" if now.totals["steps"] else "starting"
+
+
+def line(now: Now, epochs: int, elapsed_s: float) -> str:
+    return (
+        f"{elapsed_s:4.0f} s  epoch {now.totals['epochs']}/{epochs}"
+        f"  {shown(now.totals['steps_per_s'], '.1f', 'steps/s')}"
+        f"  power {shown(now.gpu.get('power_w'), '.0f', 'W')}"
+        f"  limit {shown(now.gpu.get('limit_w'), '.0f', 'W')}  {phase(now)}"
+    )
+
+
+def panel(now: Now, epochs: int, elapsed_s: float) -> RenderableType:
+    head, figures = Table.grid(padding=(0, 3)), Table.grid(padding=(0, 3))
+    accuracy = now.totals["accuracy"]
+    head.add_row(
+        f"{elapsed_s:.0f} s",
+        f"epoch {now.totals['epochs']}/{epochs}",
+        ProgressBar(total=epochs, completed=now.totals["epochs"], width=BAR),
+        f"accuracy {shown(None if accuracy is None else 100 * accuracy, '.1f', '%')}",
+    )
+    figures.add_row(
+        Text(shown(now.totals["steps_per_s"], ".1f", "steps/s"), style="bold"),
+        Text.assemble("power ", (shown(now.gpu.get("power_w"), ".0f", "W"), "bold")),
+        Text.assemble("limit ", (shown(now.gpu.get("limit_w"), ".0f", "W"), "bold")),
+        Text.assemble("so far ", (shown(now.totals["energy_j"], ",.0f", "J"), "bold")),
+        Text(phase(now), style="cyan"),
+    )
+    return Group(head, figures, Text(), trials_table(now.trials, now.saving))
+
+
+def trials_table(trials: Sequence[Row], saving: Row | None) -> Table:
+    """Return the trials, their costs as bars; the chosen limit stands out."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("limit", "ms/step", "J/step", "average", "at", "cost/step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    dearest = max((trial["cost_per_step_j"] or 0 for trial in trials), default=0)
+    for trial in trials:
+        is_chosen = saving is not None and trial["power_limit_w"] == saving["power_limit_w"]
+        cost_j = trial["cost_per_step_j"]
+        table.add_row(
+            f"{trial['power_limit_w']:g} W",
+            f"{trial['step_ms']:.2f}",
+            f"{trial['energy_per_step_j']:.3f}",
+            f"{trial['average_power_w']:.1f} W",
+            shown(trial["temperature_c"], ".0f", "°C"),
+            shown(cost_j, ".3f", "J"),
+            ("█" * round(BAR * cost_j / dearest) if cost_j else "") + (" chosen" if is_chosen else ""),
+            style="bold green" if is_chosen else "",
+        )
+    return table
+
+
+# ---- when it has trained
+
+
+def report(analyzer: Connection, out: Path, console: Console) -> None:
+    now = look(analyzer)
+    console.rule("What was measured", style="dim")
+    console.print(trials_table(now.trials, now.saving))
+    console.print()
+    if now.saving is None:
+        console.print("The training was too short to choose a power limit.")
+    else:
+        for name, text in chosen(now.saving):
+            console.print(Text.assemble((f"{name:<12}", "bold"), text))
+    if now.saving is not None and now.saving["power_limit_w"] is not None:
+        console.print()
+        console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)
+        draw(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
+        console.print(f"The same as a picture, and power over time: {out / 'frontier.png'}")
+    console.print()
+    console.rule("Ask it yourself, in SQL", style="dim")
+    for question, query in QUESTIONS.items():
+        console.print(Text(question, style="bold"))
+        console.print(Text(query, style="dim"), soft_wrap=True)
+        write(analyzer.sql(query), "table", sys.stdout)
+        console.print()
+    console.rule("From here", style="dim")
+    console.print(FROM_HERE.format(archive=out / ARCHIVE), soft_wrap=True)
+
+
+def note(limit_w: float, saving: Row) -> str:
+    """Return what is special about a limit, for the plots."""
+    if limit_w == saving["power_limit_w"]:
+        return "chosen"
+    return "as found" if limit_w == saving["default_limit_w"] else ""
+
+
+def terminal_plot(trials: Sequence[Row], saving: Row, width: int) -> str:
+    """Return time against energy of a step, a point a limit."""
+    times = [trial["step_ms"] for trial in trials]
+    plot = plotext.figure
+    plot.clear()
+    plot.theme("colorless")
+    plot.plot_size(width, 18)
+    plot.title("energy of a step (J) against its time (ms), at each power limit")
+    plot.ruler("x").lim(min(times) * 0.99, max(times) + (max(times) - min(times)) * 0.25)
+    for trial in trials:
+        text = f"● {trial['power_limit_w']:g} W {note(trial['power_limit_w'], saving)}"
+        plot.draw(plot.text(trial["step_ms"], trial["energy_per_step_j"], text))
+    return str(plot.build().string(colorless=True))
+
+
+def draw(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -> None:
+    """Save what each limit trades, and power over time, as a picture."""
+    layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.05)
+    figure = Figure(figsize=(10, 7.6), dpi=150, layout=layout, facecolor="white")
+    above, below = figure.subplots(2, 1, height_ratios=[1.4, 1])
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e5e7eb", linewidth=0.8)
+        axes.set_axisbelow(True)
+    draw_frontier(above, trials, saving)
+    draw_power(below, trials, saving, power)
+    figure.savefig(path)
+
+
+def draw_frontier(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
+    times = [trial["step_ms"] for trial in trials]
+    energies = [trial["energy_per_step_j"] for trial in trials]
+    axes.plot(times, energies, color=OTHERS, linewidth=1.2, alpha=0.5)
+    for trial, step_ms, energy_j in zip(trials, times, energies, strict=True):
+        limit_w = trial["power_limit_w"]
+        word = note(limit_w, saving)
+        colour = {"chosen": CHOSEN, "as found": FOUND}.get(word, OTHERS)
+        axes.scatter(step_ms, energy_j, s=130 if word else 55, color=colour, zorder=3)
+        axes.annotate(
+            f"{limit_w:g} W {word}".rstrip(),
+            (step_ms, energy_j),
+            xytext=(9, 6),
+            textcoords="offset points",
+            color=colour,
+            fontsize=12 if word else 10,
+            fontweight="bold" if word else "normal",
+        )
+    axes.margins(x=0.12, y=0.12)
+    draw_equal_cost(axes, trials, saving)
+    axes.set_title(headline(saving), loc="left", fontsize=14, fontweight="bold")
+    axes.set_xlabel("time of a step (ms)")
+    axes.set_ylabel("energy of a step (J)")
+
+
+def draw_equal_cost(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
+    """Draw where the cost, ETA x energy + (1 - ETA) x highest power x time, is that of the chosen limit."""
+    best = next(trial for trial in trials if note(trial["power_limit_w"], saving) == "chosen")
+    step_ms, energy_j = best["step_ms"], best["energy_per_step_j"]
+    slope = -(best["cost_per_step_j"] - ETA * energy_j) / ETA / step_ms
+    limits = axes.get_xlim(), axes.get_ylim()
+    axes.axline((step_ms, energy_j), slope=slope, color=CHOSEN, linestyle=(0, (4, 4)), linewidth=1)
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    text = "dashed: as costly as the chosen limit,\nenergy and time weighed equally; no limit is below"
+    axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", color=CHOSEN)
+
+
+def headline(saving: Row) -> str:
+    verb = "saves" if saving["applied"] else "would save"
+    added = saving["time_added_percent"]
+    return (
+        f"{saving['power_limit_w']:g} W {verb} {saving['energy_saved_percent']:.0f} % of the energy"
+        f" for {abs(added):.0f} % {'more' if added >= 0 else 'less'} time"
+    )
+
+
+def draw_power(axes: Axes, trials: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
+    begin_ns = power[0]["t_ns"]
+    seconds = [(row["t_ns"] - begin_ns) / 1e9 for row in power]
+    axes.fill_between(seconds, [row["power_w"] for row in power], color=OTHERS, alpha=0.25, linewidth=0)
+    axes.plot(seconds, [row["power_w"] for row in power], color=OTHERS, linewidth=1, label="power")
+    axes.step(seconds, [row["limit_w"] for row in power], where="post", color="#111827", label="power limit")
+    for trial in trials:
+        span = [(trial[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
+        is_chosen = note(trial["power_limit_w"], saving) == "chosen"
+        axes.axvspan(*span, color=CHOSEN if is_chosen else "#fbbf24", alpha=0.22, linewidth=0)
+    axes.axvspan(0, 0, color="#fbbf24", alpha=0.22, label="a limit is measured")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("watts")
+    axes.set_ylim(0, None)
+    axes.set_xlim(0, seconds[-1])
+    axes.legend(loc="lower right", ncols=3, frameon=True, facecolor="white", edgecolor="none")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The command line as a person uses it: real processes, in a setup of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SIMULATED = "simulated:v100x1"
+QUICK = (
+    *("--settle-ms", "0", "--refreshes", "2", "--warmup-steps", "1", "--profile-steps", "4"),
+    *("--stride-w", "50"),
+)
+"""Flags that let a run of 200 short steps find its limit."""
+SCRIPT = """
+import sys, zeus_stream
+from zeus_stream.simulated import attach
+with attach("imagenet") as gpu:
+    for epoch in zeus_stream.epochs(4):
+        for _ in zeus_stream.steps(range(int(sys.argv[1]) // 4)):
+            gpu.run(0.01)
+        with zeus_stream.window("validation"):
+            gpu.run(0.05)
+print("trained")
+"""
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs ``zeus-stream`` in one setup."""
+
+    directory: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+        return {**clean, "ZEUS_STREAM_DIR": str(self.directory), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+    def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "zeus_stream.cli", *arguments],
+            env={**self.environment, **environment},
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        with self.start(*arguments, **environment) as process:
+            try:
+                out, err = process.communicate(timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.fixture
+def zeus(zeus_dir: Path) -> Cli:
+    return Cli(zeus_dir)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A setup in which one command was run to its end, and what that said."""
+
+    zeus: Cli
+    completed: "subprocess.CompletedProcess[str]"
+
+
+@pytest.fixture(scope="session")
+def ran() -> Iterator[Ran]:
+    """One short training under ``zeus-stream run``, with its archive."""
+    directory = Path(tempfile.mkdtemp(prefix="zs-"))
+    zeus = Cli(directory)
+    script = directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    command = ("run", "--device", SIMULATED, *QUICK, "--", sys.executable, str(script), "240")
+    yield Ran(zeus, zeus(*command))
+    shutil.rmtree(directory)

@@ -1,0 +1,103 @@
+"""A collector's publish socket and nothing behind it: takes in batches, acknowledges, answers.
+
+As a program (``python -m tests.zeus_stream.stand_in_collector SOCKET``) it can be stopped and killed.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Self, TypeVar
+
+import zmq
+
+from zeus_stream import wire
+from zeus_stream.messages import Ack, Answer, Ask, Batch, Event, RunStarted, Unknown
+
+M = TypeVar("M")
+
+
+def until(met: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Return once ``met()``; fail after ``timeout_s``."""
+    end_s = time.monotonic() + timeout_s
+    while not met():
+        assert time.monotonic() < end_s, "it did not come to be in time"
+        time.sleep(0.005)
+
+
+class Collector(AbstractContextManager["Collector"]):
+    """Listens at ``path`` while entered; what it logged outlives that, like a real one's log."""
+
+    def __init__(self, path: Path, *, acknowledges: bool = True) -> None:
+        self.path = path
+        self.acknowledges = acknowledges
+        self.answer: Callable[[Ask], bytes] | None = None
+        self.sessions: dict[str, list[Event | Unknown]] = {}
+        self.asks: list[Ask] = []
+        self.batches = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._stop.clear()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        socket.bind(f"ipc://{self.path}")
+        self._thread = threading.Thread(target=self._serve, args=(context, socket))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._thread is not None
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def events(self) -> list[Event | Unknown]:
+        """Of all sessions, in the order in which these began."""
+        return [event for events in self.sessions.values() for event in events]
+
+    def seen(self, kind: type[M]) -> list[M]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def session_of(self, pid: int) -> str | None:
+        """Return the session that this process opened."""
+        for session, events in list(self.sessions.items()):
+            if isinstance(events[0], RunStarted) and events[0].pid == pid:
+                return session
+        return None
+
+    def _serve(self, context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]") -> None:
+        try:
+            while not self._stop.is_set():
+                if socket.poll(5):
+                    sender, *parts = socket.recv_multipart()
+                    socket.send_multipart([sender, reply]) if (reply := self._hear(parts)) else None
+        finally:
+            context.destroy(linger=0)
+
+    def _hear(self, parts: Iterable[bytes]) -> bytes | None:
+        message: object = wire.decode(b"".join(parts), Batch, Ask)
+        if isinstance(message, Ask):
+            self.asks.append(message)
+            return self.answer(message) if self.answer else None
+        assert isinstance(message, Batch)
+        self.batches += 1
+        if not self.acknowledges:
+            return None
+        have = len(self.sessions.get(message.session, ()))
+        if message.sequence <= have:
+            self.sessions.setdefault(message.session, []).extend(message.events[have - message.sequence :])
+        return wire.encode(Ack(message.session, len(self.sessions.get(message.session, ()))))
+
+
+def answer(ask: Ask, missing: str) -> bytes:
+    return wire.encode(Answer(ask.question, None, (), missing))
+
+
+if __name__ == "__main__":
+    with Collector(Path(sys.argv[1])):
+        print("ready", flush=True)
+        sys.stdin.read()

@@ -1,0 +1,71 @@
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.zeus_stream.conftest import SCRIPT, SIMULATED, Cli, Ran
+from zeus_stream.config import Settings, load
+from zeus_stream.places import holder
+from zeus_stream.run import as_environment
+
+
+def test_settings_survive_the_environment() -> None:
+    settings = Settings(
+        dir=Path("/d"), observe=True, trust_uid=(1, 2), stride_w=12.5, select="energy", poll_ms=1.5
+    )
+    assert load({}, as_environment(settings)) == settings
+    assert load({}, as_environment(Settings())) == Settings()
+    assert len(as_environment(settings)) == len(
+        [value for value in asdict(settings).values() if value is not None]
+    )
+
+
+def test_a_run_says_what_it_cost_and_leaves_nothing_running(ran: Ran) -> None:
+    assert ran.completed.returncode == 0, ran.completed.stderr
+    assert ran.completed.stdout == "trained\n"
+    for words in ("train", "240 steps", "4 epochs", "J", "chosen", "250", "100", "zeus-stream sql"):
+        assert words in ran.completed.stderr, words
+    for process in ("collector", "analyzer"):
+        assert holder(ran.zeus.directory / f"{process}.lock") is None
+
+
+def test_a_command_that_publishes_nothing_is_told_the_one_line(zeus: Cli) -> None:
+    completed = zeus("run", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
+    assert (completed.returncode, completed.stdout) == (3, "1\n")
+    assert "zeus_stream.steps(" in completed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli, number: signal.Signals) -> None:
+    ready = zeus.directory / "ready"
+    script = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    with zeus.start(
+        "run", "--device", SIMULATED, "--", "/bin/sh", "-c", f'exec {sys.executable} -c "{script}"'
+    ) as ours:
+        while not ready.exists():
+            assert ours.poll() is None
+        ours.send_signal(number)
+        out, err = ours.communicate(timeout=15)
+    assert ours.returncode in (128 + number, 1 if number == signal.SIGINT else 128 + number), (out, err)
+
+
+def test_services_that_run_already_are_used_and_left_running(zeus: Cli) -> None:
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with zeus.start("collect", "--device", SIMULATED) as collector:
+        try:
+            completed = zeus("run", "--device", "nvml", "--", sys.executable, str(script), "8")
+            assert completed.returncode == 0, completed.stderr
+            assert "8 steps" in completed.stderr
+            assert holder(zeus.directory / "collector.lock") == collector.pid
+        finally:
+            collector.terminate()
+
+
+def test_a_service_that_cannot_start_shows_its_words(zeus: Cli) -> None:
+    completed = zeus("run", "--device", SIMULATED, "--select", "fastest", "--", "true")
+    assert completed.returncode == 1
+    assert "fastest" in completed.stderr
+    assert "Traceback" not in completed.stderr

@@ -1,0 +1,129 @@
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from analyzers.archive import Archive
+from analyzers.query import read_file
+from analyzers.rows import DecisionRow, GapRow, Row, RunRow, TrialRow, WindowRow
+from zeus_stream.config import Settings
+from zeus_stream.summary import Summary, print_summary, summarize
+
+S = 1_000_000_000
+RUN = RunRow(
+    *("session", "it's a run", "digits", 0, 1, "host", 1, 1000, ("GPU-a",), "dispatch", 0, 9 * S),
+    *(S, 0, "ended", True, ""),
+)
+WHOLE = WindowRow(
+    *("session", "it's a run", "digits", 0, "host", "run", "", 0, "GPU-a", 0, 9 * S, 9.0),
+    *(1800.0, 1790.0, 1810.0, None, "counter", "ok", False),
+)
+STEPS = tuple(
+    replace(
+        WHOLE,
+        kind="step",
+        index=n,
+        begin_ns=n * S,
+        end_ns=(n + 1) * S,
+        duration_s=1.0,
+        energy_j=160.0,
+        power_limit_w=175.0,
+    )
+    for n in range(3)
+)
+TRIALS = tuple(
+    TrialRow(
+        "it's a run", n, 0, limit_w, 2, 2.0, 400.0, 200.0, 225.0, 50.0, n * S, (n + 2) * S, confirms=False
+    )
+    for n, limit_w in enumerate((250.0, 175.0))
+)
+DECISION = DecisionRow(
+    *("it's a run", 0, 0, 5 * S, "cost:0.5", 175.0, 4, 250.0, 160.0, 1.08, 200.0, 1.0),
+    applied=True,
+    reason="least cost of 2 limits",
+)
+Summarize = Callable[[Sequence[Row]], Summary | None]
+
+
+@pytest.fixture
+def of(tmp_path: Path) -> Summarize:
+    """The summary of an archive that holds these rows."""
+
+    def summary(rows: Sequence[Row]) -> Summary | None:
+        path, settings = tmp_path / "energy.duckdb", Settings()
+        archive = Archive.open(path, settings)
+        archive.put_rows(rows, {}, replaying=False)
+        archive.close()
+
+        def answer(query: str) -> pa.Table:
+            return read_file(path, query, settings)
+
+        return summarize(answer, "it's a run")
+
+    return summary
+
+
+def shown(summary: Summary | None) -> str:
+    assert summary is not None
+    out = io.StringIO()
+    print_summary(summary, Path("/a/energy.duckdb"), "zeus-stream sql", out)
+    return " ".join(out.getvalue().split())
+
+
+def test_a_run_that_is_not_there_has_no_summary(of: Summarize) -> None:
+    assert of([replace(RUN, run="another")]) is None
+
+
+def test_a_run_is_closed_once_its_whole_was_measured(of: Summarize) -> None:
+    summary = of([replace(RUN, ended_ns=None, ended_how=None)])
+    assert summary is not None
+    assert not summary.closed
+    assert "energy missing" in shown(summary)
+    assert "not closed in time" in shown(summary)
+
+
+def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summarize) -> None:
+    summary = of([RUN, WHOLE, *STEPS, *TRIALS, DECISION])
+    assert summary is not None
+    assert summary.closed
+    text = shown(summary)
+    assert "3 steps on 1 GPU" in text
+    assert "1,800.0 J (within 1,790.0 to 1,810.0), 200.0 W on average" in text
+    assert "175 W (cost:0.5): least cost of 2 limits" in text
+    assert "20.0 % of a step's energy for +8.0 % of its time, against 250 W as found" in text
+    assert "saved 120.0 J over 3 steps" in text
+    assert "missing" not in text
+
+
+def test_what_was_only_observed_would_save(of: Summarize) -> None:
+    text = shown(of([RUN, WHOLE, *TRIALS, replace(DECISION, applied=False)]))
+    assert "175 W, not set" in text
+    assert "would save 20.0 %" in text
+
+
+def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:
+    none = replace(
+        DECISION,
+        power_limit_w=None,
+        energy_per_step_j=None,
+        step_s=None,
+        applied=False,
+        reason="No permission.",
+    )
+    assert "no power limit: No permission." in shown(of([RUN, WHOLE, none]))
+
+
+def test_missing_energy_is_named_and_never_a_sum_of_the_rest(of: Summarize) -> None:
+    lost = replace(
+        WHOLE, gpu="GPU-b", energy_j=None, energy_low_j=None, energy_high_j=None, quality="the GPU was lost"
+    )
+    text = shown(of([replace(RUN, gpus=("GPU-a", "GPU-b")), WHOLE, lost]))
+    assert "missing: the GPU was lost" in text
+    assert "1,800" not in text
+
+
+def test_gaps_are_shown(of: Summarize) -> None:
+    assert "disk was full" in shown(of([RUN, WHOLE, GapRow("host", "events", S, 12, "disk was full")]))

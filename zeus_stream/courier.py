@@ -1,0 +1,185 @@
+"""Takes an outbox to the collector of this host: finds it, loses it, finds it again.
+
+A daemon thread wakes every 20 ms by timer, never by event, sends one batch, and takes in what was
+acknowledged. This file and `sockets` are the only ones that import zmq; here there is no event loop.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import zmq
+
+from zeus_stream import wire
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.messages import Ack, Answer, Ask, Batch
+from zeus_stream.outbox import Outbox, Question
+from zeus_stream.places import endpoint
+
+TICK_S = 0.02
+FLUSH_NS = 500_000_000
+"""At exit, the training waits at most so long for its last events to be acknowledged."""
+LOOK_NS = 1_000_000_000
+"""Between two looks for a collector while there is none."""
+PATIENCE_NS = 1_000_000_000
+"""Without an acknowledgement for so long, the socket is made anew: doubled each time, up to the most."""
+MOST_PATIENCE_NS = 8_000_000_000
+DRAIN = 100
+"""Messages taken in a turn, and queued in a socket."""
+
+Say: TypeAlias = Callable[[str, str], None]
+"""Says a sentence, once for each cause."""
+
+
+class Courier:
+    """Takes an outbox to a collector: finds one, loses it, finds it again."""
+
+    def __init__(
+        self, outbox: Outbox, candidates: Sequence[Path], say: Say, fail: Callable[[Exception], None]
+    ) -> None:
+        self._outbox = outbox
+        self._candidates = candidates
+        self._say = say
+        self._fail = fail
+        self._thread = threading.Thread(target=self._run, name="zeus-stream", daemon=True)
+        self._stopping = threading.Event()
+        self._answers: dict[str, queue.SimpleQueue[Answer]] = {}
+        self._socket: zmq.Socket[bytes] | None = None
+        self._path: Path | None = None
+        self._sent: tuple[str, int] | None = None
+        """Session and sequence of the batch that was sent on this socket."""
+        self._progress_ns = self._next_look_ns = 0
+        self._patience_ns = PATIENCE_NS
+        self.reconnects = 0
+        self.errors = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hand over what can be within FLUSH_NS, and return."""
+        self._stopping.set()
+        self._thread.join(FLUSH_NS / 1e9 + 0.1)
+
+    def ask(self, window: int, timeout_s: float) -> Answer | None:
+        """Ask the analyzer; None: there was no answer in time."""
+        question = os.urandom(8).hex()
+        box = self._answers[question] = queue.SimpleQueue()
+        self._outbox.put((Question, question, window, monotonic_ns() + round(timeout_s * 1e9)))
+        try:
+            return box.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        finally:
+            del self._answers[question]
+
+    def silence(self) -> str:
+        """Return who did not answer."""
+        return self._no_collector() if self._path is None else f"the collector at {self._path} gave no answer"
+
+    def _no_collector(self) -> str:
+        return f"no collector at {' or '.join(map(str, self._candidates))}"
+
+    def _run(self) -> None:
+        try:
+            self._deliver()
+        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: said, and over)
+            self.errors += 1
+            self._fail(wrong)
+
+    def _deliver(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            while not self._stopping.wait(TICK_S):
+                self._turn(context, monotonic_ns())
+            until_ns = monotonic_ns() + FLUSH_NS
+            self._turn(context, monotonic_ns())
+            while self._outbox.waiting and self._socket is not None and monotonic_ns() < until_ns:
+                self._socket.poll(round(TICK_S * 100))
+                self._turn(context, monotonic_ns())
+        finally:
+            context.destroy(linger=0)
+
+    def _turn(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
+        if self._socket is None and now_ns >= self._next_look_ns:
+            self._look(context, now_ns)
+        if self._socket is None:
+            return
+        self._receive(self._socket, now_ns)
+        batch = self._outbox.batch(now_ns)
+        if batch is None:
+            self._progress_ns = now_ns
+        elif self._sent != (batch.session, batch.sequence) and self._send(self._socket, batch):
+            self._sent = batch.session, batch.sequence
+        for ask in self._outbox.asks(now_ns):
+            self._send(self._socket, ask)
+        if now_ns - self._progress_ns > self._patience_ns:
+            self._hang_up(self._socket)
+
+    def _look(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
+        there = [path for path in self._candidates if os.access(path, os.W_OK)]
+        if not there:
+            self._next_look_ns = now_ns + LOOK_NS
+            self._path = None
+            cure = "training goes on unmeasured. Start one with `zeus-stream collect`."
+            self._say("collector", f"{self._no_collector()}: {cure}")
+            return
+        # One that did not answer may be the socket file of a dead collector: then it is the other's turn.
+        self._path = there[self.reconnects % len(there)]
+        self._socket = context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),  # nothing is queued for a collector that is not there
+            (zmq.SNDHWM, DRAIN),
+            (zmq.RCVHWM, DRAIN),
+            (zmq.MAXMSGSIZE, wire.MAX_BYTES),
+            (zmq.RECONNECT_IVL, 50),
+            (zmq.HANDSHAKE_IVL, 5_000),
+        ):
+            self._socket.setsockopt(option, value)
+        self._socket.connect(endpoint(self._path))
+        self._sent = None
+        self._progress_ns = now_ns
+
+    def _hang_up(self, socket: "zmq.Socket[bytes]") -> None:
+        socket.close(linger=0)
+        self._socket = None
+        self.reconnects += 1
+        self._patience_ns = min(2 * self._patience_ns, MOST_PATIENCE_NS)
+        self._say(
+            "silence",
+            f"the collector at {self._path} takes in nothing: training goes on, and its events are kept while"
+            " there is room. Start it again with `zeus-stream collect`.",
+        )
+
+    def _send(self, socket: "zmq.Socket[bytes]", message: Batch | Ask) -> bool:
+        try:
+            socket.send(wire.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _receive(self, socket: "zmq.Socket[bytes]", now_ns: int) -> None:
+        for _ in range(DRAIN):
+            try:
+                parts = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = cast("Ack | Answer", wire.decode(parts[-1], Ack, Answer))
+            except MalformedError as wrong:
+                self.errors += 1
+                self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")
+                continue
+            match message:
+                case Ack():
+                    if self._outbox.acknowledge(message):
+                        self._progress_ns, self._patience_ns = now_ns, PATIENCE_NS
+                case Answer(question):
+                    self._outbox.answered(question)
+                    if (box := self._answers.get(question)) is not None:
+                        box.put(message)

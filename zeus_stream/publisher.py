@@ -1,0 +1,492 @@
+"""What a training script calls. It stamps and hands over: it never waits, and never raises into the loop.
+
+    for epoch in zeus_stream.epochs(10):
+        for batch in zeus_stream.steps(loader):
+            train(batch)
+
+The training thread puts stamps into an `Outbox`; a `Courier` takes them to the collector of this host.
+What goes wrong is said once a cause, in one line to the logger ``zeus_stream`` (stderr, unless it is
+configured), and counted in `Statistics`.
+"""
+
+import atexit
+import itertools
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.courier import Courier
+from zeus_stream.identity import Process, identify, named
+from zeus_stream.messages import (
+    EpochBegan,
+    EpochEnded,
+    GpuEnergy,
+    Metric,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+from zeus_stream.outbox import Outbox
+from zeus_stream.places import publish_candidates
+
+MAX_OPEN_WINDOWS = 1_000
+ANSWER_S = 10.0
+MAX_ANSWER_S = 86_400.0
+_YES = {"1", "true", "yes", "on"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no value, for this reason. It is false, so that ``if energy := w.energy():`` reads well."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEnergy:
+    """What a window cost this process's GPUs. The truth, as their counters have it, is within the bounds."""
+
+    name: str
+    duration_s: float
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+    gpus: tuple[GpuEnergy, ...]
+
+    def __str__(self) -> str:
+        count = f"{len(self.gpus)} GPU{'s' if len(self.gpus) > 1 else ''}"
+        bounds = f"{self.energy_low_j:.1f} to {self.energy_high_j:.1f}"
+        return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
+
+
+class Loop(Generic[T]):
+    """An iterable whose loop says what it does. It has the length that the iterable has."""
+
+    def __init__(self, iterable: Iterable[T], turns: Callable[[Iterable[T]], Iterator[T]]) -> None:
+        self._iterable = iterable
+        self._turns = turns
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._iterable))
+
+    def __iter__(self) -> Iterator[T]:
+        return self._turns(self._iterable)
+
+
+class Window:
+    """A span of the training with a name. Entered again, it is another window of the same name."""
+
+    def __init__(
+        self,
+        name: str,
+        numbers: Iterator[int],
+        put: Callable[[tuple[Any, ...]], None],
+        energy: Callable[["Window", float], WindowEnergy | Missing],
+    ) -> None:
+        self._numbers = numbers
+        self._put = put
+        self._energy = energy
+        self._open = False
+        self.name = name
+        self.number = -1
+        """Unique in the session; -1: it never began."""
+
+    def __enter__(self) -> Self:
+        self._open = True
+        self.number = next(self._numbers)
+        self._put((WindowBegan, monotonic_ns(), self.number, self.name))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End it. Once: what is not open stays as it is."""
+        if self._open:
+            self._put((WindowEnded, monotonic_ns(), self.number))
+            self._open = False
+
+    def cancel(self) -> None:
+        """Forget it: it will have no energy."""
+        if self._open:
+            self._put((WindowCancelled, monotonic_ns(), self.number))
+            self._open, self.number = False, -1
+
+    def energy(self, timeout_s: float = ANSWER_S) -> WindowEnergy | Missing:
+        """Wait for the analyzer's answer, at most ``timeout_s``, and return it."""
+        if self._open or self.number < 0:
+            return Missing(f"window {self.name!r}: its energy is not known: it has not ended.")
+        return self._energy(self, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """How publishing goes."""
+
+    acknowledged: int
+    """Events that are in the collector's log."""
+    waiting: int
+    """Events that are not, yet."""
+    dropped: int
+    """Events that found no room."""
+    reconnects: int
+    """Sockets given up because nothing was acknowledged in time."""
+    errors: int
+    """Messages that were not understood, and failures of the publisher itself."""
+
+
+class Publisher:
+    """One run of one job, as this process tells it. Methods may be called from any thread.
+
+    Args:
+        job: what recurs, so that its runs can be compared; the script's name if not given.
+        run: names this run; all ranks of a run give the same. Found from the launcher if not given.
+        gpus: UUIDs, or indices in PCI order; those that CUDA shows this process if not given.
+    """
+
+    def __init__(
+        self, *, job: str | None = None, run: str | None = None, gpus: Sequence[str | int] | None = None
+    ) -> None:
+        self._said: set[str] = set()
+        self._numbers = itertools.count()
+        self._open: dict[str, Window] = {}
+        self._epoch = self._step = 0
+        self._looping = self._stepping = False
+        self._silent = (
+            "ZEUS_STREAM_OFF is set" if os.environ.get("ZEUS_STREAM_OFF", "").lower() in _YES else ""
+        )
+        self._outbox = Outbox(_run_started(job, run, gpus), lambda: os.urandom(12).hex())
+        self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
+        if self._silent:
+            self._outbox.empty()
+            return
+        try:
+            self._courier.start()
+        except RuntimeError as wrong:  # no more threads, or the interpreter is ending
+            self._fail(wrong)
+            return
+        _process.enroll(self)
+
+    # ---- steps and epochs
+
+    def steps(self, iterable: Iterable[T]) -> Loop[T]:
+        """Return ``iterable``, each turn of whose loop is a step."""
+        return Loop(iterable, self._steps)
+
+    def epochs(self, count: int | Iterable[T]) -> Loop[T]:
+        """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch."""
+        iterable = cast("Iterable[T]", range(count)) if isinstance(count, int) else count
+        return Loop(iterable, self._epochs)
+
+    def begin_step(self) -> None:
+        """Begin a step, and end the one before if it is open: for loops that `steps` cannot wrap."""
+        now_ns = monotonic_ns()
+        if self._looping:
+            self._say_nested()
+            return
+        self._outbox.put((StepBoundary, self._step, now_ns if self._stepping else None, now_ns))
+        self._step += 1
+        self._stepping = True
+
+    def end_step(self) -> None:
+        """End the step that `begin_step` began."""
+        now_ns = monotonic_ns()
+        if not self._stepping:
+            self._say("step", "could not end a step: none is open. Call begin_step() before end_step().")
+            return
+        self._outbox.put((StepBoundary, self._step, now_ns, None))
+        self._stepping = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a context that is a step."""
+        self.begin_step()
+        try:
+            yield
+        finally:
+            if self._stepping:
+                self.end_step()
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Return a context that is an epoch."""
+        index, self._epoch = self._epoch, self._epoch + 1
+        self._outbox.put((EpochBegan, monotonic_ns(), index))
+        try:
+            yield
+        finally:
+            self._outbox.put((EpochEnded, monotonic_ns(), index))
+
+    # ---- windows and metrics
+
+    def window(self, name: str) -> Window:
+        """Return a context that is a window, and knows its energy afterwards."""
+        return Window(named(name), self._numbers, self._outbox.put, self._energy)
+
+    def begin_window(self, name: str) -> Window:
+        """Begin a window that ends elsewhere. One that is still open under this name is cancelled."""
+        window = self.window(name)
+        if window.name in self._open:
+            self._say("window open", f"window {window.name!r}: began twice. The first is cancelled.")
+            self.cancel_window(name)
+        if len(self._open) >= MAX_OPEN_WINDOWS:
+            sentence = f"could not begin: {MAX_OPEN_WINDOWS} windows are open. End those that are over."
+            self._say("windows", f"window {window.name!r}: {sentence}")
+            return window
+        self._open[window.name] = window
+        return window.__enter__()
+
+    def end_window(self, name: str) -> Window | None:
+        """End the window begun under this name, and return it."""
+        window = self._open.pop(named(name), None)
+        if window is None:
+            self._say("window", f"window {named(name)!r}: could not end: none of this name is open.")
+        else:
+            window.end()
+        return window
+
+    def cancel_window(self, name: str) -> None:
+        """Forget the window begun under this name."""
+        window = self._open.pop(named(name), None)
+        if window is None:
+            self._say("window", f"window {named(name)!r}: could not be cancelled: none of this name is open.")
+        else:
+            window.cancel()
+
+    def metric(self, name: str, value: float) -> None:
+        """Record a number, such as a loss, as of now. A tensor is waited for: give it when it is computed."""
+        now_ns = monotonic_ns()
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as wrong:
+            self._say("metric", f"metric {named(name)!r}: could not be a number: {wrong}.")
+            return
+        if math.isfinite(number):
+            self._outbox.put((Metric, now_ns, named(name), number))
+        else:
+            self._say("finite", f"metric {named(name)!r}: {number} is not stored: it is not finite.")
+
+    # ---- the publisher itself
+
+    def statistics(self) -> Statistics:
+        """Return how publishing goes."""
+        outbox, courier = self._outbox, self._courier
+        return Statistics(
+            outbox.acknowledged, outbox.waiting, outbox.dropped, courier.reconnects, courier.errors
+        )
+
+    def close(self) -> None:
+        """Say that the run has ended, and wait at most 0.5 s until the collector has it. Idempotent."""
+        _process.open.discard(self)
+        if self._silent:
+            return
+        for name in self._open:
+            self._say("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
+        self._outbox.close((RunEnded, monotonic_ns()))
+        self._courier.stop()
+        if (lost := self._outbox.waiting) and "collector" not in self._said:
+            self._say("undelivered", f"{lost} events of this run did not reach a collector in time.")
+        self._silent = "the publisher is closed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _silence(self, reason: str) -> None:
+        """Publish nothing from now on; what is called goes on to work."""
+        self._silent = reason
+        self._outbox.empty()
+
+    def _fail(self, wrong: Exception) -> None:
+        self._say("failure", f"could not publish: {wrong!r}. Training goes on unmeasured.")
+        self._silence(f"publishing failed: {wrong!r}")
+
+    def _say(self, cause: str, sentence: str) -> None:
+        if cause not in self._said and not self._silent:
+            self._said.add(cause)
+            logging.getLogger("zeus_stream").warning("zeus-stream: %s", sentence)
+
+    def _say_nested(self) -> None:
+        self._say("nested", "steps within steps, or in two threads, are not counted: the outer ones are.")
+
+    def _steps(self, iterable: Iterable[T]) -> Iterator[T]:
+        if self._looping or self._stepping:
+            self._say_nested()
+            yield from iterable
+            return
+        self._looping = True
+        put = self._outbox.put
+        first = index = self._step
+        ended_ns: int | None = None
+        try:
+            for item in iterable:
+                put((StepBoundary, index, ended_ns, monotonic_ns()))
+                index += 1
+                ended_ns = None
+                yield item
+                ended_ns = monotonic_ns()
+        finally:
+            if index > first:
+                put((StepBoundary, index, ended_ns or monotonic_ns(), None))
+            self._step = index
+            self._looping = False
+
+    def _epochs(self, iterable: Iterable[T]) -> Iterator[T]:
+        for item in iterable:
+            with self.epoch():
+                yield item
+
+    def _energy(self, window: Window, timeout_s: float) -> WindowEnergy | Missing:
+        what = f"window {window.name!r}: its energy is not known"
+        if self._silent:
+            return Missing(f"{what}: {self._silent}.")
+        answer = self._courier.ask(window.number, min(max(0.0, timeout_s), MAX_ANSWER_S))
+        if answer is None:
+            return Missing(f"{what}: {self._courier.silence()} within {timeout_s:g} s.")
+        if answer.missing is not None or answer.duration_s is None or not answer.gpus:
+            return Missing(f"{what}: {answer.missing or 'the run has no GPU.'}")
+        return WindowEnergy(
+            window.name,
+            answer.duration_s,
+            sum(gpu.energy_j for gpu in answer.gpus),
+            sum(gpu.energy_low_j for gpu in answer.gpus),
+            sum(gpu.energy_high_j for gpu in answer.gpus),
+            answer.gpus,
+        )
+
+
+def _run_started(job: str | None, run: str | None, gpus: Sequence[str | int] | None) -> RunStarted:
+    try:
+        boot = boot_id()
+    except OSError:
+        boot = "unknown"  # there is no /proc: then no collector runs here either
+    process = Process(
+        script=sys.argv[0] if getattr(sys, "argv", None) else "",
+        launcher=f"{boot[:8]}-{_parent()}",
+        token=os.urandom(6).hex(),
+        cuda=_cuda_uuids(),
+    )
+    who = identify(os.environ, process, job=job, run=run, gpus=gpus)
+    now = anchor()
+    return RunStarted(
+        now.monotonic_ns,
+        who.job,
+        who.run,
+        who.rank,
+        who.world_size,
+        who.gpus,
+        os.getpid(),
+        boot,
+        now.wall_ns,
+        now.error_ns,
+    )
+
+
+def _parent() -> str:
+    """Return the parent's pid and start: unique within this boot, where a pid alone may come again."""
+    pid = os.getppid()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return f"{pid}-{fields.split()[19]}"
+    except (OSError, IndexError):
+        return str(pid)
+
+
+def _cuda_uuids() -> tuple[str, ...] | None:
+    """Return what torch knows of its devices, if the script has initialized CUDA; never initialize it."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return None
+        devices = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
+        return tuple(f"GPU-{device.uuid}" for device in devices)
+    except (AttributeError, RuntimeError):  # a torch before 2.4 has no UUIDs; the environment has to do
+        return None
+
+
+@dataclass(slots=True)
+class _Process:
+    """The publishers of this process, to be ended with it and silent in its forks."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    default: Publisher | None = None
+    open: set[Publisher] = field(default_factory=set)
+    hooked: bool = False
+
+    def enroll(self, publisher: Publisher) -> None:
+        with self.lock:
+            self.open.add(publisher)
+            if not self.hooked:
+                self.hooked = True
+                atexit.register(self.close)
+                os.register_at_fork(after_in_child=self.forked)
+        # A forked child of multiprocessing leaves without atexit.
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self.close, exitpriority=0)
+
+    def close(self) -> None:
+        for publisher in tuple(self.open):
+            publisher.close()
+
+    def forked(self) -> None:
+        """Leave the parent's publishers to the parent. A child that calls the face gets its own."""
+        for publisher in self.open:
+            publisher._silence("this process is a fork of the one that measures")  # noqa: SLF001
+        self.lock, self.default, self.open = threading.RLock(), None, set()
+
+
+_process = _Process()
+"""The one global of the project: a script in one line has nowhere to keep a publisher."""
+
+
+def _default() -> Publisher:
+    if (publisher := _process.default) is None:
+        with _process.lock:
+            publisher = _process.default = _process.default or Publisher()
+    return publisher
+
+
+def steps(iterable: Iterable[T]) -> Loop[T]:
+    """Return ``iterable``, each turn of whose loop is a step."""
+    return _default().steps(iterable)
+
+
+def epochs(count: int | Iterable[T]) -> Loop[T]:
+    """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch."""
+    return _default().epochs(count)
+
+
+def window(name: str) -> Window:
+    """Return a context that is a window; its ``energy()`` afterwards waits for the analyzer's answer."""
+    return _default().window(name)
+
+
+def metric(name: str, value: float) -> None:
+    """Record a number, such as a loss, as of now."""
+    _default().metric(name, value)

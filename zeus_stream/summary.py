@@ -1,0 +1,141 @@
+"""What a run cost, in a few lines: asked of the archive in SQL, shown with rich."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.tables import write
+
+_TOTALS = """
+SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
+    len(list_distinct(flatten(list(gpus)))) AS gpus,
+    (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
+    (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
+    (SELECT count(*) FROM steps WHERE run = {run}) AS steps
+FROM runs WHERE run = {run}
+"""
+_WHOLE = """
+SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
+    string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    sum(energy_low_j) AS energy_low_j, sum(energy_high_j) AS energy_high_j
+FROM windows WHERE run = {run} AND kind = 'run'
+"""
+_TRIALS = """
+SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
+    average_power_w, temperature_c, confirms AS confirming
+FROM trials WHERE run = {run} ORDER BY number
+"""
+_SAVING = "SELECT * FROM savings WHERE run = {run}"
+_GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run, as the archive has it."""
+
+    run: str
+    totals: Mapping[str, Any]
+    whole: Mapping[str, Any]
+    trials: pa.Table
+    saving: Mapping[str, Any] | None
+    """None: nothing was decided."""
+    gaps: pa.Table
+    """Of the whole archive: what it is known to lack."""
+
+    @property
+    def closed(self) -> bool:
+        """Every session of the run was measured to its end."""
+        return bool(self.totals["closed"] == self.totals["sessions"])
+
+
+def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
+    """Return what the archive has of a run, or None while it has nothing. ``answer`` answers SQL."""
+    quoted = "'" + run.replace("'", "''") + "'"
+
+    def ask(query: str) -> pa.Table:
+        return answer(query.format(run=quoted))
+
+    (totals,) = ask(_TOTALS).to_pylist()
+    if not totals["sessions"]:
+        return None
+    (whole,) = ask(_WHOLE).to_pylist()
+    savings = ask(_SAVING).to_pylist()
+    return Summary(run, totals, whole, ask(_TRIALS), savings[0] if savings else None, ask(_GAPS))
+
+
+def print_summary(summary: Summary, archive: Path, sql: str, out: TextIO) -> None:
+    """Show what a run cost, which limit was chosen, and where to ask for more. ``sql`` is how to ask."""
+    console = Console(file=out, highlight=False)
+    console.print()
+    console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
+    grid = Table.grid(padding=(0, 3))
+    for name, value in _facts(summary):
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+    if summary.trials.num_rows:
+        console.print()
+        write(summary.trials, "table", out)
+    if summary.gaps.num_rows:
+        console.print("\nKnown to be missing from the archive:")
+        write(summary.gaps, "table", out)
+    console.print(f"\nEverything is in {archive}", soft_wrap=True)
+    console.print(Text(f'Try: {sql} "FROM epochs"'), soft_wrap=True)
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    totals, whole = summary.totals, summary.whole
+    facts = [
+        ("did", f"{totals['epochs']} epochs, {totals['steps']} steps on {totals['gpus']} GPU(s)"),
+        ("took", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
+        ("energy", _energy(whole)),
+    ]
+    if not summary.closed:
+        facts.append(("beware", "the run was not closed in time: figures are of what came in until now"))
+    if whole["shared"]:
+        facts.append(("beware", "another run used the same GPU meanwhile; its energy is in here too"))
+    if summary.saving is not None:
+        facts += chosen(summary.saving)
+    return facts
+
+
+def _energy(whole: Mapping[str, Any]) -> str:
+    energy_j, duration_s = whole["energy_j"], whole["duration_s"]
+    if energy_j is None or not duration_s:
+        return f"missing: {whole['quality'] or 'no GPU was measured'}"
+    bounds = f"{whole['energy_low_j']:,.1f} to {whole['energy_high_j']:,.1f}"
+    return f"{energy_j:,.1f} J (within {bounds}), {energy_j / duration_s:.1f} W on average"
+
+
+def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was decided, and what it saves, from a row of the view ``savings``: names and texts."""
+    if saving["power_limit_w"] is None:
+        return [("chosen", f"no power limit: {saving['reason']}")]
+    applied = "" if saving["applied"] else ", not set"
+    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied} ({saving['selector']}): {saving['reason']}")]
+    if saving["energy_saved_percent"] is not None and saving["time_added_percent"] is not None:
+        verb = "saves" if saving["applied"] else "would save"
+        cost = (
+            f"{saving['energy_saved_percent']:.1f} % of a step's energy for"
+            f" {saving['time_added_percent']:+.1f} % of its time,"
+            f" against {saving['default_limit_w']:g} W as found"
+        )
+        facts.append((verb, cost))
+    if saving["applied"] and saving["saved_j"] is not None:
+        facts.append(("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at it"))
+    return facts
+
+
+def print_unpublished(out: TextIO) -> None:
+    """Say that nothing was measured, and the line that changes it."""
+    console = Console(file=out, highlight=False)
+    console.print(
+        "\nThe command published no run, so there is nothing to say about what it cost. Add one line:"
+    )
+    console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")
