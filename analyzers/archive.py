@@ -359,7 +359,7 @@ class Archive:
                 cursor.execute(
                     """
                     SELECT log_id, min("offset") FROM events JOIN runs USING (session)
-                    WHERE kind = 'run_started' AND ended_ns IS NULL GROUP BY log_id
+                    WHERE kind = 'run_started' AND runs.ended_ns IS NULL GROUP BY log_id
                     """
                 ).fetchall()
             )

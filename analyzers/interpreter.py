@@ -58,6 +58,8 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+NO_MORE_NS = 2**62
+"""Frame time at which nothing is waited for."""
 MAX_USES = 100
 """Runs of a GPU remembered, to know who shared it."""
 
@@ -139,8 +141,12 @@ class Interpreter:
             t_ns
             for session in self._sessions.values()
             if gpu in session.gpus
-            for t_ns in (*session.windows.needed_ns(), *self._runs[session.started.run].needed_ns(session))
+            for t_ns in (*session.windows.needed_ns(), *self._trials_need_ns(session))
         ]
+
+    def _trials_need_ns(self, session: Session) -> list[int]:
+        run = self._runs.get(session.started.run)
+        return run.needed_ns(session) if run else []
 
     # ---- events of training processes
 
@@ -152,7 +158,8 @@ class Interpreter:
             if isinstance(event, RunStarted):
                 outputs += self._run_started(host, body, event)
             elif session := self._sessions.get(body.session):
-                outputs += self._event(session, event)
+                session.heard_ns = self._site.now_ns[host]
+                outputs += self._event(session, event) if session.ended is None else []
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
@@ -240,8 +247,8 @@ class Interpreter:
 
     def _note(self, host: str, note: Note) -> list[Output]:
         match note:
-            case CollectorStarted(t_ns, boot_id=boot_id):
-                return self._collector_started(host, t_ns, boot_id)
+            case CollectorStarted(boot_id=boot_id):
+                return self._collector_started(host, boot_id)
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
@@ -265,16 +272,22 @@ class Interpreter:
             case _:
                 return []  # clock anchors are the archive's
 
-    def _collector_started(self, host: str, t_ns: int, boot_id: str) -> list[Output]:
-        """A collector gives limits back when it ends; a host that was restarted has no processes left."""
+    def _collector_started(self, host: str, boot_id: str) -> list[Output]:
+        """A collector that starts has given limits back; a host that was restarted has forgotten all."""
         outputs: list[Output] = []
-        if self._boots.get(host, boot_id) != boot_id:
-            for session in [s for s in self._sessions.values() if s.host == host]:
-                outputs += self._end(session, session.started.t_ns, "the host was restarted")
-        self._boots[host] = boot_id
         for run in list(self._runs.values()):
             for gpu in run.holds(host):
                 outputs += run.lost(gpu, "its collector started anew")
+        if self._boots.setdefault(host, boot_id) == boot_id:
+            return outputs
+        self._boots[host] = boot_id
+        for session in [session for session in self._sessions.values() if session.host == host]:
+            outputs += self._end(session, session.heard_ns, "the host was restarted")
+            outputs += self._measure_windows(session, NO_MORE_NS)
+            del self._sessions[session.session]
+        for name, known in self._site.gpus.items():
+            if known.host == host:
+                self._site.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
         return outputs
 
     def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:
@@ -317,7 +330,7 @@ class Interpreter:
                 del self._sessions[session.session]
         for run in list(self._runs.values()):
             outputs += run.measure()
-        for question, (asker, ask, since_ns) in list(self._asks.items()):
+        for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._plan.timeout_ns:
                 del self._asks[question]
                 never = _missing("its end has not arrived. Is it a window of this run, and was it ended?")

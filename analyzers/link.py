@@ -20,6 +20,7 @@ from zeus_stream.messages import (
     Refused,
     ReleaseLimit,
     RenewLeases,
+    Reply,
     Request,
     SetLimit,
     Welcome,
@@ -51,6 +52,7 @@ class Link:
         self._welcome: Welcome | None = None
         self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
         self._held: set[str] = set()
+        self._host = ""
         self._heard_ns = 0
         self.dropped = 0
         """Instructions for a collector that is not there, or has too many unanswered."""
@@ -60,6 +62,11 @@ class Link:
     @property
     def connected(self) -> bool:
         return self._welcome is not None
+
+    @property
+    def host(self) -> str:
+        """Name of the collector's host; empty before it was ever heard."""
+        return self._host
 
     def hold(self, gpu: str) -> None:
         """The log says that a limit of ours is in force there: keep its lease alive."""
@@ -97,7 +104,7 @@ class Link:
         self._send(request)
 
     async def run(self, asked: Callable[[Ask], None]) -> None:
-        """Keep the connection and the leases alive; hand questions of scripts to ``asked``. Until cancelled."""
+        """Keep connection and leases alive; hand questions of scripts to ``asked``. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
             self._heard_ns = monotonic_ns()
@@ -128,18 +135,19 @@ class Link:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
                 try:
-                    reply = wire.decode(message.parts[-1], Welcome, Applied, Refused, No, Ask)
+                    reply: Reply = wire.decode(message.parts[-1], Welcome, Applied, Refused, No, Ask)
                 except MalformedError:
                     self.malformed += 1
                     continue
                 match reply:
                     case Welcome():
                         self._welcome = reply
+                        self._host = reply.host
                     case Applied(_, command) | Refused(_, command):
                         self._unanswered.pop(command, None)
                     case Ask():
                         asked(reply)
-                    case No():
+                    case _:
                         self.malformed += 1
 
     def _send(self, message: Request) -> None:

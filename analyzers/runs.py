@@ -8,11 +8,11 @@ The machine counts in the steps of the *lead*, the lowest rank there is. Ranks o
 clocks: each measures a trial on its own host's clock, between its own boundaries of the same steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from analyzers import power_limit
-from analyzers.energy import Energy, Missing, measure
+from analyzers.energy import Missing, measure
 from analyzers.power_limit import (
     Apply,
     Barred,
@@ -137,6 +137,8 @@ class Session:
         """When and how."""
         self.step: int | None = None
         """The one under way."""
+        self.heard_ns = started.t_ns
+        """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, plan.timeout_ns)
         self._uid = uid
@@ -237,6 +239,8 @@ class Run:
         """GPUs whose limit is ours."""
         self._trials: list[_Trial] = []
         self._commands = 0
+        self._steps = 0
+        """Steps of the lead that have begun."""
 
     # ---- what happens to it
 
@@ -250,6 +254,7 @@ class Run:
             if boundary.began_ns is not None:
                 if self._state is None:
                     outputs += self._start_if_complete(session, boundary.began_ns)
+                self._steps = boundary.index + 1
                 outputs += self._feed(StepBegan(boundary.index, boundary.began_ns))
             elif boundary.ended_ns is not None:
                 outputs += self._feed(StepsPaused(boundary.index, boundary.ended_ns))
@@ -344,9 +349,8 @@ class Run:
         waited = t_ns - lead.started.t_ns >= self._site.plan.timeout_ns
         if selector is None or not (admitted or (waited and lead.admitted)):
             return []
-        gpus = self._gpus()
-        limits_mw, barred = self._limits(gpus)
-        plan = self._site.plan
+        gpus, plan = self._gpus(), self._site.plan
+        limits_mw = self._limits_mw(gpus)
         self._plan = power_limit.Plan(
             limits_mw,
             len(gpus),
@@ -359,62 +363,57 @@ class Run:
             plan.timeout_ns,
         )
         self._state = power_limit.start(self._plan, self.numbers)
-        if barred is not None:
+        if (barred := self._barred(gpus, limits_mw)) is not None:
             return self._feed(Barred(barred))
         for gpu in gpus:
             self._site.gpus[gpu].commander = self.name
         return []
 
-    def _limits(self, gpus: Sequence[str]) -> tuple[tuple[int, ...], str | None]:
-        """Return the limits to try, and why none may be."""
+    def _limits_mw(self, gpus: Sequence[str]) -> tuple[int, ...]:
+        """Return the limits that every GPU may have, none above what was found."""
+        found_mw, least_mw = [], []
+        for gpu in gpus:
+            device = self._site.gpus[gpu].found
+            if device is None or device.min_limit_mw is None or device.found_limit_mw is None:
+                return ()
+            found_mw.append(device.found_limit_mw)
+            least_mw.append(device.min_limit_mw)
+        if not gpus:
+            return ()
+        return power_limit.limits_mw(min(found_mw), max(least_mw), self._site.plan.stride_mw)
+
+    def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
+        """Return why this run may not command, if it may not."""
         for session in self.sessions.values():
             if session.admitted and not session.admitted.may_command:
-                return (), session.admitted.reason
-        if not gpus:
-            return (), "the run uses no GPU"
-        bounds = []
+                return session.admitted.reason
         for gpu in gpus:
-            known = self._site.gpus[gpu]
-            if known.commander not in (None, self.name):
-                return (), f"{gpu}: run {known.commander} already sets its power limit"
-            if known.found is None:
-                return (), f"{gpu}: what it can do is not in the log. Restart the collector."
-            if known.found.min_limit_mw is None or known.found.found_limit_mw is None:
-                return (), f"{gpu}: it has no power limit that could be set"
-            bounds.append((known.found.found_limit_mw, known.found.min_limit_mw))
-        highest_mw, lowest_mw = min(found for found, _ in bounds), max(least for _, least in bounds)
-        limits_mw = power_limit.limits_mw(highest_mw, lowest_mw, self._site.plan.stride_mw)
-        return limits_mw, None if limits_mw else "its GPUs have no power limit in common"
+            if (other := self._site.gpus[gpu].commander) not in (None, self.name):
+                return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
+        if not gpus:
+            return "the run uses no GPU"
+        return None if limits_mw else "its GPUs have no power limit in common that could be set"
 
     def _feed(self, event: power_limit.Event) -> list[Output]:
         """Tell the machine what happened and carry out what it wants."""
         if self._state is None or self._plan is None:
             return []
-        periods = [self._site.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in self._gpus()]
-        plan = replace(self._plan, window_ns=self._site.plan.refreshes * max(periods, default=0))
-        self._state, wanted = power_limit.step(self._state, event, plan)
+        self._state, wanted = power_limit.step(self._state, event, self._plan)
         self.numbers = self._state.numbers
         return [output for instruction in wanted for output in self._carry_out(instruction)]
 
     def _carry_out(self, instruction: power_limit.Instruction) -> list[Output]:
         match instruction:
             case Apply(attempt, limit_mw):
-                gpus = self._gpus()
-                commands = [self._command(gpu) for gpu in gpus]
-                self._attempt = _Attempt(attempt, set(commands))
-                outputs: list[Output] = []
-                for gpu, command in zip(gpus, commands, strict=True):
-                    host = self._site.gpus[gpu].host
-                    outputs += [self._asking(command, gpu, limit_mw)]
-                    outputs += [ApplyLimit(command, self.name, host, gpu, limit_mw)]
-                return outputs
+                return self._apply(attempt, limit_mw)
             case Release():
                 held, self._held, self._attempt = self._held, {}, None
-                outputs = []
+                given_back: list[Output] = []
                 for gpu in held:
                     command, host = self._command(gpu), self._site.gpus[gpu].host
-                    outputs += [self._asking(command, gpu, None), RestoreLimit(command, self.name, host, gpu)]
-                return outputs
+                    given_back += [self._asking(command, gpu, None)]
+                    given_back += [RestoreLimit(command, self.name, host, gpu)]
+                return given_back
             case MeasureTrial():
                 self._trials.append(_Trial(instruction, self._now_ns()))
                 return []
@@ -422,6 +421,21 @@ class Run:
                 return [self._decision(number, trials, limit_mw, reason, applied=True)]
             case Observe(number, trials, reason):
                 return [self._observation(number, trials, reason)]
+
+    def _apply(self, attempt: int, limit_mw: int) -> list[Output]:
+        """Ask for a limit on every GPU; what is measured at it holds enough refreshes of the slowest."""
+        assert self._plan is not None
+        gpus = self._gpus()
+        periods_ns = [self._site.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
+        self._plan = replace(self._plan, window_ns=self._site.plan.refreshes * max(periods_ns, default=0))
+        commands = [self._command(gpu) for gpu in gpus]
+        self._attempt = _Attempt(attempt, set(commands))
+        outputs: list[Output] = []
+        for gpu, command in zip(gpus, commands, strict=True):
+            host = self._site.gpus[gpu].host
+            outputs += [self._asking(command, gpu, limit_mw)]
+            outputs += [ApplyLimit(command, self.name, host, gpu, limit_mw)]
+        return outputs
 
     def _command(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is heard again, and no other run's."""
@@ -506,9 +520,8 @@ class Run:
         assert self._plan is not None
         trial = Trial(asked.limit_mw, measured.energy_mj, measured.duration_ns, asked.steps)
         eta = self._plan.selector.eta
-        top_mw = max(
-            [asked.limit_mw, *(other.limit_mw for other in self._state.trials)] if self._state else []
-        )
+        tried = self._state.trials if self._state else ()
+        top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
         cost = None if eta is None else cost_mj(trial, eta, top_mw, self._plan.gpus) / 1000
         first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
         assert first is not None
@@ -558,9 +571,9 @@ class Run:
             for t in known
         )
         if not trials:
-            reason += (
-                ". Nothing was measured of this job on such GPUs from which to say what would be saved:"
-                " let one run of it set power limits."
+            reason = (
+                f"{reason.rstrip('.')}. What would be saved is not known: no run of this job on such GPUs was"
+                " profiled. Let one run of it set power limits."
             )
             return self._decision(number, (), None, reason, applied=False)
         try:
@@ -584,7 +597,7 @@ class Run:
             t_ns=self._now_ns(),
             selector=self._plan.selector.text,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
-            steps=self._state.step.index if self._state and self._state.step else 0,
+            steps=self._steps,
             default_limit_w=self._plan.limits_mw[0] / 1000 if self._plan.limits_mw else None,
             energy_per_step_j=chosen.step_mj / 1000 if chosen else None,
             step_s=chosen.step_ns / 1e9 if chosen else None,

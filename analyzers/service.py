@@ -9,18 +9,22 @@ run is interpreted again from the archive, so that the machines know where they 
 commanded until the last frame is under CAUGHT_UP_NS old.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream
 from anyio.to_thread import run_sync
 
-from analyzers import selectors
+from analyzers import query, selectors
 from analyzers.archive import Archive
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
-from analyzers.query import Queries
-from analyzers.rows import GiveAnswer, Instruction, Row
+from analyzers.rows import ApplyLimit, GapRow, GiveAnswer, Instruction, RestoreLimit, Row
 from zeus_stream import sockets, wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.config import Settings
@@ -38,9 +42,13 @@ from zeus_stream.messages import (
     Notes,
     Query,
     Readings,
+    Refused,
+    Reply,
     Status,
 )
-from zeus_stream.places import claim, places, prepare
+from zeus_stream.places import Places, claim, places, prepare
+
+T = TypeVar("T")
 
 CAUGHT_UP_NS = 1_000_000_000
 BACKLOG = 64
@@ -63,7 +71,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         archive = Archive.open(path, settings)
         context = sockets.context()
         try:
-            analyzer = Analyzer(archive, settings, Plan.of(settings, selector))
+            interpreter = Interpreter(Plan.of(settings, selector), archive.known_trials())
+            analyzer = Analyzer(archive, path, settings, interpreter)
             link = Link(context, where, archive.archive_id, settings.lease_ms, archive.starts)
             mode = 0o660 if settings.group else 0o600
             channel = sockets.listen(context, where.query, mode=mode)
@@ -85,12 +94,12 @@ class Analyzer:
         self._path = path
         self._settings = settings
         self._interpreter = interpreter
-        self._queries = Queries(archive, settings)
+        self._queries = query.Queries(archive, settings)
         self._writer = anyio.CapacityLimiter(1)
-        self._readers = anyio.CapacityLimiter(2)
+        self._readers = anyio.CapacityLimiter(query.THREADS)
         self._under_way = 0
         self._caught_up = False
-        self._deferred: dict[str, Instruction] = {}
+        self._deferred: dict[str, ApplyLimit | RestoreLimit] = {}
         """By GPU, the last instruction that was not carried out because the stream was old."""
         self._counters: Counter[str] = Counter()
         self._last: Frame | None = None
@@ -124,12 +133,11 @@ class Analyzer:
             self._counters["malformed frames"] += 1
             return None
 
-    async def _interpret(
-        self, frames: Sequence[tuple[Frame, Body]], *, replaying: bool
-    ) -> list[Instruction]:
+    async def _interpret(self, frames: Sequence[tuple[Frame, Body]], *, replaying: bool) -> list[Instruction]:
         """Let the interpreter hear frames, store what it derives, and return what it wants done."""
         outputs = [output for frame, body in frames for output in self._interpreter.hear(frame, body)]
         rows = [output for output in outputs if isinstance(output, Row)]
+        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
         interpreted = {frame.log_id: frame.offset + 1 for frame, _ in frames}
         await self._write(partial(self._archive.put_rows, rows, interpreted, replaying=replaying))
         return [output for output in outputs if isinstance(output, Instruction)]
@@ -163,6 +171,8 @@ class Analyzer:
                     self._settled(gpu, command)
                 case LeaseEnded(_, gpu):
                     link.let_go(gpu)
+                case _:
+                    pass  # nothing about leases
 
     def _settled(self, gpu: str, command: str) -> None:
         deferred = self._deferred.get(gpu)
@@ -201,13 +211,10 @@ class Analyzer:
                 self._counters["replies to nobody"] += 1
 
         try:
-            if len(message.parts) != 2:
-                raise MalformedError("request: could not be read: it is not [8 bytes, message].")
-            request = wire.decode(message.parts[1], Query, AskStatus)
+            request = wire.decode(message.parts[-1], Query, AskStatus)
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
-            if message.parts:
-                reply(No(str(wrong)))
+            reply(No(str(wrong)))
             return
         match request:
             case AskStatus():
@@ -218,9 +225,9 @@ class Analyzer:
                 self._under_way += 1
                 tasks.start_soon(self._query, request, reply)
 
-    async def _query(self, query: Query, reply: Callable[..., None]) -> None:
+    async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
         try:
-            done, parts = await run_sync(self._queries.answer, query, limiter=self._readers)
+            done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
         except RefusedError as wrong:
             reply(No(str(wrong)))
         else:
@@ -241,6 +248,5 @@ class Analyzer:
             ("commands", "not understood", str(link.malformed)),
             ("queries", "under way", str(self._under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
-            *(("runs", name, text) for name, text in self._interpreter.status()),
         ]
         return Status(tuple(rows))

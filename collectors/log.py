@@ -84,6 +84,8 @@ class Log:
         values = {"boot_id": boot_id, "boot_offset": str(self._boot_offset), "clean": "no"}
         with self._db:
             self._db.executemany("REPLACE INTO meta VALUES (?, ?)", values.items())
+        # That it is open has to be in the file itself: the write-ahead log may be what gets lost.
+        self._db.execute("PRAGMA wal_checkpoint")
 
     @property
     def extent(self) -> Extent:
@@ -259,12 +261,11 @@ def _compare(db: sqlite3.Connection, boot_id: str, wal_bytes: int) -> str | None
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta.get("format") != FORMAT:
         return f"its format is {meta.get('format')!r}, this version writes {FORMAT!r}"
-    if meta["clean"] == "yes":
-        return None
-    if meta["boot_id"] != boot_id:
-        return "the host stopped without closing it"
-    if not wal_bytes:
-        return "it was cut: its newest frames are gone"
+    if meta["clean"] != "yes":
+        if meta["boot_id"] != boot_id:
+            return "the host stopped without closing it"
+        if not wal_bytes:
+            return "it was cut: its newest frames are gone"
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     return None if verdict == "ok" else f"it is broken: {verdict}"
 

@@ -22,7 +22,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
 RETRY_MOST_NS = 1_000_000_000
 """Failed reads double the distance, up to this."""
-RETURN_NS = 5_000_000_000
+RETURN_NS = 3_000_000_000
 """Between two looks for a lost device, and between two looks for a driver."""
 
 

@@ -8,21 +8,34 @@
         evaluate()
     print(w.energy())
 
+    zeus_stream.connect().sql("select * from epochs")        # a pyarrow.Table, while it runs
+
 Importing this costs nothing: what it names is imported when it is first used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zeus_stream.client import Connection, connect
     from zeus_stream.publisher import Missing, Publisher, WindowEnergy, epochs, metric, steps, window
 
-__all__ = ["Missing", "Publisher", "WindowEnergy", "epochs", "metric", "steps", "window"]
+__all__ = [
+    "Connection",
+    "Missing",
+    "Publisher",
+    "WindowEnergy",
+    "connect",
+    "epochs",
+    "metric",
+    "steps",
+    "window",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from zeus_stream import publisher  # noqa: PLC0415  (pyzmq, only for who publishes)
-
-    value = globals()[name] = getattr(publisher, name)
+    home = "client" if name in {"Connection", "connect"} else "publisher"
+    value = globals()[name] = getattr(import_module(f"zeus_stream.{home}"), name)
     return value

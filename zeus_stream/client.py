@@ -1,5 +1,6 @@
 """Asks the running processes, for the command line and for notebooks. Blocking, bounded in time."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -47,7 +48,7 @@ class Connection:
         return table
 
 
-def connect(environ: Mapping[str, str]) -> Connection:
+def connect(environ: Mapping[str, str] = os.environ) -> Connection:
     """Return a connection to the analyzer of this setup. Raises UnreachableError when none runs."""
     where = places.places(environ)
     status(where, "analyzer")

@@ -33,7 +33,8 @@ Name = Annotated[str, Within(1, 200)]
 Text = Annotated[str, Within(0, 2000)]
 """A sentence for people."""
 Gpu = Annotated[str, Within(1, 80)]
-"""UUID ``GPU-...``; in `RunStarted` alone also ``index:N``, PCI order, for the collector to resolve."""
+"""UUID ``GPU-...``; in `RunStarted` alone also ``index:N`` (PCI order) and ``index:all``: the collector
+resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
 Count = Annotated[int, Within(0, 2**53)]
 Milliwatts = Annotated[int, Within(0, 100_000_000)]

@@ -1,4 +1,4 @@
-"""Opens ZeroMQ sockets with every limit written out. The only file that imports zmq, but for the publisher.
+"""Opens ZeroMQ sockets with every limit written out. The only file that imports zmq, but for the courier.
 
 ROUTER listens, DEALER asks; PUB is the feed, SUB follows it. A request on ``control`` and ``query``
 is ``[8 bytes, message]``, its reply ``[the same 8 bytes, message, ...]``. A `Channel` is a socket in an
@@ -18,7 +18,8 @@ from zeus_stream.wire import MAX_BYTES
 
 QUEUE = 1_000
 """Messages queued per peer and direction; past it a send is refused (PUB: dropped, followers fetch)."""
-FEED_QUEUE = 20_000
+FEED_QUEUE = 1_000
+"""Frames queued per follower, of up to 0.5 MB each."""
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _CORRELATION = bytes(8)
 DRAIN = 256

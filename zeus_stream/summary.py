@@ -118,7 +118,7 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     if saving["power_limit_w"] is None:
         return [("chosen", f"no power limit: {saving['reason']}")]
     applied = "" if saving["applied"] else ", not set"
-    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied} ({saving['selector']}): {saving['reason']}")]
+    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied}: {saving['reason']}")]
     if saving["energy_saved_percent"] is not None and saving["time_added_percent"] is not None:
         verb = "saves" if saving["applied"] else "would save"
         cost = (

@@ -11,7 +11,18 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import msgpack
 
@@ -31,6 +42,8 @@ _UNPACK_BOUNDS = {
 }
 
 M = TypeVar("M")
+N = TypeVar("N")
+P = TypeVar("P")
 
 Check = Callable[[Any], Any]
 """Takes what MessagePack decoded, returns the value, or raises ValueError saying what was expected."""
@@ -43,7 +56,15 @@ def encode(message: Any) -> bytes:
     return packed
 
 
-def decode(data: bytes | memoryview, *expected: type[M]) -> M:
+@overload
+def decode(data: bytes | memoryview, expected: type[M], /) -> M: ...
+@overload
+def decode(data: bytes | memoryview, first: type[M], second: type[N], /) -> M | N: ...
+@overload
+def decode(data: bytes | memoryview, first: type[M], second: type[N], third: type[P], /) -> M | N | P: ...
+@overload
+def decode(data: bytes | memoryview, /, *expected: type) -> Any: ...
+def decode(data: bytes | memoryview, /, *expected: type) -> Any:
     """Return the message in ``data``, one of the ``expected`` kinds.
 
     Raises:

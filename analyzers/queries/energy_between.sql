@@ -1,8 +1,8 @@
 -- How much energy did each GPU use between two instants, here in ten seconds up to its last reading?
 WITH asked AS (
     SELECT gpu, log_id, max(t_lo_ns) - 10_000_000_000 AS begin_ns, max(t_lo_ns) AS end_ns
-    FROM readings WHERE energy_mj IS NOT NULL GROUP BY gpu, log_id
-), changes AS (  -- it changed to energy_j in the middle of two reads; read far around, nothing is extrapolated
+    FROM readings WHERE energy_mj IS NOT NULL AND seen <> 'unchanged' GROUP BY gpu, log_id
+), changes AS (  -- the counter became energy_j between two reads: in their middle
     SELECT gpu, log_id, (t_lo_ns + t_hi_ns) / 2 AS t_ns, energy_mj / 1000 AS energy_j,
         count(*) FILTER (seen IN ('first', 'reset')) OVER (
             PARTITION BY gpu, log_id ORDER BY t_hi_ns ROWS UNBOUNDED PRECEDING) AS counter

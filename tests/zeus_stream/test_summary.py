@@ -92,7 +92,7 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     text = shown(summary)
     assert "3 steps on 1 GPU" in text
     assert "1,800.0 J (within 1,790.0 to 1,810.0), 200.0 W on average" in text
-    assert "175 W (cost:0.5): least cost of 2 limits" in text
+    assert "175 W: least cost of 2 limits" in text
     assert "20.0 % of a step's energy for +8.0 % of its time, against 250 W as found" in text
     assert "saved 120.0 J over 3 steps" in text
     assert "missing" not in text

@@ -1,0 +1,210 @@
+"""A small world whose every figure is known, and an archive filled with it the way the analyzer does.
+
+One host, two GPUs. For 60 s GPU A draws 200 W and GPU B 100 W, then both draw 50 W for 60 s. From 10 s
+to 50 s a run of job ``train`` has both: 40 steps of 1 s, 4 epochs of 10 s, a validation of 2 s at the end
+of each epoch. The limit is 300 W for 20 steps, then 200 W.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from analyzers.archive import READING, Archive
+from analyzers.rows import (
+    CommandRow,
+    DecisionRow,
+    GapRow,
+    GpuRow,
+    MetricRow,
+    Row,
+    RunRow,
+    TrialRow,
+    WindowRow,
+)
+from zeus_stream import wire
+from zeus_stream.messages import (
+    Body,
+    ClockAnchored,
+    CollectorStarted,
+    DeviceFound,
+    Events,
+    Frame,
+    Notes,
+    Readings,
+    RunStarted,
+    Seen,
+    StepBoundary,
+)
+
+A = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
+B = "GPU-bbbbbbbb-0000-4000-8000-000000000000"
+LOG = "log-1"
+HOST = "alpha"
+SECOND = 1_000_000_000
+BOOTED_NS = 1_767_225_600 * SECOND
+"""UTC at 0 of the host's clock: 2026-01-01."""
+PERIOD_NS = SECOND // 10
+SECONDS = 120
+POWER_W = {A: 200, B: 100}
+IDLE_W = 50
+BUSY_S = 60
+RUN = RunRow(
+    session="session-1",
+    run="run-1",
+    job="train",
+    rank=0,
+    world_size=1,
+    host=HOST,
+    pid=7,
+    uid=1000,
+    gpus=(A, B),
+    boundary="dispatch",
+    began_ns=10 * SECOND,
+    ended_ns=None,
+    began_wall_ns=BOOTED_NS + 10 * SECOND,
+    wall_error_ns=1000,
+    ended_how=None,
+    may_command=True,
+    command_reason="",
+)
+STARTED = RunStarted(
+    RUN.began_ns, RUN.job, RUN.run, 0, 1, RUN.gpus, RUN.pid, "boot-1", RUN.began_wall_ns, 1000
+)
+FOUND = DeviceFound(1, A, 0, "Model X", "1.0", True, 100_000, 300_000, 300_000, 300_000, mig=False)  # noqa: FBT003 (a message)
+
+
+def energy_mj(gpu: str, second: float) -> int:
+    """Return what a GPU has used since 0, mJ."""
+    busy = min(second, BUSY_S)
+    return round(1000 * (busy * POWER_W[gpu] + (second - busy) * IDLE_W))
+
+
+def readings(second: int) -> Readings:
+    """Return a second of changes, every 100 ms and seen within 2 ms, and power; B does not say its clock."""
+    rows = np.zeros(20, READING)
+    for number in range(20):
+        tick, gpu = second * 10 + number // 2, number % 2
+        t_ns = tick * PERIOD_NS
+        rows[number] = (
+            t_ns - SECOND // 1000,
+            t_ns + SECOND // 1000,
+            energy_mj((A, B)[gpu], tick / 10),
+            (POWER_W[(A, B)[gpu]] if second < BUSY_S else IDLE_W) * 1000,
+            300_000,
+            300_000,
+            (1400, -1)[gpu],
+            (60, 50)[gpu],
+            90,
+            gpu,
+            Seen.FIRST if tick == 1 else Seen.CHANGED,
+        )
+    return Readings((A, B), rows.tobytes())
+
+
+def frame(offset: int, body: Body, *, log_id: str = LOG, t_ns: int | None = None) -> tuple[Frame, Body]:
+    """Return a frame as a collector logs it, and its body."""
+    topic = {Readings: "readings", Events: "events", Notes: "notes"}[type(body)]
+    name = f"{topic}/{HOST}"
+    logged_ns = offset * SECOND if t_ns is None else t_ns
+    return Frame(log_id, offset, HOST, logged_ns, name, wire.encode(body)), body
+
+
+def frames() -> Iterator[tuple[Frame, Body]]:
+    """Yield the log: the collector's start, then every second its readings; events of the run among them."""
+    started = CollectorStarted(0, "inc-1", "0.1.0", "boot-1", BOOTED_NS, 500, observe=False)
+    bodies: list[Body] = [Notes((started, FOUND, replace(FOUND, gpu=B, index=1)))]
+    for second in range(1, SECONDS + 1):
+        bodies.append(readings(second))
+        if second == 10:
+            bodies.append(Events(RUN.session, 0, 1000, 7, (STARTED, StepBoundary(0, None, 10 * SECOND))))
+        elif 10 < second <= 50:
+            step = StepBoundary(second - 10, second * SECOND, second * SECOND if second < 50 else None)
+            bodies.append(Events(RUN.session, second - 9, 1000, 7, (step,)))
+        if second == 60:
+            bodies.append(Notes((ClockAnchored(60 * SECOND, BOOTED_NS + 60 * SECOND, 500),)))
+    yield from (frame(offset, body) for offset, body in enumerate(bodies))
+
+
+def window(kind: str, index: int, begin_s: float, end_s: float, gpu: str | None, name: str = "") -> WindowRow:
+    """Return a measured window of the run."""
+    energy_j = None if gpu is None else (energy_mj(gpu, end_s) - energy_mj(gpu, begin_s)) / 1000
+    limit_w = 300.0 if end_s <= 30 else 200.0 if begin_s >= 30 else None
+    return WindowRow(
+        session=RUN.session,
+        run=RUN.run,
+        job=RUN.job,
+        rank=0,
+        host=HOST,
+        kind=kind,
+        name=name or kind,
+        index=index,
+        gpu=gpu,
+        begin_ns=round(begin_s * SECOND),
+        end_ns=round(end_s * SECOND),
+        duration_s=end_s - begin_s,
+        energy_j=energy_j,
+        energy_low_j=None if energy_j is None else energy_j - 1,
+        energy_high_j=None if energy_j is None else energy_j + 1,
+        power_limit_w=limit_w,
+        estimator=None if gpu is None else "counter",
+        quality="ok" if gpu else "no GPU",
+        shared=False,
+    )
+
+
+def trial(
+    number: int, limit_w: float, *, run: str = RUN.run, round_: int = 1, confirms: bool = False
+) -> TrialRow:
+    return TrialRow(
+        run, number, round_, limit_w, 5, 5.0, 5 * limit_w, limit_w, 7.5, 60.0, 0, 5 * SECOND, confirms
+    )
+
+
+DECISION = DecisionRow(
+    RUN.run,
+    0,
+    1,
+    30 * SECOND,
+    "cost:0.5",
+    200.0,
+    20,
+    300.0,
+    300.0,
+    1.0,
+    400.0,
+    0.8,
+    applied=True,
+    reason="least cost",
+)
+GPU = GpuRow(A, HOST, 0, "Model X", "1.0", True, 100.0, 300.0, 300.0, 300.0, False, 100.0, None)  # noqa: FBT003 (a row)
+
+
+def rows() -> list[Row]:
+    """Return what is derived from the log."""
+    derived: list[Row] = [RUN, GPU, replace(GPU, gpu=B, index=1)]
+    for gpu in (A, B):
+        derived += [window("step", step, 10 + step, 11 + step, gpu) for step in range(40)]
+        derived += [window("epoch", epoch, 10 + 10 * epoch, 20 + 10 * epoch, gpu) for epoch in range(4)]
+        derived += [
+            window("window", number, 18 + 10 * number, 20 + 10 * number, gpu, "validation")
+            for number in range(4)
+        ]
+        derived.append(window("run", 0, 10, 50, gpu))
+    derived += [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0, confirms=True), DECISION]
+    derived += [
+        CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, None, None, None, ""),
+        CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, "applied", 31 * SECOND, 200.0, ""),
+        GapRow(HOST, "events", 40 * SECOND, 3, "the publisher's buffer was full"),
+        MetricRow(RUN.session, RUN.run, "accuracy", 20 * SECOND, 9, 0.8),
+        MetricRow(RUN.session, RUN.run, "accuracy", 40 * SECOND, 29, 0.9),
+        replace(RUN, ended_ns=50 * SECOND, ended_how="ended"),
+    ]
+    return derived
+
+
+def fill(archive: Archive) -> None:
+    """Store it all."""
+    stored = list(frames())
+    archive.put_frames(stored)
+    archive.put_rows(rows(), {LOG: len(stored)}, replaying=False)

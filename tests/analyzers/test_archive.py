@@ -1,0 +1,497 @@
+"""Frames and rows go in and come back; nothing is lost, nothing is there twice."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analyzers.archive import READING, Archive
+from analyzers.rows import CommandRow, GapRow, MetricRow
+from tests.analyzers.archives import (
+    BOOTED_NS,
+    DECISION,
+    GPU,
+    HOST,
+    LOG,
+    RUN,
+    SECOND,
+    A,
+    B,
+    energy_mj,
+    fill,
+    frame,
+    frames,
+    readings,
+    rows,
+    trial,
+    window,
+)
+from zeus_stream import messages as m
+from zeus_stream.config import Settings
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.follower import Break
+
+SETTINGS = Settings()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "energy.duckdb"
+
+
+@pytest.fixture
+def archive(path: Path) -> Iterator[Archive]:
+    with opened(path) as archive:
+        yield archive
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    archive = Archive.open(path, SETTINGS)
+    try:
+        yield archive
+    finally:
+        archive.close()
+
+
+def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
+    with archive.reading() as reader:
+        _, batches = reader.batches(sql, 1000)
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def replayed(archive: Archive, offset: int = 0) -> list[tuple[m.Frame, m.Body]]:
+    return [decoded for page in archive.frames_since(LOG, offset) for decoded in page]
+
+
+def by_gpu(body: m.Readings) -> list[tuple[Any, ...]]:
+    """Return the rows with UUIDs in place of positions in a list that may be ordered otherwise."""
+    return [
+        (body.gpus[row["gpu"]], *row[list(READING.names[:9])].tolist(), row["seen"])
+        for row in np.frombuffer(body.rows, READING)
+    ]
+
+
+# ---- frames -----------------------------------------------------------------------------------------
+
+
+def test_what_was_stored_comes_back_in_order(archive: Archive) -> None:
+    stored = list(frames())
+    for at in range(0, len(stored), 7):
+        archive.put_frames(stored[at : at + 7])
+    back = replayed(archive)
+    assert [frame for frame, _ in back] == [
+        replace(frame, body=b"") if isinstance(body, m.Readings) else frame for frame, body in stored
+    ]
+    for (_, body), (_, original) in zip(back, stored, strict=True):
+        if isinstance(original, m.Readings):
+            assert isinstance(body, m.Readings)
+            assert by_gpu(body) == by_gpu(original)
+        else:
+            assert body == original
+
+
+def test_what_a_device_does_not_say_is_null(archive: Archive) -> None:
+    fill(archive)
+    assert ask(
+        archive, "SELECT gpu, count(clock_mhz), count(power_mw) FROM readings GROUP BY gpu ORDER BY gpu"
+    ) == [
+        (A, 1200, 1200),
+        (B, 0, 1200),
+    ]
+
+
+def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) -> None:
+    rebooted_ns = BOOTED_NS + 3600 * SECOND
+    start = m.CollectorStarted(0, "inc-2", "0.1.0", "boot-2", rebooted_ns, 500, observe=False)
+    archive.put_frames(list(frames()))
+    end = archive.position()[1] or 0
+    archive.put_frames([frame(end, m.Notes((start,))), frame(end + 1, readings(1))])
+    assert ask(
+        archive,
+        f"SELECT epoch_ns(min(read_at)), epoch_ns(max(read_at)) FROM samples WHERE t_hi_ns < {2 * SECOND}",
+    ) == [(BOOTED_NS + SECOND + SECOND // 1000, rebooted_ns + 19 * SECOND // 10 + SECOND // 1000)]
+
+
+def test_events_are_rows_of_their_session(archive: Archive) -> None:
+    every = (
+        m.RunStarted(1, "job", "run", 2, 4, (A,), 7, "boot", 5, 1),
+        m.EpochBegan(2, 0),
+        m.StepBoundary(0, None, 3),
+        m.StepBoundary(1, 4, None),
+        m.WindowBegan(5, 9, "validation"),
+        m.WindowEnded(6, 9),
+        m.WindowCancelled(6, 8),
+        m.Metric(7, "accuracy\x00é", 0.5),
+        m.EventsDropped(8, 12, "the buffer was full"),
+        m.Unknown("Novelty"),
+        m.EpochEnded(9, 0),
+        m.RunEnded(10),
+    )
+    archive.put_frames([frame(0, m.Events("s", 30, None, None, every))])
+    columns = "sequence, kind, t_ns, ended_ns, index, name, value"
+    assert ask(archive, f"SELECT {columns} FROM events WHERE session = 's' ORDER BY sequence") == [
+        (30, "run_started", 1, None, 2, "run", None),
+        (31, "epoch_began", 2, None, 0, None, None),
+        (32, "step_boundary", 3, None, 0, None, None),
+        (33, "step_boundary", 4, 4, 1, None, None),
+        (34, "window_began", 5, None, 9, "validation", None),
+        (35, "window_ended", 6, None, 9, None, None),
+        (36, "window_cancelled", 6, None, 8, None, None),
+        (37, "metric", 7, None, None, "accuracy\x00é", 0.5),
+        (38, "events_dropped", 8, None, None, "the buffer was full", 12.0),
+        (39, "Novelty", None, None, None, None, None),
+        (40, "epoch_ended", 9, None, 0, None, None),
+        (41, "run_ended", 10, None, None, None, None),
+    ]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 125), st.integers(1, 40)), max_size=12))
+def test_frames_handed_over_again_and_again_are_there_once(
+    tmp_path: Path, spans: list[tuple[int, int]]
+) -> None:
+    stored = list(frames())
+    path = tmp_path / f"{time.monotonic_ns()}.duckdb"
+    with opened(path) as archive:
+        next_offset = 0
+        for first, count in spans:
+            part = stored[first : first + count]
+            if part and next_offset and first > next_offset:
+                with pytest.raises(RefusedError, match=f"frame {next_offset} comes next"):
+                    archive.put_frames(part)
+            elif part and (next_offset or first == 0):
+                archive.put_frames(part)
+                next_offset = max(next_offset, first + len(part))
+        assert archive.position() == ((LOG, next_offset) if next_offset else (None, None))
+        counts = ask(
+            archive, 'SELECT (SELECT count(DISTINCT "offset") FROM readings), (SELECT count(*) FROM readings)'
+        )
+        seconds = sum(isinstance(body, m.Readings) for _, body in stored[:next_offset])
+        assert counts == [(seconds, 20 * seconds)]
+        assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
+
+
+def test_of_a_log_that_was_pruned_before_the_first_look_any_frame_may_be_first(archive: Archive) -> None:
+    archive.put_frames([frame(70, readings(1))])
+    assert archive.position() == (LOG, 71)
+
+
+def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: Archive) -> None:
+    archive.put_frames([frame(0, readings(1))])
+    for count in (3, 9):  # the follower was stopped after the first, and more was gone when it came back
+        archive.put_break(Break(LOG, 1, count, "they had left the log"))
+    archive.put_frames([frame(10, readings(2))])
+    assert ask(archive, "SELECT host, what, t_ns, count, reason, log_id, first_offset FROM gaps") == [
+        (HOST, "frames", 0, 9, "they had left the log", LOG, 1)
+    ]
+    assert [frame.offset for frame, _ in replayed(archive)] == [0, 10]
+
+
+def test_a_new_log_begins_anew(archive: Archive) -> None:
+    archive.put_frames([frame(0, readings(1)), frame(1, readings(2))])
+    archive.put_break(Break(LOG, 2, 0, "the collector began a new log, log-2"))
+    archive.put_frames([frame(0, readings(3), log_id="log-2")])
+    assert archive.position() == ("log-2", 1)
+    assert ask(archive, "SELECT log_id, next_offset FROM logs ORDER BY log_id") == [(LOG, 2), ("log-2", 1)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(m.Readings((A,), bytes(47)), id="a row is cut off"),
+        pytest.param(m.Readings((), bytes(48)), id="a GPU is not in the list"),
+        pytest.param(m.Readings((A,), bytes(46) + b"\xff\x00"), id="a kind is not known"),
+    ],
+)
+def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: Archive, broken: m.Readings) -> None:
+    archive.put_frames([frame(0, broken), frame(1, readings(1))])
+    assert archive.malformed == 1
+    assert ask(archive, "SELECT count(*) FROM frames") == [(1,)]
+    assert [frame.offset for frame, _ in replayed(archive)] == [1]
+
+
+def test_a_frame_that_cannot_be_decoded_leaves_no_hole(archive: Archive) -> None:
+    archive.put_frames([(replace(frame(0, readings(1))[0], body=b"\xc1"), None), frame(1, readings(2))])
+    assert ask(archive, "SELECT body FROM frames") == [(b"\xc1",)]
+    assert [frame.offset for frame, _ in replayed(archive)] == [1]
+
+
+# ---- derived rows -----------------------------------------------------------------------------------
+
+
+def everything(archive: Archive) -> dict[str, list[tuple[Any, ...]]]:
+    tables = ("windows", "runs", "gpus", "trials", "decisions", "commands", "gaps", "metrics")
+    return {name: ask(archive, f"FROM {name} ORDER BY ALL") for name in tables}
+
+
+def test_rows_that_are_derived_again_replace_those_before(archive: Archive) -> None:
+    fill(archive)
+    before = everything(archive)
+    for part in (rows()[:30], rows()):
+        archive.put_rows(part, {LOG: 5}, replaying=True)
+    assert everything(archive) == before
+    assert len(before["windows"]) == len(
+        [row for row in rows() if type(row) is type(window("run", 0, 0, 1, A))]
+    )
+    assert ask(archive, "SELECT interpreted_offset = next_offset FROM logs") == [(True,)]
+
+
+def test_of_rows_with_a_state_the_last_counts(archive: Archive) -> None:
+    fill(archive)
+    assert ask(archive, "SELECT outcome, outcome_limit_w FROM commands") == [("applied", 200.0)]
+    archive.put_rows([replace(GPU, gone="it fell off the bus")], {}, replaying=False)
+    assert ask(archive, "SELECT gone FROM gpus ORDER BY gpu") == [("it fell off the bus",), (None,)]
+
+
+def test_a_window_has_its_utc_from_its_run(archive: Archive) -> None:
+    archive.put_rows([window("step", 0, 11.5, 12, A), RUN], {}, replaying=False)
+    assert ask(archive, "SELECT epoch_ns(began_at) FROM windows") == [(BOOTED_NS + 23 * SECOND // 2,)]
+    assert ask(archive, "SELECT epoch_ns(began_at), ended_at FROM runs") == [(BOOTED_NS + 10 * SECOND, None)]
+
+
+def test_a_sum_with_a_part_missing_is_not_known(archive: Archive) -> None:
+    whole = [window("step", 0, 10, 11, gpu) for gpu in (A, B)]
+    parts = [
+        window("step", 1, 11, 12, A),
+        replace(window("step", 1, 11, 12.5, B), energy_j=None, quality="reset"),
+    ]
+    archive.put_rows([*whole, *parts], {}, replaying=False)
+    assert ask(archive, "SELECT step, duration_s, energy_j, gpus, quality FROM steps ORDER BY step") == [
+        (0, 1.0, 300.0, 2, "ok"),
+        (1, 1.5, None, 2, "reset"),
+    ]
+
+
+def test_savings_are_those_of_the_last_decision_that_chose_a_limit(archive: Archive) -> None:
+    lost = replace(DECISION, number=1, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
+    archive.put_rows([RUN, DECISION, lost], {}, replaying=False)
+    saved = "SELECT power_limit_w, steps_at_limit, saved_j, applied FROM savings"
+    assert ask(archive, saved) == [(200.0, 0, 0.0, True)]
+    archive.put_rows([replace(window("step", 0, 40, 41, A), energy_j=None)], {}, replaying=False)
+    assert ask(archive, saved) == [(200.0, 1, None, True)]
+
+
+def test_rows_and_how_far_they_reach_are_stored_together_or_not_at_all(archive: Archive) -> None:
+    fill(archive)
+    before = everything(archive)
+    impossible = replace(window("step", 99, 10, 11, A), index="ninety-nine")  # type: ignore[arg-type]  # the test's point
+    with pytest.raises(Exception, match="ninety-nine"):
+        archive.put_rows([trial(7, 100.0), impossible], {LOG: 10**6}, replaying=False)
+    assert everything(archive) == before
+    archive.put_rows([trial(7, 100.0)], {}, replaying=False)
+
+
+# ---- starting again ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> None:
+    stored = list(frames())
+    with opened(path) as archive:
+        archive.put_frames(stored)
+        archive.put_rows([RUN], {LOG: 100}, replaying=False)
+    with opened(path) as archive:
+        offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
+    began = next(frame.offset for frame, body in stored if isinstance(body, m.Events))
+    assert offsets[0] == 0, "the notes of the collector's start come first"
+    assert offsets[1] == began - 1 - 5, "then five seconds of readings before the run"
+    assert offsets[1:] == list(range(offsets[1], len(stored)))
+
+
+def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -> None:
+    fill(archive)
+    archive.put_frames([frame((archive.position()[1] or 0), readings(200), t_ns=200 * SECOND)])
+    pages = [[frame.offset for frame, _ in page] for page in archive.to_replay()]
+    assert pages[-1][-1] == (archive.position()[1] or 0) - 1
+    assert len(pages[-1]) == 1 + 5 + 1, "the new frame, and five seconds before it"
+
+
+def test_earlier_trials_are_known_by_job_model_and_number_of_gpus(archive: Archive) -> None:
+    later = replace(RUN, run="run-2", session="session-2", began_wall_ns=RUN.began_wall_ns + 1)
+    single = replace(RUN, run="run-3", session="session-3", gpus=(B,))
+    archive.put_rows([GPU, replace(GPU, gpu=B), RUN, later, single], {}, replaying=False)
+    old = [trial(0, 300.0), trial(1, 100.0)]
+    first = [trial(0, 300.0, run="run-2")]
+    second = [trial(number, 100.0 * number, run="run-2", round_=2) for number in (1, 2, 3)]
+    check = trial(4, 100.0, run="run-2", round_=2, confirms=True)
+    alone = [trial(0, 250.0, run="run-3")]
+    archive.put_rows([*old, *first, *second, check, *alone], {}, replaying=False)
+    assert archive.known_trials() == {
+        ("train", "Model X", 2): tuple(reversed(second)),
+        ("train", "Model X", 1): tuple(alone),
+    }
+
+
+def test_a_fence_can_grow_from_the_number_of_starts(path: Path) -> None:
+    with opened(path) as archive:
+        first = archive.archive_id, archive.starts
+    with opened(path) as archive:
+        assert (archive.archive_id, archive.starts) == (first[0], first[1] + 1)
+
+
+WRITER = textwrap.dedent("""
+    import sys
+    from pathlib import Path
+    from analyzers.archive import Archive
+    from tests.analyzers.archives import frame, readings
+    from zeus_stream.config import Settings
+    archive = Archive.open(Path(sys.argv[1]), Settings())
+    print("open", flush=True)
+    offset = archive.position()[1] or 0
+    while True:
+        archive.put_frames([frame(offset, readings(offset % 100))])
+        offset += 1
+        print(offset, flush=True)
+""")
+
+
+@contextlib.contextmanager
+def writer(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that stores one frame after the other, and kill it at the end."""
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def test_a_process_killed_in_the_middle_loses_nothing_it_had_stored(path: Path) -> None:
+    stored = 0
+    for kill in range(3):
+        with writer(path) as process:
+            assert process.stdout is not None
+            while stored < 20 * (kill + 1):
+                stored = int(process.stdout.readline())
+        with opened(path) as archive:
+            next_offset = archive.position()[1] or 0
+            assert next_offset >= stored
+            assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
+            assert ask(archive, "SELECT count(*) FROM readings") == [(20 * next_offset,)]
+
+
+# ---- opening ----------------------------------------------------------------------------------------
+
+
+def test_a_file_held_by_another_process_names_it(path: Path) -> None:
+    with writer(path) as process:
+        for open_it in (Archive.open, Archive.open_read_only):
+            with pytest.raises(StorageError, match=f"process {process.pid} holds it.*zeus-stream sql"):
+                open_it(path, SETTINGS)
+
+
+def test_another_programs_database_is_left_alone(path: Path) -> None:
+    with duckdb.connect(path) as theirs:
+        theirs.execute("CREATE TABLE meta (application VARCHAR, schema_version INTEGER)")
+        theirs.execute("INSERT INTO meta VALUES ('theirs', 1)")
+    with pytest.raises(StorageError, match="another program's database"):
+        Archive.open(path, SETTINGS)
+    with duckdb.connect(path) as theirs:
+        assert theirs.execute("SHOW TABLES").fetchall() == [("meta",)]
+
+
+def test_a_database_of_views_alone_is_somebody_elses_too(path: Path) -> None:
+    with duckdb.connect(path) as theirs:
+        theirs.execute("CREATE VIEW answer AS SELECT 42 AS answer")
+    with pytest.raises(StorageError, match="another program's database"):
+        Archive.open(path, SETTINGS)
+
+
+def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE notes (text)")
+        other.commit()
+    content = path.read_bytes()
+    with pytest.raises(StorageError, match="it is no DuckDB database"):
+        Archive.open(path, SETTINGS)
+    assert path.read_bytes() == content
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file or directory.*--archive"):
+        Archive.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
+    with pytest.raises(StorageError, match="it is no DuckDB|Is a directory"):
+        Archive.open(tmp_path, SETTINGS)
+
+
+def version(path: Path, number: int) -> None:
+    with duckdb.connect(path) as file:
+        file.execute("UPDATE meta SET schema_version = ?", [number])
+
+
+def test_a_newer_schema_is_left_alone(path: Path) -> None:
+    with opened(path):
+        pass
+    version(path, 2)
+    for open_it in (Archive.open, Archive.open_read_only):
+        with pytest.raises(StorageError, match="version 2, this zeus-stream knows 1. Install"):
+            open_it(path, SETTINGS)
+
+
+def version_0(path: Path) -> None:
+    """Make what the first migration lifts: an archive that knows whose it is, and no more."""
+    with duckdb.connect(path) as file:
+        file.execute(
+            "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
+        )
+        file.execute("INSERT INTO meta VALUES ('zeus-stream', 0, 'the-id', 41)")
+
+
+def test_an_older_schema_is_lifted_and_the_archive_stays_the_same(path: Path) -> None:
+    version_0(path)
+    with pytest.raises(StorageError, match="version 0, not 1. Run `zeus-stream analyze`"):
+        Archive.open_read_only(path, SETTINGS)
+    with opened(path) as archive:
+        assert (archive.archive_id, archive.starts) == ("the-id", 42)
+        fill(archive)
+        assert ask(archive, "SELECT schema_version FROM meta") == [(1,)]
+
+
+def test_a_schema_that_cannot_be_lifted_is_as_it_was(path: Path) -> None:
+    version_0(path)
+    with duckdb.connect(path) as file:
+        file.execute("CREATE TABLE readings (mine INTEGER)")
+    with pytest.raises(StorageError, match="could not be opened.*readings.*already exists"):
+        Archive.open(path, SETTINGS)
+    with duckdb.connect(path) as file:
+        assert file.execute("SELECT schema_version, starts FROM meta").fetchall() == [(0, 41)]
+        assert file.execute("SHOW TABLES").fetchall() == [("meta",), ("readings",)]
+
+
+def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> None:
+    with writer(path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+    archive = Archive.open_read_only(path, SETTINGS)
+    try:
+        assert ask(archive, f"SELECT min(energy_mj) FROM readings WHERE gpu = '{A}'") == [(energy_mj(A, 0),)]
+    finally:
+        archive.close()
+
+
+def test_gaps_and_metrics_repeat_only_when_replaying(archive: Archive) -> None:
+    gap = GapRow(HOST, "events", 5, 2, "full")
+    metric = MetricRow("s", "r", "loss", 5, None, 0.5)
+    asked = CommandRow("c", "r", A, 5, None, None, None, None, "")
+    for replaying in (False, True, True):
+        archive.put_rows([gap, metric, asked], {}, replaying=replaying)
+    assert ask(
+        archive, "SELECT (SELECT count(*) FROM gaps), (SELECT count(*) FROM metrics), count(*) FROM commands"
+    ) == [(1, 1, 1)]

@@ -1,0 +1,76 @@
+"""A device that is all arithmetic, with switches for what may go wrong; and a bus of them."""
+
+from collectors.device import Description, Sample
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import DeviceError, LostError
+
+PERIOD_NS = 20_000_000
+POWER_W = 200
+FOUND_MW = 300_000
+
+
+class ArithmeticDevice:
+    """Draws POWER_W; its counter refreshes every PERIOD_NS."""
+
+    def __init__(self, index: int) -> None:
+        self.gpu = f"GPU-{index:04}"
+        self.index = index
+        self.requested_mw = FOUND_MW
+        self.changes: list[int] = []
+        """Every limit that was set by the collector."""
+        self.lost = False
+        self.set_error: DeviceError | None = None
+        self.closed = False
+
+    def describe(self) -> Description:
+        self._answer()
+        return Description(self.gpu, self.index, "Arithmetic", "1.0", True, 100_000, 400_000, 400_000)
+
+    def sample(self) -> Sample:
+        self._answer()
+        refresh = monotonic_ns() // PERIOD_NS
+        energy_mj = refresh * PERIOD_NS * POWER_W // 1_000_000
+        return Sample(energy_mj, POWER_W * 1000, self.requested_mw, self.requested_mw, 1380, 60, 100)
+
+    def requested_limit_mw(self) -> int:
+        self._answer()
+        return self.requested_mw
+
+    def set_limit(self, limit_mw: int) -> None:
+        self._answer()
+        if self.set_error is not None:
+            raise self.set_error
+        self.requested_mw = limit_mw
+        self.changes.append(limit_mw)
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        raise AssertionError
+
+    def unlock_clock(self) -> None:
+        raise AssertionError
+
+    def processes(self) -> tuple[int, ...] | None:
+        return ()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _answer(self) -> None:
+        if self.lost:
+            raise LostError(
+                f"{self.gpu}: could not answer: it is lost. It is taken up again when it returns."
+            )
+
+
+class ArithmeticBus:
+    """A host with ``count`` such devices, and a driver that may not be there."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.devices = tuple(ArithmeticDevice(index) for index in range(count))
+        self.closed = False
+
+    def discover(self) -> tuple[ArithmeticDevice, ...]:
+        return self.devices
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,51 @@
+import os
+import subprocess
+import sys
+
+import anyio
+import pytest
+
+from collectors.processes import descends, ended, start_ticks
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_end_of_a_process_is_noticed_when_it_comes_and_not_before() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        with anyio.move_on_after(0.1) as waited:
+            await ended(child.pid, start_ticks(child.pid))
+        assert waited.cancelled_caught
+        child.kill()
+        with anyio.fail_after(10):
+            await ended(child.pid, start_ticks(child.pid))
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_a_process_that_is_gone_or_whose_pid_is_anothers_has_ended() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with anyio.fail_after(10):
+        await ended(child.pid, 1)
+        await ended(os.getpid(), 1)
+    assert start_ticks(child.pid) is None
+
+
+async def test_a_grandchild_descends_and_a_stranger_does_not() -> None:
+    script = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    grandchild = int(child.stdout.readline())
+    try:
+        assert descends(grandchild, child.pid)
+        assert descends(grandchild, os.getpid())
+        assert descends(child.pid, child.pid)
+        assert not descends(child.pid, grandchild)
+    finally:
+        os.kill(grandchild, 9)
+        child.wait()
+        child.stdout.close()

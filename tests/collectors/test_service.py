@@ -1,0 +1,585 @@
+"""The collector whole: real sockets, real SQLite, threads and processes; only the GPUs are arithmetic."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import numpy as np
+import pytest
+
+from collectors.device import Bus
+from collectors.log import Log
+from collectors.service import collect
+from collectors.simulated import SimulatedBus
+from tests.collectors.arithmetic import FOUND_MW, POWER_W, ArithmeticBus
+from zeus_stream import sockets, wire
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.config import Settings
+from zeus_stream.errors import PermissionMissingError, RefusedError
+from zeus_stream.messages import (
+    READING_FIELDS,
+    Ack,
+    Answer,
+    Applied,
+    Ask,
+    AskStatus,
+    Batch,
+    CollectorStarted,
+    DeviceFound,
+    DeviceGone,
+    EpochBegan,
+    Event,
+    Events,
+    Fetch,
+    Fetched,
+    Frame,
+    Hello,
+    LeaseEnded,
+    Lost,
+    No,
+    Notes,
+    Readings,
+    Refused,
+    ReleaseLimit,
+    RenewLeases,
+    RunAdmitted,
+    RunEnded,
+    RunStarted,
+    Seen,
+    SessionEnded,
+    SetLimit,
+    Status,
+    Welcome,
+)
+from zeus_stream.places import Places, places
+
+pytestmark = pytest.mark.anyio
+N = TypeVar("N")
+GPU = "GPU-0000"
+PATIENCE_S = 10.0
+
+
+class Client:
+    """An analyzer and a training process in one."""
+
+    def __init__(self, where: Places) -> None:
+        self._context = sockets.context()
+        self.publish = sockets.ask(self._context, where.publish)
+        self.control = sockets.ask(self._context, where.control)
+        self.feed = sockets.follow(self._context, where.feed)
+        self._fence = 0
+        self.incarnation = ""
+
+    async def request(self, message: object) -> tuple[Any, list[bytes]]:
+        await self.send(self.control, bytes(8), wire.encode(message))
+        (received,) = await self.control.receive()
+        reply = wire.decode(received.parts[1], Welcome, Fetched, Applied, Refused, Status, No)
+        return reply, received.parts[2:]
+
+    async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            while not channel.send(*parts):
+                await anyio.sleep(0.005)
+
+    async def greet(self) -> Welcome:
+        welcome, _ = await self.request(Hello("analyzer", "test"))
+        assert isinstance(welcome, Welcome)
+        self.incarnation = welcome.incarnation
+        return welcome
+
+    async def frames(self) -> list[Frame]:
+        """Return the whole log."""
+        welcome = await self.greet()
+        frames: list[Frame] = []
+        while len(frames) < welcome.next_offset - welcome.first_offset:
+            fetch = Fetch(welcome.log_id, welcome.first_offset + len(frames), 1000)
+            _, parts = await self.request(fetch)
+            frames += [wire.decode_frame(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+        return frames
+
+    async def notes(self, kind: type[N]) -> list[N]:
+        frames = await self.frames()
+        return [note for frame in frames for note in notes_of(frame) if isinstance(note, kind)]
+
+    async def wait_for(self, kind: type[N], count: int = 1) -> list[N]:
+        """Return the notes of a kind once there are so many."""
+        with anyio.fail_after(PATIENCE_S):
+            while len(found := await self.notes(kind)) < count:
+                await anyio.sleep(0.01)
+        return found
+
+    async def say(self, session: str, sequence: int, *events: Event) -> Ack:
+        """Publish a batch and return the acknowledgement."""
+        await self.send(self.publish, wire.encode(Batch(session, sequence, events)))
+        with anyio.fail_after(PATIENCE_S):
+            (received,) = await self.publish.receive()
+        return wire.decode(received.parts[0], Ack)
+
+    async def start_run(self, session: str = "s", run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> None:
+        count = len(await self.notes(RunAdmitted))
+        await self.say(session, 0, started(run, gpus))
+        await self.wait_for(RunAdmitted, count + 1)
+
+    async def set(
+        self, command: str, limit_w: int, *, gpu: str = GPU, run: str = "r", lease_ms: int = 60_000
+    ) -> Any:
+        await self.greet()
+        self._fence += 1
+        request = SetLimit(command, "anna", self.incarnation, self._fence, run, gpu, limit_w * 1000, lease_ms)
+        return (await self.request(request))[0]
+
+    async def release(self, command: str, gpu: str = GPU) -> Any:
+        self._fence += 1
+        return (await self.request(ReleaseLimit(command, "anna", self.incarnation, self._fence, gpu)))[0]
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
+    return RunStarted(monotonic_ns(), "job", run, 0, 1, gpus, os.getpid(), boot_id(), 0, 0)
+
+
+def notes_of(frame: Frame) -> tuple[object, ...]:
+    return wire.decode(frame.body, Notes).notes if frame.topic.startswith("notes/") else ()
+
+
+def events_of(frames: list[Frame]) -> list[tuple[str, int, object]]:
+    found = []
+    for frame in frames:
+        if frame.topic.startswith("events/"):
+            body = wire.decode(frame.body, Events)
+            found += [(body.session, body.sequence + i, event) for i, event in enumerate(body.events)]
+    return found
+
+
+@asynccontextmanager
+async def collector(
+    bus: Bus, directory: Path, devices: int = 2, settings: Settings | None = None
+) -> AsyncIterator[Client]:
+    """Run a collector until the end of the block, once its devices are found."""
+    environ = {"ZEUS_STREAM_DIR": str(directory)}
+    ready = anyio.Event()
+
+    async def serve() -> None:
+        await collect(
+            settings or Settings(device="test"), bus, environ=environ, started=lambda _: ready.set()
+        )
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        await ready.wait()
+        client = Client(places(environ))
+        try:
+            await client.wait_for(CollectorStarted)
+            before = len(await client.notes(CollectorStarted)) - 1
+            await client.wait_for(DeviceFound, devices * (before + 1))
+            yield client
+        finally:
+            client.close()
+            tasks.cancel_scope.cancel()
+
+
+def logged(directory: Path) -> list[Frame]:
+    """Return the log of a collector that has stopped."""
+    log = Log(directory / "log.sqlite", "test", boot_id())
+    try:
+        return log.fetch(0, 10**6, 10**9)
+    finally:
+        log.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+# ---- readings --------------------------------------------------------------------------------------
+
+
+async def test_readings_of_all_devices_are_logged_in_order_and_add_up_to_the_energy_drawn(
+    zeus_dir: Path,
+) -> None:
+    async with collector(ArithmeticBus(2), zeus_dir) as client:
+        await anyio.sleep(0.6)
+        frames = await client.frames()
+    assert [frame.offset for frame in frames] == list(range(len(frames)))
+    bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
+    for gpu in (0, 1):
+        rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
+        assert bodies[-1].gpus[gpu].startswith("GPU-000")
+        rows = rows[rows["gpu"] == gpu]
+        assert rows["seen"][0] == Seen.FIRST
+        changes = rows[rows["seen"] == Seen.CHANGED]
+        assert len(changes) > 15
+        first, last = changes[0], changes[-1]
+        drawn_mj = int(last["energy_mj"] - first["energy_mj"])
+        shortest_s = (last["t_lo_ns"] - first["t_hi_ns"]) / 1e9
+        longest_s = (last["t_hi_ns"] - first["t_lo_ns"]) / 1e9
+        assert shortest_s <= drawn_mj / 1000 / POWER_W <= longest_s
+        assert longest_s - shortest_s < 0.1
+
+
+async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        fed: dict[int, Frame] = {}
+        with anyio.fail_after(PATIENCE_S):
+            while len(fed) < 20:
+                for message in await client.feed.receive():
+                    topic, envelope, body = message.parts
+                    frame = wire.decode_frame(topic, envelope, body)
+                    fed[frame.offset] = frame
+        frames = {frame.offset: frame for frame in await client.frames()}
+    assert sorted(fed) == list(range(min(fed), max(fed) + 1))
+    assert all(frames[offset] == frame for offset, frame in fed.items())
+
+
+async def test_a_lost_device_ends_alone_and_is_taken_up_again(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(2)
+    async with collector(bus, zeus_dir) as client:
+        bus.devices[0].lost = True
+        (gone,) = await client.wait_for(DeviceGone)
+        assert gone.gpu == GPU
+        assert "it is lost" in gone.reason
+        bus.devices[0].lost = False
+        found = await client.wait_for(DeviceFound, 3)
+        assert found[-1].gpu == GPU
+        assert len(await client.notes(DeviceGone)) == 1
+    assert bus.closed
+    assert all(device.closed for device in bus.devices)
+
+
+# ---- events ----------------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_comes_again_is_logged_once_and_acknowledged_again(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        first, second = started(), EpochBegan(5, 0)
+        assert await client.say("s", 0, first) == Ack("s", 1)
+        assert await client.say("s", 0, first, second) == Ack("s", 2)
+        assert await client.say("s", 0, first, second) == Ack("s", 2)
+        assert await client.say("s", 7, second) == Ack("s", 2)
+        frames = await client.frames()
+    assert events_of(frames) == [("s", 0, first), ("s", 1, second)]
+    topics = {frame.topic for frame in frames if frame.topic.startswith("events/")}
+    assert {topic.split("/")[2] for topic in topics} == {"job"}
+    bodies = [wire.decode(f.body, Events) for f in frames if f.topic.startswith("events/")]
+    assert {(body.uid, body.pid) for body in bodies} == {(os.getuid(), os.getpid())}
+
+
+async def test_a_restarted_collector_knows_what_it_has_of_a_session_and_goes_on(zeus_dir: Path) -> None:
+    first, second = started(), EpochBegan(5, 0)
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        await client.say("s", 0, first)
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        assert await client.say("s", 0, first, second) == Ack("s", 2)
+        assert events_of(await client.frames()) == [("s", 0, first), ("s", 1, second)]
+        await client.wait_for(RunAdmitted, 2)
+        assert isinstance(await client.set("c", 250), Applied)
+
+
+async def test_a_run_is_told_its_gpus_by_uuid_and_whether_it_may_command(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(2), zeus_dir) as client:
+        await client.say("s", 0, started(gpus=("index:1", "index:9")))
+        (word,) = await client.wait_for(RunAdmitted)
+    assert (word.session, word.run, word.gpus, word.may_command) == ("s", "r", ("GPU-0001",), True)
+    assert "index:9" in word.reason
+
+
+async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        for junk in (
+            b"",
+            b"\xff" * 1000,
+            wire.encode(Ack("s", 1)),
+            wire.encode(Batch("x", 0, (RunEnded(1),))),
+        ):
+            await client.send(client.publish, junk)
+        await client.start_run()
+        (named,) = [note for note in await client.notes(Lost) if note.what == "messages"]
+        assert f"process {os.getpid()} of user {os.getuid()}" in named.reason
+        status, _ = await client.request(AskStatus())
+        assert ("publish", "messages refused", "4") in status.rows
+        reply, _ = await client.request(Ack("s", 1))
+        assert isinstance(reply, No)
+        assert "expected" in reply.reason
+
+
+async def test_a_question_goes_to_the_analyzer_and_its_answer_comes_back(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        await client.greet()
+        await client.send(client.publish, wire.encode(Ask("q", "s", 3)))
+        (passed,) = await client.control.receive()
+        assert wire.decode(passed.parts[1], Ask) == Ask("q", "s", 3)
+        answer = Answer("q", 1.0, (), None)
+        await client.send(client.control, bytes(8), wire.encode(answer))
+        (received,) = await client.publish.receive()
+        assert wire.decode(received.parts[0], Answer) == answer
+
+
+async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as first:
+        analyzer = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+        await analyzer.greet()
+        analyzer.close()
+        other = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+        with anyio.fail_after(PATIENCE_S):
+            missing = None
+            while missing is None:  # until the collector has noticed that the analyzer is gone
+                await first.send(other.publish, wire.encode(Ask("q", "s", 3)))
+                with anyio.move_on_after(0.2):
+                    (received,) = await other.publish.receive()
+                    missing = wire.decode(received.parts[0], Answer).missing
+        other.close()
+    assert "zeus-stream analyze" in missing
+
+
+# ---- commands --------------------------------------------------------------------------------------
+
+
+async def test_a_limit_is_set_within_its_record_and_put_back_on_release(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(2)
+    record = zeus_dir / "restore" / f"{GPU}.json"
+    async with collector(bus, zeus_dir) as client:
+        await client.start_run()
+        applied = await client.set("c1", 250)
+        assert isinstance(applied, Applied)
+        assert (bus.devices[0].requested_mw, record.exists()) == (250_000, True)
+        assert (await client.release("c2")).limit_mw == FOUND_MW
+        await until(lambda: not record.exists())
+        assert bus.devices[0].changes == [250_000, FOUND_MW]
+        assert await client.notes(Applied) == [applied, *(await client.notes(Applied))[1:]]
+        (ended,) = await client.notes(LeaseEnded)
+    assert ended.cause == "released"
+    assert bus.devices[1].changes == []
+
+
+async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(2)
+    async with collector(bus, zeus_dir) as client:
+        await client.start_run(gpus=(GPU, "GPU-0001"))
+        await client.set("c1", 250, lease_ms=300)
+        await client.set("c2", 250, gpu="GPU-0001", lease_ms=300)
+        for _ in range(8):
+            renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 300)
+            await client.send(client.control, bytes(8), wire.encode(renewal))
+            await anyio.sleep(0.1)
+        assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
+        (ended,) = await client.notes(LeaseEnded)
+    assert (ended.gpu, ended.cause, ended.limit_mw) == (GPU, "lapsed", FOUND_MW)
+
+
+@pytest.mark.parametrize("observe", [False, True])
+async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, observe: bool) -> None:
+    bus = ArithmeticBus(2)
+    bus.devices[0].set_error = PermissionMissingError("GPU-0000: could not: no. Run the collector as root.")
+    async with collector(bus, zeus_dir, settings=Settings(observe=observe)) as client:
+        await client.start_run()
+        refused = [
+            await client.set("c1", 250),
+            await client.set("c2", 250, gpu="GPU-0001"),
+            await client.set("c3", 250, gpu="GPU-9"),
+        ]
+        causes = [r.cause for r in refused]
+        assert await client.notes(Refused) == refused
+        await anyio.sleep(0.1)
+    assert causes == (["observe", "observe", "device"] if observe else ["permission", "ownership", "device"])
+    assert observe or "Run the collector as root" in refused[0].reason
+    assert [device.changes for device in bus.devices] == [[], []]
+    assert list((zeus_dir / "restore").glob("*.json")) == []
+
+
+async def test_a_strangers_value_stays_and_the_lease_ends(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.set("c1", 250)
+        bus.devices[0].requested_mw = 200_000
+        (ended,) = await client.wait_for(LeaseEnded)
+    assert (ended.cause, ended.limit_mw) == ("stranger", 200_000)
+    assert bus.devices[0].requested_mw == 200_000
+
+
+async def test_a_collector_that_stops_puts_everything_back_and_says_so(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(2)
+    async with collector(bus, zeus_dir) as client:
+        await client.start_run(gpus=("index:all",))
+        await client.set("c1", 250)
+        await client.set("c2", 200, gpu="GPU-0001")
+    assert [device.requested_mw for device in bus.devices] == [FOUND_MW, FOUND_MW]
+    ended = [n for frame in logged(zeus_dir) for n in notes_of(frame) if isinstance(n, LeaseEnded)]
+    assert [note.cause for note in ended] == ["shutdown", "shutdown"]
+    assert list((zeus_dir / "restore").glob("*.json")) == []
+
+
+async def test_a_task_that_fails_stops_the_collector_which_still_puts_everything_back(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    with pytest.raises(ExceptionGroup) as failed:
+        async with collector(bus, zeus_dir, 1) as client:
+            await client.start_run()
+            await client.set("c1", 250)
+            bus.devices[0].processes = None  # type: ignore[assignment, method-assign]  (a driver gone mad)
+            bus.devices[0].sample = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+            await anyio.sleep(PATIENCE_S)
+    assert failed.group_contains(ZeroDivisionError, depth=None) if hasattr(failed, "group_contains") else True
+
+
+async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_leases(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        trainer = subprocess.Popen([sys.executable, "-c", TRAINER, str(zeus_dir)], stdout=subprocess.PIPE)
+        try:
+            await client.wait_for(RunAdmitted)
+            await client.set("c1", 250, run="theirs")
+            assert bus.devices[0].requested_mw == 250_000
+            trainer.kill()
+            (ended,) = await client.wait_for(SessionEnded)
+            assert (ended.session, str(trainer.pid) in ended.reason) == ("t", True)
+            (lease,) = await client.wait_for(LeaseEnded)
+        finally:
+            trainer.kill()
+            trainer.communicate()
+    assert (lease.cause, lease.limit_mw) == ("run", FOUND_MW)
+
+
+async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run("s1")
+        await client.start_run("s2")
+        await client.set("c1", 250)
+        await client.say("s1", 1, RunEnded(1))
+        await anyio.sleep(0.1)
+        assert bus.devices[0].requested_mw == 250_000
+        await client.say("s2", 1, RunEnded(1))
+        await until(lambda: bus.devices[0].requested_mw == FOUND_MW)
+        assert await client.notes(SessionEnded) == []
+
+
+TRAINER = """
+import os, sys, time
+from pathlib import Path
+from zeus_stream import sockets, wire
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.messages import Batch, RunStarted
+context = sockets.context()
+channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
+run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
+while not channel.send(wire.encode(Batch("t", 0, (run,)))):
+    time.sleep(0.01)
+time.sleep(60)
+"""
+
+COLLECTOR = """
+import os, sys
+from pathlib import Path
+import anyio
+from collectors.service import collect
+from collectors.simulated import SimulatedBus
+from zeus_stream.config import Settings
+directory = Path(sys.argv[1])
+bus = SimulatedBus.parse("simulated:v100x1", directory)
+anyio.run(lambda: collect(Settings(), bus, environ=os.environ, started=lambda text: print(text, flush=True)))
+"""
+
+
+async def test_a_limit_left_by_a_killed_collector_is_put_back_by_the_next(zeus_dir: Path) -> None:
+    """The simulated GPU keeps its limit in a file, as a driver keeps a real one's."""
+    first = subprocess.Popen([sys.executable, "-c", COLLECTOR, str(zeus_dir)], stdout=subprocess.PIPE)
+    try:
+        assert first.stdout is not None
+        first.stdout.readline()
+        client = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+        (found,) = await client.wait_for(DeviceFound)
+        await client.start_run(gpus=("index:0",))
+        applied = await client.set("c1", 150, gpu=found.gpu)
+        assert isinstance(applied, Applied)
+        log_id = (await client.greet()).log_id
+        client.close()
+    finally:
+        first.kill()
+        first.communicate()
+    bus = SimulatedBus.parse("simulated:v100x1", zeus_dir)
+    (device,) = bus.discover()
+    assert device.requested_limit_mw() == 150_000
+    async with collector(bus, zeus_dir, 1) as second:
+        (ended,) = await second.wait_for(LeaseEnded)
+        assert (ended.cause, ended.limit_mw) == ("restart", found.found_limit_mw)
+        assert device.requested_limit_mw() == found.found_limit_mw
+        assert (await second.notes(DeviceFound))[-1].found_limit_mw == found.found_limit_mw
+        assert (await second.greet()).log_id == log_id
+        assert isinstance(await second.set("c2", 150, gpu=found.gpu), Applied)
+
+
+# ---- storage, doors, status ------------------------------------------------------------------------
+
+
+async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_there_is_room(
+    zeus_dir: Path,
+) -> None:
+    bus = ArithmeticBus(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.set("c1", 250, lease_ms=300)
+        full = (zeus_dir / "log.sqlite-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
+        try:
+            epochs = tuple(EpochBegan(1, index) for index in range(800))
+            await client.send(client.publish, wire.encode(Batch("s", 1, epochs)))
+            await until(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
+            with anyio.move_on_after(0.2) as waited:
+                await client.publish.receive()
+            assert waited.cancelled_caught
+            status, _ = await client.request(AskStatus())
+            assert any(row[1] == "trouble" and "log.sqlite" in row[2] for row in status.rows)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert await client.say("s", 1, *epochs) == Ack("s", 801)
+        (ended,) = await client.wait_for(LeaseEnded)
+        lost = [note for note in await client.wait_for(Lost) if note.what == "readings"]
+        frames = await client.frames()
+    assert ended.cause == "lapsed"
+    assert lost
+    assert [event for _, _, event in events_of(frames)][1:] == list(epochs)
+    assert [frame.offset for frame in frames] == list(range(len(frames)))
+
+
+async def test_a_second_collector_of_the_same_setup_is_refused_with_the_firsts_pid(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1):
+        with pytest.raises(RefusedError, match=str(os.getpid())):
+            await collect(
+                Settings(),
+                ArithmeticBus(1),
+                environ={"ZEUS_STREAM_DIR": str(zeus_dir)},
+                started=lambda _: None,
+            )
+
+
+async def test_everybody_may_publish_and_only_the_owner_may_command(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1):
+        modes = {name: (zeus_dir / name).stat().st_mode & 0o777 for name in ("publish", "control", "feed")}
+    assert modes == {"publish": 0o666, "control": 0o600, "feed": 0o600}
+
+
+async def test_status_names_devices_limits_leases_and_what_went_wrong(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.set("c1", 250)
+        status, _ = await client.request(AskStatus())
+    rows = {(section, name): value for section, name, value in status.rows}
+    device = f"Arithmetic {GPU}"
+    assert rows[device, "power limit"] == "250 W, found 300 W"
+    assert "run r of anna" in rows[device, "lease"]
+    assert rows["runs", "r"] == f"job on {GPU}"
+    assert rows["publish", "sessions"] == "1 of 1 open"
+    assert rows["log", "trouble"] == "none"

@@ -1,0 +1,120 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.device import Description
+from collectors.sessions import (
+    MAX_MESSAGES_PER_S,
+    MAX_SENDERS,
+    Senders,
+    Session,
+    admit,
+    from_json,
+    receive,
+    resolve,
+)
+from zeus_stream.errors import MalformedError
+from zeus_stream.messages import Batch, EpochBegan, Event, RunEnded, RunStarted
+
+SECOND_NS = 1_000_000_000
+STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)
+
+
+def device(index: int, gpu: str, driver: str = "550") -> Description:
+    return Description(gpu, index, "A40", driver, True, 100_000, 300_000, 300_000)
+
+
+TWO = (device(0, "GPU-aa11"), device(1, "GPU-aa22"))
+
+
+@given(
+    count=st.integers(1, 30),
+    sends=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), max_size=60),
+)
+def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_order(
+    count: int, sends: list[tuple[int, int]]
+) -> None:
+    events: list[Event] = [STARTED, *(EpochBegan(0, index) for index in range(1, count))]
+    session, taken = Session("s"), list[object]()
+    for first, many in [*sends, (0, count)]:
+        batch = Batch("s", first, tuple(events[first : first + many]))
+        session, new = receive(session, batch)
+        taken += new
+        assert session.next_sequence == len(taken)
+    assert taken == events
+
+
+@pytest.mark.parametrize("events", [(EpochBegan(0, 0),), (STARTED, STARTED)])
+def test_a_session_begins_once_and_with_its_run(events: tuple[Event, ...]) -> None:
+    with pytest.raises(MalformedError, match="one RunStarted"):
+        receive(Session("s"), Batch("s", 0, events))
+
+
+def test_a_session_knows_its_run_and_its_end_and_survives_as_text() -> None:
+    session, _ = receive(Session("s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
+    assert (session.job, session.run, session.asked_gpus, session.over) == ("job", "run", ("index:1",), True)
+    assert from_json(session.to_json()) == session
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("index:1",), (("GPU-aa22",), ())),
+        (("index:all",), (("GPU-aa11", "GPU-aa22"), ())),
+        (("GPU-aa2",), (("GPU-aa22",), ())),
+        (("GPU-aa",), ((), ("GPU-aa",))),
+        (("index:7", "index:0", "index:0"), (("GPU-aa11",), ("index:7",))),
+        (("GPU-", "MIG-x"), ((), ("GPU-", "MIG-x"))),
+        ((), ((), ())),
+    ],
+)
+def test_what_a_run_names_becomes_uuids(
+    asked: tuple[str, ...], expected: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    assert resolve(asked, TWO) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "trusted", "owned", "may_command"),
+    [
+        pytest.param("550", {1000}, {}, True, id="a trusted user"),
+        pytest.param("simulated", set(), {}, True, id="a simulated GPU is everybody's"),
+        pytest.param("550", set(), {"GPU-aa22": True}, True, id="its process computes on it"),
+        pytest.param("550", set(), {"GPU-aa22": False}, False, id="another's process does"),
+        pytest.param("550", set(), {"GPU-aa22": None}, False, id="it cannot be seen"),
+        pytest.param("550", {0}, {}, False, id="a user like any other"),
+    ],
+)
+def test_a_run_may_command_the_gpus_that_are_its_own(
+    driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
+) -> None:
+    devices = (device(0, "GPU-aa11", driver), device(1, "GPU-aa22", driver))
+    session = Session("s", uid=1000, pid=7, asked_gpus=("index:1",))
+    word = admit(session, devices, frozenset(trusted), owned)
+    assert (word.gpus, word.may_command, word.settled) == (("GPU-aa22",), may_command, may_command)
+    assert may_command or "--trust-uid 1000" in word.reason
+
+
+def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
+    session = Session("s", uid=1000, pid=7, asked_gpus=("index:all",))
+    word = admit(session, TWO, frozenset(), {"GPU-aa11": True, "GPU-aa22": False})
+    assert not word.may_command
+    assert "GPU-aa22" in word.reason
+    assert "GPU-aa11" not in word.reason
+
+
+def test_a_process_that_sends_too_much_is_held_back_and_nobody_else_is() -> None:
+    senders = Senders()
+    assert all(senders.may_send((1, 1), 0) for _ in range(MAX_MESSAGES_PER_S))
+    assert not senders.may_send((1, 1), SECOND_NS - 1)
+    assert senders.may_send((1, 2), SECOND_NS - 1)
+    assert senders.may_send((1, 1), SECOND_NS)
+
+
+def test_trouble_is_counted_for_each_process_and_new_once() -> None:
+    senders = Senders()
+    assert [senders.wrong((1, 1)), senders.wrong((1, 1)), senders.wrong((1, 2))] == [True, False, True]
+    assert (senders.wrongs(), senders.wrong_messages) == ({(1, 1): 2, (1, 2): 1}, 3)
+    for pid in range(2 * MAX_SENDERS):
+        senders.wrong((2, pid))
+    assert len(senders.wrongs()) == MAX_SENDERS

@@ -1,0 +1,359 @@
+"""The whole pipeline without processes, sockets or waiting: arithmetic GPUs, arithmetic training, real decisions.
+
+    Training (steps that feel the limit) --events--> Host (devices, sampler, log) --frames--> Interpreter
+                                                      ^------------- commands ---------------------'
+
+Time is a number. Everything is one thread and one seed: the same world gives the same outputs. Each host
+has a clock of its own.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+from analyzers.interpreter import Interpreter, Plan
+from analyzers.rows import ApplyLimit, GiveAnswer, RestoreLimit
+from analyzers.runs import Output
+from collectors import sampler, schedule
+from collectors.simulated import Schedule, SimulatedDevice
+from collectors.simulated_spec import parse
+from zeus_stream.board import LimitChange, Load
+from zeus_stream.messages import (
+    Applied,
+    Body,
+    Cause,
+    CollectorStarted,
+    DeviceFound,
+    EpochBegan,
+    EpochEnded,
+    Event,
+    Events,
+    Frame,
+    Note,
+    Notes,
+    Readings,
+    Refused,
+    RunAdmitted,
+    RunEnded,
+    RunStarted,
+    SessionEnded,
+    StepBoundary,
+)
+
+START_NS = 1_000_000_000_000
+READ_NS = 50_000
+"""A read of a device takes this long."""
+FLUSH_NS = 20_000_000
+"""Publishers and samplers hand over this often."""
+COMMAND_NS = 2_000_000
+"""From an instruction to its outcome."""
+HEARTBEAT_NS = 500_000_000
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained. One rank a host, all in step; the slowest GPU counts."""
+
+    workload: str
+    step_s: float
+    """Of a step at the highest limit."""
+    steps: int
+    epoch_steps: int | None = None
+    """Steps of an epoch; None: no epochs."""
+    pause_s: float = 0.0
+    """Between two epochs."""
+    load_s: float = 0.0
+    """Between two steps, the GPUs idle."""
+    noise: float = 0.0
+    """Relative standard deviation of a step's work."""
+    heavier: tuple[int, float] | None = None
+    """From this step on, steps hold so many times the work."""
+    job: str = "job"
+    run: str = "run"
+    may_command: bool = True
+
+
+@dataclass(slots=True)
+class Gpu:
+    device: SimulatedDevice
+    loads: Schedule
+    found_mw: int
+    polls: schedule.Schedule
+    state: sampler.State = field(default_factory=sampler.State)
+
+
+class Host:
+    """One host's collector, as far as an analyzer can tell."""
+
+    def __init__(self, world: "World", name: str, device: str, offset_ns: int) -> None:
+        self.name = name
+        self.gpus: dict[str, Gpu] = {}
+        self._world = world
+        self._offset_ns = offset_ns
+        """Its clock against the world's."""
+        self._rows = bytearray()
+        self._events: list[Event] = []
+        self._offset = count()
+        self._sequence = 0
+        for index, spec in enumerate(parse(device)):
+            loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
+            made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
+            polls = schedule.Schedule(self.now())
+            self.gpus[made.gpu] = Gpu(made, loads, spec.model.default_limit_mw, polls)
+
+    @property
+    def session(self) -> str:
+        return f"session-{self.name}"
+
+    def now(self) -> int:
+        return self._world.now_ns + self._offset_ns
+
+    def start(self, training: Training, rank: int, world_size: int) -> None:
+        """Find the devices, begin to read them, and admit the run."""
+        now_ns, gpus = self.now(), tuple(self.gpus)
+        self.note(CollectorStarted(now_ns, "incarnation", "0", "boot", now_ns, 0, observe=False))
+        for gpu in self.gpus.values():
+            told = gpu.device.describe()
+            limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, gpu.found_mw
+            self.note(
+                DeviceFound(
+                    now_ns,
+                    told.gpu,
+                    told.index,
+                    told.name,
+                    told.driver,
+                    told.counts_energy,
+                    *limits,
+                    mig=False,
+                )
+            )
+            self._poll(gpu)
+        self._flush()
+        started = RunStarted(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0)
+        self.publish(started)
+        self.flush_events()
+        reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
+        self.note(RunAdmitted(now_ns, self.session, training.run, gpus, training.may_command, reason))
+
+    def publish(self, event: Event) -> None:
+        """The training process of this host has an event."""
+        self._events.append(event)
+
+    def note(self, note: Note) -> None:
+        """The collector logs a note."""
+        self.log(Notes((note,)))
+
+    def log(self, body: Body) -> None:
+        """Log a frame and have it heard."""
+        frame = Frame(f"log-{self.name}", next(self._offset), self.name, self.now(), "topic", b"")
+        self._world.hear(frame, body)
+
+    def work(self, workload: str, for_ns: int) -> None:
+        """Load every GPU from now on."""
+        for gpu in self.gpus.values():
+            gpu.loads.pending.append(Load(self.now(), self.now() + for_ns, workload))
+
+    def set_limit(self, gpu: str, limit_mw: int) -> None:
+        """Set a limit as anybody on the host may."""
+        self.gpus[gpu].device.set_limit(limit_mw)
+
+    def flush_events(self) -> None:
+        events, self._events = tuple(self._events[:1000]), self._events[1000:]
+        if events:
+            self.log(Events(self.session, self._sequence, 0, 1, events))
+            self._sequence += len(events)
+
+    def _poll(self, gpu: Gpu) -> None:
+        before_ns = self.now()
+        gpu.state, reading = sampler.observe(
+            gpu.state, gpu.device.sample(), before_ns, before_ns + READ_NS, HEARTBEAT_NS
+        )
+        if reading is not None:
+            self._rows += sampler.pack(reading, list(self.gpus).index(gpu.device.gpu))
+        gpu.polls = schedule.was_read(gpu.polls, gpu.state.period_ns)
+        self._world.at(schedule.next_poll_ns(gpu.polls, before_ns) - self._offset_ns, lambda: self._poll(gpu))
+
+    def _flush(self) -> None:
+        self.flush_events()
+        if self._rows:
+            rows = bytes(self._rows)
+            self._rows.clear()
+            self.log(Readings(tuple(self.gpus), rows))
+        self._world.at(self._world.now_ns + FLUSH_NS, self._flush)
+
+
+class World:
+    """Hosts, one training over all of them, and the interpreter that hears them.
+
+    Args:
+        device: of each host, e.g. ``simulated:v100x1``.
+        refuse: limits (mW) that no device takes, and the cause.
+        offsets_ns: of each host's clock; one host if not given.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        training: Training,
+        plan: Plan,
+        *,
+        seed: int = 0,
+        refuse: Mapping[int, Cause] | None = None,
+        offsets_ns: tuple[int, ...] = (0,),
+    ) -> None:
+        self.now_ns = START_NS
+        self.training = training
+        self.interpreter = Interpreter(plan)
+        self.outputs: list[Output] = []
+        self.frames: list[tuple[Frame, Body]] = []
+        self.answers: list[GiveAnswer] = []
+        self.step = 0
+        self.ended = False
+        self._refuse = dict(refuse or {})
+        self._rng = Random(seed)  # noqa: S311 - a simulation
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._left_s = 0.0
+        """Work of the step under way, at the highest limit."""
+        self._since_ns = 0
+        self._plan_of_step = 0
+        self.hosts = [Host(self, f"h{i}", device, offset) for i, offset in enumerate(offsets_ns)]
+        for rank, host in enumerate(self.hosts):
+            host.start(training, rank, len(self.hosts))
+        self.at(START_NS + 1_000_000_000, self._begin_loop)
+
+    def at(self, t_ns: int, action: Callable[[], None]) -> None:
+        """Have something done at a time of the world."""
+        heapq.heappush(self._due, (t_ns, next(self._order), action))
+
+    def run(self, seconds: float = float("inf")) -> None:
+        """Let time pass, until the training has ended and its readings have arrived."""
+        until_ns = self.now_ns + seconds * 1e9
+        while self._due and self._due[0][0] <= until_ns:
+            if self.ended and self.now_ns > self._since_ns + 1_000_000_000:
+                return
+            self.now_ns, _, action = heapq.heappop(self._due)
+            action()
+
+    def hear(self, frame: Frame, body: Body) -> None:
+        """Have the interpreter hear a frame, and carry out what it wants."""
+        self.frames.append((frame, body))
+        outputs = self.interpreter.hear(frame, body)
+        self.outputs += outputs
+        for output in outputs:
+            if isinstance(output, ApplyLimit | RestoreLimit):
+                self.at(self.now_ns + COMMAND_NS, lambda command=output: self._obey(command))  # type: ignore[misc]  # mypy cannot type a lambda's default
+            elif isinstance(output, GiveAnswer):
+                self.answers.append(output)
+
+    def rows(self, kind: type[R]) -> list[R]:
+        """Return the outputs of a kind."""
+        return [output for output in self.outputs if isinstance(output, kind)]
+
+    def limits_mw(self) -> list[int]:
+        """Return every GPU's limit."""
+        return [gpu.device.requested_limit_mw() for host in self.hosts for gpu in host.gpus.values()]
+
+    def kill(self) -> None:
+        """Every training process dies."""
+        self._plan_of_step += 1
+        self._stop()
+        for host in self.hosts:
+            host.flush_events()
+            host.note(SessionEnded(host.now(), host.session, "killed by signal 9"))
+
+    # ---- the collector's part
+
+    def _obey(self, command: ApplyLimit | RestoreLimit) -> None:
+        host = next(host for host in self.hosts if host.name == command.host)
+        gpu = host.gpus[command.gpu]
+        limit_mw = command.limit_mw if isinstance(command, ApplyLimit) else gpu.found_mw
+        cause = self._refuse.get(limit_mw) or ("range" if limit_mw > gpu.found_mw else None)
+        if cause and isinstance(command, ApplyLimit):
+            host.note(Refused(host.now(), command.command, command.gpu, cause, f"it is refused: {cause}"))
+            return
+        self._advance()
+        host.set_limit(command.gpu, limit_mw)
+        host.note(Applied(host.now(), command.command, command.gpu, limit_mw))
+        self._go_on()
+
+    # ---- the training's part
+
+    def _publish(self, event: Callable[[int], Event]) -> None:
+        for host in self.hosts:
+            host.publish(event(host.now()))
+
+    def _begin_loop(self) -> None:
+        if self.training.epoch_steps:
+            epoch = self.step // self.training.epoch_steps
+            self._publish(lambda t_ns: EpochBegan(t_ns, epoch))
+        self._begin_step(None)
+
+    def _begin_step(self, ended_ns: int | None) -> None:
+        """``ended_ns``: world time at which the step before ended, if this is not the first of a loop."""
+        step = self.step
+        for host in self.hosts:
+            shift_ns = host.now() - self.now_ns
+            host.publish(StepBoundary(step, None if ended_ns is None else ended_ns + shift_ns, host.now()))
+        training = self.training
+        self._left_s = training.step_s * max(0.1, self._rng.gauss(1, training.noise))
+        if training.heavier and step >= training.heavier[0]:
+            self._left_s *= training.heavier[1]
+        self._since_ns = self.now_ns
+        self._go_on()
+
+    def _slowdown(self) -> float:
+        return max(
+            gpu.device._spec.model.workloads[self.training.workload].slowdown(limit_mw)
+            for (gpu, limit_mw) in zip(
+                (gpu for host in self.hosts for gpu in host.gpus.values()), self.limits_mw(), strict=True
+            )
+        )
+
+    def _advance(self) -> None:
+        """Take off what was worked since, before the limit changes."""
+        if self._left_s > 0:
+            self._left_s = max(0.0, self._left_s - (self.now_ns - self._since_ns) / 1e9 / self._slowdown())
+            self._since_ns = self.now_ns
+
+    def _go_on(self) -> None:
+        """Work at the step under way for as long as it takes under the limit in force now."""
+        if self._left_s <= 0:
+            return
+        self._plan_of_step += 1
+        plan, for_ns = self._plan_of_step, round(self._left_s * self._slowdown() * 1e9)
+        for host in self.hosts:
+            host.work(self.training.workload, for_ns)
+
+        def end() -> None:
+            if plan == self._plan_of_step:
+                self._end_step()
+
+        self.at(self.now_ns + for_ns, end)
+
+    def _end_step(self) -> None:
+        training, ended_ns = self.training, self.now_ns
+        self._left_s = 0.0
+        self.step += 1
+        loop_over = training.epoch_steps is not None and self.step % training.epoch_steps == 0
+        if self.step < training.steps and not loop_over:
+            self.at(ended_ns + round(training.load_s * 1e9), lambda: self._begin_step(ended_ns))
+            return
+        step = self.step
+        self._publish(lambda t_ns: StepBoundary(step, t_ns, None))
+        if training.epoch_steps:
+            epoch = (step - 1) // training.epoch_steps
+            self._publish(lambda t_ns: EpochEnded(t_ns, epoch))
+        if self.step < training.steps:
+            self.at(ended_ns + round(training.pause_s * 1e9), self._begin_loop)
+        else:
+            self._publish(RunEnded)
+            self._stop()
+
+    def _stop(self) -> None:
+        self._left_s, self.ended, self._since_ns = 0.0, True, self.now_ns
