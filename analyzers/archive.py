@@ -20,9 +20,9 @@ from typing import Any
 from uuid import uuid4
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
+from analyzers import columns
 from analyzers.rows import (
     CommandRow,
     DecisionRow,
@@ -38,43 +38,16 @@ from zeus_stream import wire
 from zeus_stream.config import Settings
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.follower import Break
-from zeus_stream.messages import (
-    ABSENT,
-    READING_BYTES,
-    READING_FIELDS,
-    Body,
-    ClockAnchored,
-    CollectorStarted,
-    EpochBegan,
-    EpochEnded,
-    Event,
-    Events,
-    EventsDropped,
-    Frame,
-    Metric,
-    Notes,
-    Readings,
-    RunEnded,
-    RunStarted,
-    Seen,
-    StepBoundary,
-    Unknown,
-    WindowBegan,
-    WindowCancelled,
-    WindowEnded,
-)
+from zeus_stream.messages import Body, Events, Frame, Notes, Readings
 
 APPLICATION = "zeus-stream"
 MIGRATIONS = ("schema.sql",)
 """Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
-READING = np.dtype(list(READING_FIELDS))
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time."""
 LEAD_NS = 5_000_000_000
 THREADS = 2
 """Of DuckDB's own: a training on the same host needs the others."""
-_SEEN = tuple(seen.name.lower() for seen in Seen)
-_NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
@@ -147,7 +120,7 @@ class Archive:
                 "SELECT log_id, host, next_offset, logged_ns FROM logs ORDER BY rowid"
             ).fetchall()
         }
-        self._columns = {
+        self._schemas = {
             name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
             for name in ("frames", "events", "hosts", *(table for table, _, _ in _DERIVED.values()))
         }
@@ -231,22 +204,24 @@ class Archive:
         anchors: list[tuple[Any, ...]] = []
         for frame, body in fresh:
             match body:
-                case Readings() if _well_formed(body):
+                case Readings() if columns.well_formed(body):
                     readings.append((frame, body))
                     continue
                 case Events():
-                    events += _event_rows(frame, body)
+                    events += columns.event_rows(frame, body)
                 case Notes():
-                    anchors += _anchor_rows(frame, body)
+                    anchors += columns.anchor_rows(frame, body)
                 case Readings():
                     self.malformed += 1
                 case None:
                     pass
             kept.append(frame)
         incoming = {"frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors}
-        tables = {name: _columnar(self._columns[name], rows) for name, rows in incoming.items() if rows}
+        tables = {
+            name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
+        }
         if readings:
-            tables["readings"] = _readings_table(readings)
+            tables["readings"] = columns.from_readings(readings)
         with self._transaction(tables) as connection:
             for name in tables:
                 connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
@@ -316,9 +291,9 @@ class Archive:
                 chosen = list({tuple(getattr(row, part) for part in key): row for row in chosen}.values())
             if chosen:
                 names = [field.name for field in fields(kind)]
-                schema = pa.schema([self._columns[name].field(column) for column in names])
+                schema = pa.schema([self._schemas[name].field(column) for column in names])
                 values = [tuple(getattr(row, column) for column in names) for row in chosen]
-                tables[name] = _columnar(schema, values)
+                tables[name] = columns.columnar(schema, values)
         with self._transaction(tables) as connection:
             for name, key, repeats in _DERIVED.values():
                 if name not in tables:
@@ -420,9 +395,9 @@ class Archive:
     def known_trials(self) -> dict[tuple[str, str, int], tuple[TrialRow, ...]]:
         """Return the trials of the last profiling round of each (job, GPU model, number of GPUs), by limit.
 
-        A job that ran on several models at once has their names joined by `` + ``.
+        Runs on several models at once are left out: their trials say nothing about any of them.
         """
-        columns = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
+        trial_columns = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
         with self._cursor() as cursor:
             rows = cursor.execute(
                 f"""
@@ -432,8 +407,9 @@ class Archive:
                     FROM runs GROUP BY run
                 ), setups AS (
                     SELECT run, job, began_wall_ns, count(*) AS gpus,
-                        string_agg(DISTINCT gpus.name, ' + ' ORDER BY gpus.name) AS model
-                    FROM whole JOIN gpus USING (gpu) GROUP BY ALL
+                        any_value(gpus.name) AS model
+                    FROM whole JOIN gpus USING (gpu) GROUP BY run, job, began_wall_ns
+                    HAVING count(DISTINCT gpus.name) = 1
                 ), rounds AS (
                     SELECT job, model, gpus, run, round FROM setups JOIN trials USING (run)
                     WHERE NOT confirms
@@ -441,7 +417,7 @@ class Archive:
                         PARTITION BY job, model, gpus ORDER BY began_wall_ns DESC, round DESC
                     ) = 1
                 )
-                SELECT rounds.job, rounds.model, rounds.gpus, {columns}
+                SELECT rounds.job, rounds.model, rounds.gpus, {trial_columns}
                 FROM rounds JOIN trials USING (run, round) WHERE NOT confirms
                 ORDER BY power_limit_w DESC
                 """  # noqa: S608  (names of our own columns)
@@ -608,101 +584,7 @@ def _first_line(says: str) -> str:
     return says.strip().split("\n", 1)[0].rstrip(".")
 
 
-# ---- frames to columns ------------------------------------------------------------------------------
-
-
-def _well_formed(body: Readings) -> bool:
-    """Tell whether the bytes are whole rows that name only GPUs of the list, and only kinds we know."""
-    if len(body.rows) % READING_BYTES:
-        return False
-    rows = np.frombuffer(body.rows, READING)
-    return not rows.size or bool(rows["gpu"].max() < len(body.gpus) and rows["seen"].max() < len(_SEEN))
-
-
-def _readings_table(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
-    rows = np.concatenate([np.frombuffer(body.rows, READING) for _, body in readings])
-    sizes = [len(body.rows) // READING_BYTES for _, body in readings]
-    logs: dict[str, int] = {}
-    gpus: dict[str, int] = {}
-    log_codes = [logs.setdefault(frame.log_id, len(logs)) for frame, _ in readings]
-    gpu_codes = [[gpus.setdefault(gpu, len(gpus)) for gpu in body.gpus] for _, body in readings]
-    # Where each frame's list of GPUs begins in all the lists, one after the other.
-    starts = np.cumsum([0, *(len(codes) for codes in gpu_codes[:-1])])
-    flat = np.array([code for codes in gpu_codes for code in codes], np.int32)
-    columns = {
-        "log_id": _words(np.repeat(np.array(log_codes, np.int32), sizes), tuple(logs)),
-        "offset": pa.array(np.repeat([frame.offset for frame, _ in readings], sizes)),
-        "logged_ns": pa.array(np.repeat([frame.t_ns for frame, _ in readings], sizes)),
-        "gpu": _words(flat[np.repeat(starts, sizes) + rows["gpu"]], tuple(gpus)),
-        "seen": _words(rows["seen"].astype(np.int8), _SEEN),
-    }
-    for name in READING.names or ():
-        if name not in columns:
-            values = np.ascontiguousarray(rows[name])
-            columns[name] = pa.array(values, mask=None if name in _NEVER_ABSENT else values == ABSENT)
-    return pa.table(columns)
-
-
-def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
-
-
-def _event_rows(frame: Frame, body: Events) -> list[tuple[Any, ...]]:
-    head = (frame.log_id, frame.offset, frame.host, body.session)
-    return [
-        (*head, body.sequence + number, *_event_columns(event)) for number, event in enumerate(body.events)
-    ]
-
-
-def _event_columns(
-    event: Event | Unknown,
-) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
-    """Return kind, t_ns, ended_ns, index, name, value."""
-    match event:
-        case RunStarted():
-            return "run_started", event.t_ns, None, event.rank, event.run, None
-        case EpochBegan():
-            return "epoch_began", event.t_ns, None, event.index, None, None
-        case EpochEnded():
-            return "epoch_ended", event.t_ns, None, event.index, None, None
-        case StepBoundary():
-            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
-            return "step_boundary", t_ns, event.ended_ns, event.index, None, None
-        case WindowBegan():
-            return "window_began", event.t_ns, None, event.window, event.name, None
-        case WindowEnded():
-            return "window_ended", event.t_ns, None, event.window, None, None
-        case WindowCancelled():
-            return "window_cancelled", event.t_ns, None, event.window, None, None
-        case Metric():
-            return "metric", event.t_ns, None, None, event.name, event.value
-        case EventsDropped():
-            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
-        case RunEnded():
-            return "run_ended", event.t_ns, None, None, None, None
-        case Unknown():
-            return event.kind, None, None, None, None, None
-
-
-def _anchor_rows(frame: Frame, body: Notes) -> list[tuple[Any, ...]]:
-    return [
-        (
-            *(frame.log_id, frame.offset, frame.host),
-            note.boot_id if isinstance(note, CollectorStarted) else None,
-            *(note.t_ns, note.wall_ns, note.wall_error_ns),
-        )
-        for note in body.notes
-        if isinstance(note, CollectorStarted | ClockAnchored)
-    ]
-
-
-def _columnar(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Return rows, at least one, as columns."""
-    columns = zip(zip(*rows, strict=True), schema, strict=True)
-    return pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
-
-
-# ---- columns to frames ------------------------------------------------------------------------------
+# ---- stored frames ------------------------------------------------------------------------------
 
 
 def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
@@ -721,37 +603,16 @@ def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Ite
 
 
 def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
-    codes = ", ".join(f"'{word}'" for word in _SEEN)
-    kept = ", ".join(
-        name if name in _NEVER_ABSENT else f"coalesce({name}, {ABSENT}) AS {name}"
-        for name, _ in READING_FIELDS
-        if name not in ("gpu", "seen")
-    )
     table = cursor.sql(
-        f"""
-        SELECT "offset", logged_ns, gpu, {kept}, list_position([{codes}], seen) - 1 AS seen
-        FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid
-        """,  # noqa: S608  (names of our own columns)
+        'FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid',
         params=[log_id, first, until],
     ).to_arrow_table()
-    host = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchone()
-    assert host is not None
-    rows = np.zeros(table.num_rows, READING)
-    for name in READING.names or ():
-        if name != "gpu":
-            rows[name] = table[name].to_numpy()
-    gpus = table["gpu"].to_numpy()
-    offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)
-    for offset, start, end in zip(offsets, starts, [*starts[1:], table.num_rows], strict=True):
-        names, codes_here = np.unique(gpus[start:end], return_inverse=True)
-        rows["gpu"][start:end] = codes_here
-        frame = Frame(
-            log_id, int(offset), host[0], table["logged_ns"][int(start)].as_py(), f"readings/{host[0]}", b""
-        )
-        yield frame, Readings(tuple(names), rows[start:end].tobytes())
+    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchall()
+    for offset, logged_ns, body in columns.to_readings(table):
+        yield Frame(log_id, offset, host, logged_ns, f"readings/{host}", b""), body
 
 
-# ---- derived rows to columns ------------------------------------------------------------------------
+# ---- derived rows ------------------------------------------------------------------------
 
 _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     RunRow: ("runs", ("session",), True),

@@ -265,8 +265,8 @@ class Interpreter:
                 return self._end(session, t_ns, reason) if session else []
             case Applied() | Refused():
                 return self._outcome(host, note)
-            case LeaseEnded(_, uuid, _, reason):
-                return [output for run in self._runs.values() for output in run.lost(uuid, reason)]
+            case LeaseEnded(gpu=uuid, cause=cause, reason=reason):
+                return [output for run in self._runs.values() for output in run.lost(uuid, cause, reason)]
             case Lost(t_ns, what, count, reason):
                 return [GapRow(host, what, t_ns, count, reason)]
             case _:
@@ -277,7 +277,7 @@ class Interpreter:
         outputs: list[Output] = []
         for run in list(self._runs.values()):
             for gpu in run.holds(host):
-                outputs += run.lost(gpu, "its collector started anew")
+                outputs += run.lost(gpu, "restart", "its collector started anew")
         if self._boots.setdefault(host, boot_id) == boot_id:
             return outputs
         self._boots[host] = boot_id

@@ -21,7 +21,8 @@ The rules:
  4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in all.
     A trial that could not be measured is repeated once.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
-    machine gives back what it changed, says why, and only observes from then on.
+    machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
+    (analyzer or collector were away) is asked for again after `outcome_ns`, `MAX_LAPSES` times in all.
  6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
     step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
 
@@ -36,7 +37,8 @@ What happens, by phase ('-': nothing, or only the step under way is noted):
     Observing   -                    -              -             -                  -
     Over        -                    -              -             -                  -
 
-In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing.
+In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. Lapsed: Warming and Measuring
+-> Applying (5.), and so does Applying.
 """
 
 from collections.abc import Sequence
@@ -49,6 +51,8 @@ from zeus_stream.messages import Cause
 
 MAX_ASKED = 3
 """Times a limit without outcome is asked for."""
+MAX_LAPSES = 20
+"""Leases of a run that may lapse."""
 MAX_MISSING = 2
 """Times a limit is measured in vain."""
 MAX_AWAITED = 8
@@ -114,7 +118,14 @@ class LimitRefused:
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """This run may not command, or no longer: a limit of ours is in force no more, but not by our release."""
+    """This run may not command, or no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """A limit of ours is in force no longer; it may be asked for again."""
 
     reason: str
 
@@ -138,7 +149,15 @@ class RunOver:
 
 
 Event = (
-    StepBegan | StepsPaused | LimitApplied | LimitRefused | Barred | TrialMeasured | TrialMissing | RunOver
+    StepBegan
+    | StepsPaused
+    | LimitApplied
+    | LimitRefused
+    | Lapsed
+    | Barred
+    | TrialMeasured
+    | TrialMissing
+    | RunOver
 )
 
 
@@ -225,9 +244,9 @@ class Applying:
     limit_mw: int
     attempt: int
     asked: int
-    """Times this limit was asked for."""
+    """Times this limit was asked for; 0 after a lapse."""
     since_ns: int | None
-    """Begin of the first step heard since."""
+    """Begin of the step at which it was asked for last; None in a pause, until the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +308,7 @@ class State:
     """Trials asked for."""
     trials: tuple[Trial, ...] = ()
     awaited: tuple[MeasureTrial, ...] = ()
+    lapses: int = 0
     missed_mw: tuple[int, ...] = ()
     """Limits measured in vain, once for each time."""
     trouble: str = "no limit was tried"
@@ -320,6 +340,10 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return state, ()
         case _, Barred(reason):
             return _observe(state, reason)
+        case Applying(asked=0), Lapsed():
+            return state, ()
+        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw), Lapsed(reason):
+            return _lapsed(state, limit_mw, reason)
         case _, StepBegan(index) if state.step is not None and index <= state.step.index:
             return state, ()  # a repeat
         case _, StepBegan():
@@ -479,6 +503,16 @@ def _apply(state: State, limit_mw: int, asked: int = 1) -> Answer:
     return replace(state, phase=applying, attempts=attempt), (Apply(attempt, limit_mw),)
 
 
+def _lapsed(state: State, limit_mw: int, reason: str) -> Answer:
+    """Drop the trial at hand, and wait before the limit is asked for again: who held it may be away."""
+    if state.lapses >= MAX_LAPSES:
+        return _observe(state, f"{reason}, for the {MAX_LAPSES + 1}th time")
+    attempt = state.attempts + 1
+    since_ns = None if state.step is None else state.step.t_ns
+    applying = Applying(limit_mw, attempt, 0, since_ns)
+    return replace(state, phase=applying, attempts=attempt, lapses=state.lapses + 1), ()
+
+
 def _refused(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:
     match cause:
         case "range" | "stale" | "device":
@@ -522,6 +556,7 @@ def _next_round(state: State, plan: Plan) -> State:
         step=state.step,
         attempts=state.attempts,
         numbers=state.numbers,
+        lapses=state.lapses,
     )
 
 

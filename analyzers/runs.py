@@ -17,6 +17,7 @@ from analyzers.power_limit import (
     Apply,
     Barred,
     Decide,
+    Lapsed,
     LimitApplied,
     LimitRefused,
     MeasureTrial,
@@ -46,7 +47,15 @@ from analyzers.timeline import Timeline
 from analyzers.windows import Owner, Windows
 from zeus_stream.config import Settings
 from zeus_stream.errors import SettingsError
-from zeus_stream.messages import Applied, DeviceFound, Refused, RunAdmitted, RunStarted, StepBoundary
+from zeus_stream.messages import (
+    Applied,
+    DeviceFound,
+    LeaseCause,
+    Refused,
+    RunAdmitted,
+    RunStarted,
+    StepBoundary,
+)
 
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
@@ -285,12 +294,19 @@ class Run:
         self._attempt = None
         return self._feed(LimitRefused(attempt.number, note.cause, note.reason))
 
-    def lost(self, gpu: str, reason: str) -> list[Output]:
+    def lost(self, gpu: str, cause: LeaseCause, reason: str) -> list[Output]:
         """A GPU's limit is not ours any longer."""
         if gpu not in self._held:
             return []
         del self._held[gpu]
-        return self._feed(Barred(f"{gpu}: the lease on its power limit ended: {reason}"))
+        what = f"{gpu}: the lease on its power limit ended: {reason}"
+        match cause:
+            case "released" | "run":
+                return []
+            case "stranger" | "device":
+                return self._feed(Barred(what))
+            case "lapsed" | "shutdown" | "restart":
+                return self._feed(Lapsed(what))
 
     def holds(self, host: str) -> list[str]:
         """Return the GPUs of a host whose limit is ours."""

@@ -123,7 +123,7 @@ def _number(text: str, value: str, expected: str, least: float, most: float) -> 
 def _load(text: str, module: str, function: str) -> Choose:
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as wrong:
+    except Exception as wrong:  # importing somebody else's code may raise anything; it is told on
         raise _wrong(text, f"{wrong}") from wrong
     if not callable(found):
         raise _wrong(text, f"{function} is not a function")

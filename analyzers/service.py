@@ -101,6 +101,8 @@ class Analyzer:
         self._caught_up = False
         self._deferred: dict[str, ApplyLimit | RestoreLimit] = {}
         """By GPU, the last instruction that was not carried out because the stream was old."""
+        self._interpreted: dict[str, int] = {}
+        """By log, the offset after the last frame that was heard, until it is stored."""
         self._counters: Counter[str] = Counter()
         self._last: Frame | None = None
 
@@ -117,14 +119,28 @@ class Analyzer:
 
     async def _digest(self, parts: MemoryObjectReceiveStream[list[Frame] | Break], link: Link) -> None:
         async for part in parts:
-            if isinstance(part, Break):
-                await self._write(partial(self._archive.put_break, part))
-                continue
-            frames = [(frame, self._decoded(frame)) for frame in part]
-            await self._write(partial(self._archive.put_frames, frames))
-            understood = [(frame, body) for frame, body in frames if body is not None]
-            self._obey(link, understood, await self._interpret(understood, replaying=False))
-            self._last = part[-1]
+            waiting = [part]
+            while parts.statistics().current_buffer_used:
+                waiting.append(parts.receive_nowait())
+            # What came in during the last commits is stored in one: the busier, the larger.
+            frames: list[Frame] = []
+            for item in waiting:
+                if isinstance(item, Break):
+                    await self._take_in(frames, link)
+                    await self._write(partial(self._archive.put_break, item))
+                    frames = []
+                else:
+                    frames += item
+            await self._take_in(frames, link)
+
+    async def _take_in(self, received: Sequence[Frame], link: Link) -> None:
+        if not received:
+            return
+        frames = [(frame, self._decoded(frame)) for frame in received]
+        await self._write(partial(self._archive.put_frames, frames))
+        understood = [(frame, body) for frame, body in frames if body is not None]
+        self._obey(link, understood, await self._interpret(understood, replaying=False))
+        self._last = received[-1]
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
@@ -138,8 +154,10 @@ class Analyzer:
         outputs = [output for frame, body in frames for output in self._interpreter.hear(frame, body)]
         rows = [output for output in outputs if isinstance(output, Row)]
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
-        interpreted = {frame.log_id: frame.offset + 1 for frame, _ in frames}
-        await self._write(partial(self._archive.put_rows, rows, interpreted, replaying=replaying))
+        self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
+        if rows:  # what gave no rows may be interpreted again: that saves half of the commits
+            await self._write(partial(self._archive.put_rows, rows, self._interpreted, replaying=replaying))
+            self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
 
     def _obey(

@@ -88,7 +88,7 @@ class Timeline:
         self._table = np.empty((len(_Row), 64), np.int64)
         self._size = 0
         self._crowded = CROWDED
-        self._whole_since_ns = 0
+        self._whole_since_ns = -(2**62)
         self._broken = False
         self._ready_ns = 0
         self._limits_heard_ns = -1

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from common import directory, table
 
-from analyzers.archive import READING, Archive
+from analyzers.archive import Archive
+from analyzers.columns import READING
 from zeus_stream.config import Settings
 from zeus_stream.messages import Frame, Readings, Seen
 

@@ -83,3 +83,12 @@ def peer_python() -> Path:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS], check=True)
         marker.touch()
     return python
+
+
+def sql(where: Path, query: str) -> list[tuple[object, ...]]:
+    """Return the rows of a query to the analyzer of a setup."""
+    from zeus_stream.client import Connection
+    from zeus_stream.places import Places
+
+    answer = Connection(Places(where, where)).sql(query)
+    return [tuple(row.values()) for row in answer.to_pylist()]

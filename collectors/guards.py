@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -68,19 +68,22 @@ class Guards:
         journal: Journal,
         incarnation: str,
         reply: Callable[[leases.Outcome], None],
+        unguarded: Callable[[], str | None],
     ) -> None:
-        """``reply`` is told the outcome of every command."""
+        """``reply`` is told the outcome of every command; ``unguarded`` says why none may change a device."""
         self._settings = settings
         self._bus = bus
         self._records = records
         self._journal = journal
         self._incarnation = incarnation
         self._reply = reply
+        self._unguarded = unguarded
         self._boot_id = boot_id()
         self._mail = Mail()
         self._watches: dict[int, Watch] = {}
         """By the identity of the bus's device."""
         self._guards: dict[str, Guard] = {}
+        self._stopping = False
         self.trouble: str | None = None
         """Why no device can be looked for."""
 
@@ -179,6 +182,7 @@ class Guards:
 
     async def stop(self) -> None:
         """Put back what was changed, and end the threads. The tasks have ended or do so now."""
+        self._stopping = True
         for guard in self._guards.values():
             self._tell(guard, leases.Stopping(), monotonic_ns())
         with anyio.move_on_after(SHUTDOWN_S):
@@ -227,7 +231,9 @@ class Guards:
                     guard.pids_seen.set()
                     guard.pids_seen = anyio.Event()
             case Crashed(error):
-                raise error
+                if not self._stopping:
+                    raise error
+                _log.error("%s: its thread failed.", watch.gpu, exc_info=error)
 
     def _find(self, watch: Watch, found: Found) -> None:
         description = found.description
@@ -251,6 +257,7 @@ class Guards:
                     None if found.left is None else found.left.limits,
                     same_boot=found.left is not None and found.left.boot_id == self._boot_id,
                     now_ns=found.t_ns,
+                    settled=None if found.left is None else found.left.settled,
                 )
         self._journal.say(
             DeviceFound(
@@ -273,7 +280,10 @@ class Guards:
 
     def _tell(self, guard: Guard, event: leases.Event, now_ns: int) -> None:
         if guard.rules is not None and guard.state is not None:
-            guard.state, todo = leases.step(guard.rules, guard.state, event, now_ns)
+            rules = guard.rules
+            if rules.trouble is None and (trouble := self._unguarded()) is not None:
+                rules = replace(rules, trouble=trouble)
+            guard.state, todo = leases.step(rules, guard.state, event, now_ns)
             self._carry_out(guard, todo)
 
     def _carry_out(self, guard: Guard, todo: tuple[leases.Instruction, ...]) -> None:

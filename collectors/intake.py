@@ -6,7 +6,6 @@ the end of its process.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -104,7 +103,7 @@ class Intake:
             self._wrong(peer, f"more than {MAX_MESSAGES_PER_S} messages a second")
             return
         try:
-            said = cast("Batch | Ask", wire.decode(message.parts[-1], Batch, Ask))
+            said = wire.decode(message.parts[-1], Batch, Ask)
             match said:
                 case Batch():
                     self._take_in(said, message.sender, peer, tasks)

@@ -318,16 +318,28 @@ Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
 # ---- the machine -------------------------------------------------------------------------------------
 
 
-def begin(rules: Rules, requested_mw: int, left: Limits | None, *, same_boot: bool, now_ns: int) -> Answer:
+def begin(
+    rules: Rules,
+    requested_mw: int,
+    left: Limits | None,
+    *,
+    same_boot: bool,
+    now_ns: int,
+    settled: str | None = None,
+) -> Answer:
     """Return the state of a device that was just opened, and what to do about a record found with it.
 
     Args:
         requested_mw: the limit requested now.
         left: what a dead collector's record says; None: there is no record.
         same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
+        settled: how somebody else has settled the record meanwhile.
     """
     if left is None:
         return Guarded(Limits(requested_mw)), ()
+    if settled is not None:
+        note = LeaseEnded(now_ns, rules.gpu, DEAD, "restart", settled, requested_mw)
+        return Guarded(Limits(requested_mw)), (ClearRecord(), Say(note))
     if not same_boot:
         reason = "the host was restarted, which ended what the record says was set; nothing was changed"
         note = LeaseEnded(now_ns, rules.gpu, DEAD, "restart", reason, requested_mw)
@@ -407,8 +419,6 @@ def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
     while state.busy is None:
         lease = state.lease
         if state.limits.changed and (lease is None or lease.over(now_ns)):
-            if now_ns < state.retry_ns:
-                break
             state = replace(_end(state, LAPSED), busy=Restoring())
             todo.append(CallRestore(state.limits))
         elif state.waiting:
@@ -492,8 +502,10 @@ def _look(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answe
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
     if not limits.changed:
-        # An administrator set it: that is what we find when we come to change it.
-        return replace(state, limits=Limits(requested_mw)), ()
+        if requested_mw != limits.found_mw:
+            # An administrator set it: that is what we find when we come to change it.
+            state = replace(state, limits=Limits(requested_mw))
+        return state, ()
     confirmed_mw = limits.confirmed_mw
     if lease is None or confirmed_mw is None or lease.over(now_ns) or close(requested_mw, confirmed_mw):
         return state, ()

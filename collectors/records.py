@@ -5,10 +5,13 @@ One file a device, ``<records>/<gpu>.json``::
     {"gpu": "GPU-...", "found_mw": 300000, "confirmed_mw": 250000, "pending_mw": null,
      "boot_id": "...", "time": "2026-01-02T03:04:05+00:00"}
 
-It exists as long as something of ours may be in force. Whoever changes a device holds an exclusive
-flock on ``<gpu>.lock`` beside it (the record itself is replaced at each write), from before it reads
-the record until it lets go of the device: so a restorer and a new collector take turns, and the later
-one sees what the earlier has done. ``time`` is for people. Unknown keys are ignored.
+It exists as long as something of ours may be in force. One that a restorer dealt with stays until the
+next collector has logged it: another key, ``settled``, says how.
+
+Whoever changes a device holds an exclusive flock on ``<gpu>.lock`` beside it (the record itself is
+replaced at each write), from before it reads the record until it lets go of the device: so a restorer
+and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
+Unknown keys are ignored.
 """
 
 import fcntl
@@ -21,7 +24,7 @@ from pathlib import Path
 from collectors.device import Device
 from collectors.leases import Limits, close
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import StorageError
+from zeus_stream.errors import RetryError, StorageError
 
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
@@ -35,6 +38,8 @@ class Record:
     boot_id: str
     time: str
     """UTC, ISO 8601."""
+    settled: str | None = None
+    """How a restorer settled it: nothing of ours is in force. What is left is to log it."""
 
 
 class RecordFile:
@@ -89,6 +94,8 @@ class RecordFile:
             "boot_id": record.boot_id,
             "time": record.time,
         }
+        if record.settled is not None:
+            content["settled"] = record.settled
         new = self.path.with_suffix(".new")
         try:
             with new.open("w", encoding="utf-8") as file:
@@ -135,7 +142,14 @@ def _parse(content: object) -> Record:
         None if content["confirmed_mw"] is None else _whole(content["confirmed_mw"]),
         None if content["pending_mw"] is None else _whole(content["pending_mw"]),
     )
-    return Record(str(content["gpu"]), limits, str(content["boot_id"]), str(content["time"]))
+    settled = content.get("settled")
+    return Record(
+        str(content["gpu"]),
+        limits,
+        str(content["boot_id"]),
+        str(content["time"]),
+        None if settled is None else str(settled),
+    )
 
 
 def _whole(value: object) -> int:
@@ -158,4 +172,9 @@ def put_back(device: Device, limits: Limits) -> PutBack:
     if limits.ours(requested_mw) and requested_mw != limits.found_mw:
         device.set_limit(limits.found_mw)
         requested_mw = device.requested_limit_mw()
+        if limits.ours(requested_mw) and not close(requested_mw, limits.found_mw):
+            raise RetryError(
+                f"could not restore {limits.found_mw / 1000:g} W: the device took it, and requests"
+                f" {requested_mw / 1000:g} W still. It is tried again."
+            )
     return PutBack(requested_mw, stranger=not close(requested_mw, limits.found_mw))

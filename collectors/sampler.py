@@ -48,11 +48,8 @@ class State:
     changed_ns: int | None = None
     """Middle of the two instants of the last change."""
     intervals_ns: tuple[int, ...] = ()
-
-    @property
-    def period_ns(self) -> int | None:
-        """How often the device refreshes; None while too few changes were seen."""
-        return round(median(self.intervals_ns)) if len(self.intervals_ns) >= ENOUGH else None
+    period_ns: int | None = None
+    """How often the device refreshes; None while too few changes were seen."""
 
 
 def observe(
@@ -69,11 +66,12 @@ def observe(
     seen = _compare(last, sample)
     fresh = last is not None and _figure(sample) != _figure(last)
     lo_ns = state.before_ns if seen in (Seen.CHANGED, Seen.RESET) else before_ns
-    changed_ns, intervals_ns = state.changed_ns, state.intervals_ns
+    changed_ns, intervals_ns, period_ns = state.changed_ns, state.intervals_ns, state.period_ns
     if fresh:
         middle_ns = (state.before_ns + after_ns) // 2
         if changed_ns is not None:
             intervals_ns = (*intervals_ns, middle_ns - changed_ns)[-INTERVALS:]
+            period_ns = round(median(intervals_ns)) if len(intervals_ns) >= ENOUGH else None
         changed_ns = middle_ns
     publish = (
         fresh
@@ -82,7 +80,7 @@ def observe(
         or (sample.limit_mw, sample.requested_mw) != (last.limit_mw, last.requested_mw)
     )
     published_ns = after_ns if publish else state.published_ns
-    following = State(sample, before_ns, published_ns, changed_ns, intervals_ns)
+    following = State(sample, before_ns, published_ns, changed_ns, intervals_ns, period_ns)
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 

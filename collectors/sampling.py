@@ -32,6 +32,8 @@ from zeus_stream.messages import Cause
 
 MAX_ROWS = 20_000
 """Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
+_NEVER_NS = 2**63
+_LONGEST_NS = 3_600_000_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -91,7 +93,7 @@ class ProcessesSeen:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The thread ended by an error that nobody foresaw."""
+    """An error that nobody foresaw: the thread reads no more, but does what it is told."""
 
     error: BaseException
 
@@ -183,20 +185,14 @@ class Watch:
         return dropped
 
     def _run(self) -> None:
+        due_ns = 0
         try:
-            due_ns = 0
-            while True:
-                job = self._wait(due_ns)
-                if isinstance(job, Stop):
-                    break
-                if job is not None:
-                    self._carry_out(job)
-                elif self._description is None:
-                    due_ns = self._open()
-                else:
-                    due_ns = self._read()
-        except BaseException as wrong:  # noqa: BLE001  (the event loop raises it)
-            self._mail.put(self, Crashed(wrong))
+            while not isinstance(job := self._wait(due_ns), Stop):
+                try:
+                    due_ns = self._turn(job, due_ns)
+                except Exception as wrong:  # noqa: BLE001  (the event loop raises it; it can still restore)
+                    self._mail.put(self, Crashed(wrong))
+                    due_ns = _NEVER_NS
         finally:
             if self._record is not None:
                 self._record.close()
@@ -204,11 +200,19 @@ class Watch:
 
     def _wait(self, due_ns: int) -> Job | None:
         """Return the next job, or None when it is time to read."""
-        wait_ns = due_ns - monotonic_ns()
+        wait_ns = min(due_ns - monotonic_ns(), _LONGEST_NS)
         try:
             return self._jobs.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._jobs.get_nowait()
         except queue.Empty:
             return None
+
+    def _turn(self, job: Job | None, due_ns: int) -> int:
+        """Do one thing; return when to read next."""
+        if job is not None:
+            self._carry_out(job)
+        elif due_ns <= monotonic_ns():
+            return self._open() if self._description is None else self._read()
+        return due_ns
 
     # ---- reading ---------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Schedule:
 
 def was_read(schedule: Schedule, period_ns: int | None) -> Schedule:
     """Return the schedule after a read; ``period_ns`` as far as it is known by now."""
-    return replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns)
+    return Schedule(schedule.begun_ns, schedule.poll_ns, schedule.reads + 1, 0, period_ns)
 
 
 def failed(schedule: Schedule) -> Schedule:

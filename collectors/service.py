@@ -28,6 +28,7 @@ from collectors.intake import Intake
 from collectors.journal import Journal
 from collectors.leases import Outcome
 from collectors.log import Log
+from collectors.warden import Warden
 from zeus_stream import sockets, wire
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.config import Settings
@@ -129,8 +130,15 @@ class Collector:
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
+        self._warden = None if settings.observe else Warden(settings.device, where)
         self._guards = Guards(
-            settings, bus, where.records, self._journal, self._incarnation, self._reply_outcome
+            settings,
+            bus,
+            where.records,
+            self._journal,
+            self._incarnation,
+            self._reply_outcome,
+            lambda: None if self._warden is None else self._warden.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
         self._intake = Intake(doors.publish, self._journal, self._guards, trusted, self._pass_on)
@@ -145,6 +153,9 @@ class Collector:
         self._say_hello()
         async with anyio.create_task_group() as tasks:
             try:
+                if self._warden is not None:
+                    await self._warden.start()
+                    tasks.start_soon(self._warden.keep)
                 tasks.start_soon(self._guards.listen)
                 tasks.start_soon(self._guards.look)
                 tasks.start_soon(self._intake.serve, memories)
@@ -158,6 +169,8 @@ class Collector:
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await self._guards.stop()
+                    if self._warden is not None:
+                        await self._warden.close()
                 self._journal.flush()
 
     def _say_hello(self) -> None:
@@ -255,6 +268,11 @@ class Collector:
             case AskStatus():
                 return [wire.encode(Status(tuple(self._status())))]
 
+    def _guard(self) -> str:
+        if self._warden is None:
+            return "none is needed"
+        return self._warden.trouble or f"process {self._warden.pid}"
+
     def _fetch(self, request: Fetch) -> list[bytes]:
         extent = self._store.extent
         frames = []
@@ -290,6 +308,7 @@ class Collector:
             ("collector", "host", self._host),
             ("collector", "directory", str(self._where.run)),
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
+            ("collector", "guard", self._guard()),
             ("collector", "analyzer", "none" if self._analyzer is None else "connected"),
             ("log", "id", extent.log_id),
             ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import plotext
 from matplotlib.axes import Axes
@@ -38,9 +39,9 @@ from zeus_stream.places import Places, places
 from zeus_stream.summary import chosen
 from zeus_stream.tables import write
 
-EPOCHS = 30
+EPOCHS = 40
 TRAINING = Path(__file__).with_name("train_digits.py")
-STARTS_S = 20
+STARTS_S, STOPS_S, CLOSES_S = 20, 10, 10
 LIVE_S, LINE_S = 0.4, 3.0
 """Between two looks at the training: on a terminal, and where lines are written one below the other."""
 ETA = 0.5
@@ -49,10 +50,10 @@ BAR = 14
 """Width of a full bar, in characters."""
 ARCHIVE = "demo.duckdb"
 FROM_HERE = """\
-zeus-stream sql --archive {archive} 'SHOW TABLES'    what else this archive holds
-zeus-stream doctor                                    what your own GPUs and permissions allow
-zeus-stream run -- python train.py                    your own training, after one line in it:
-    for batch in zeus_stream.steps(loader):"""
+what else is in there       zeus-stream sql --archive {archive} 'SHOW TABLES'
+what your GPUs allow        zeus-stream doctor
+your own training           zeus-stream run -- python train.py
+after one line in it        for batch in zeus_stream.steps(loader):"""
 FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
 
 TRIALS = """
@@ -71,6 +72,7 @@ SELECT power_mw / 1000 AS power_w, limit_mw / 1000 AS limit_w
 FROM readings WHERE power_mw IS NOT NULL ORDER BY t_hi_ns DESC LIMIT 1
 """
 SAVING = "FROM savings"
+CLOSED = "FROM windows WHERE kind = 'run'"
 POWER = """
 SELECT min(t_hi_ns) AS t_ns, avg(power_mw) / 1000 AS power_w, max(limit_mw) / 1000 AS limit_w
 FROM readings WHERE power_mw IS NOT NULL AND gpu = (SELECT min(gpu) FROM readings)
@@ -91,7 +93,7 @@ SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoc
 FROM epochs JOIN (
     SELECT value, row_number() OVER (ORDER BY t_ns) - 1 AS epoch FROM metrics WHERE name = 'accuracy'
 ) USING (epoch)
-QUALIFY epoch IN (0, 1, 4, 9, 19, 29) ORDER BY epoch""",
+QUALIFY epoch IN (0, 1, 4, 9, 19, 39) ORDER BY epoch""",
 }
 Row = Mapping[str, Any]
 
@@ -103,7 +105,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         with setup(options.device, options.out) as analyzer:
@@ -114,6 +117,13 @@ def main() -> None:
         sys.exit(130)
     except ZeusStreamError as wrong:
         sys.exit(f"demo: {wrong}")
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """End the demo; what is then stopped and restored is not to be interrupted again."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 # ---- a collector, an analyzer and a training
@@ -152,7 +162,11 @@ def running(command: Sequence[str], log: Path) -> Iterator["subprocess.Popen[byt
             yield process
         finally:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(STOPS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def wait_for(name: str, where: Places, process: "subprocess.Popen[bytes]", out: Path) -> None:
@@ -188,6 +202,9 @@ def train(analyzer: Connection, options: argparse.Namespace, console: Console) -
             time.sleep(LIVE_S if live is not None else LINE_S)
     if training.returncode:
         raise UnreachableError(f"training: ended with code {training.returncode}. Look at {log}.")
+    end_ns = monotonic_ns() + CLOSES_S * 10**9
+    while not analyzer.sql(CLOSED).num_rows and monotonic_ns() < end_ns:
+        time.sleep(0.05)
 
 
 # ---- while it trains
@@ -285,8 +302,10 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
     if now.saving is None:
         console.print("The training was too short to choose a power limit.")
     else:
+        facts = Table.grid(padding=(0, 3))
         for name, text in chosen(now.saving):
-            console.print(Text.assemble((f"{name:<12}", "bold"), text))
+            facts.add_row(Text(name, style="bold"), Text(text))
+        console.print(facts)
     if now.saving is not None and now.saving["power_limit_w"] is not None:
         console.print()
         console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_type_hints
 import click
 
 from zeus_stream.config import Settings, load
-from zeus_stream.errors import SettingsError, ZeusStreamError
-from zeus_stream.places import places
+from zeus_stream.errors import RefusedError, ZeusStreamError
+from zeus_stream.places import holder, places
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from collectors.device import Bus
     from zeus_stream.tables import Form
 
 COLLECTOR = ("device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group")
@@ -103,9 +102,10 @@ def main() -> None:
 @settings_options(*COLLECTOR)
 def collect(settings: Settings) -> None:
     """Sample this host's GPUs, log it, obey and guard power limits."""
+    from collectors.buses import open_bus
     from collectors.service import collect as service
 
-    bus = _bus(settings)
+    bus = open_bus(settings.device, places(os.environ).run)
     _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
 
 
@@ -116,21 +116,6 @@ def analyze(settings: Settings) -> None:
     from analyzers.service import analyze as service
 
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
-
-
-def _bus(settings: Settings) -> "Bus":
-    if settings.device.startswith("simulated:"):
-        from collectors.simulated import SimulatedBus
-
-        return SimulatedBus.parse(settings.device)
-    if settings.device == "nvml":
-        from collectors.nvml import NvmlBus
-
-        return NvmlBus()
-    raise SettingsError(
-        f"device {settings.device!r}: could not be opened: there is no such kind."
-        " Choose nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
-    )
 
 
 def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
@@ -168,7 +153,6 @@ def sql(settings: Settings, query: str, form: "Form") -> None:
 
 def _ask(settings: Settings, query: str) -> "pa.Table":
     from zeus_stream.client import Connection
-    from zeus_stream.places import holder
 
     where = places(os.environ)
     if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
@@ -210,13 +194,44 @@ def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its wor
 
 
 @main.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
+@settings_options("device", "observe")
+def restore(settings: Settings, *, dry_run: bool) -> None:
+    """Put back the power limits that a killed collector left; exit code 1 if one is left in force.
+
+    With --observe, as with --dry-run, nothing is changed.
+    """
+    from contextlib import closing
+
+    from collectors.buses import open_bus
+    from collectors.restore import restore as put_back
+
+    where = places(os.environ)
+    if (collector := holder(where.run / "collector.lock")) is not None:
+        raise RefusedError(
+            f"restore: could not begin: the collector runs, process {collector}, and guards what it changed."
+            " Stop it: it restores everything as it stops."
+        )
+    with closing(open_bus(settings.device, where.run)) as bus:
+        outcomes = put_back(bus, where.records, by="zeus-stream restore", dry_run=dry_run or settings.observe)
+    for outcome in outcomes:
+        click.echo(outcome.says)
+    if not outcomes:
+        click.echo("Nothing was left in force.")
+    if any(outcome.left for outcome in outcomes):
+        sys.exit(1)
+
+
+@main.command()
 @settings_options("device", "archive")
 def doctor(settings: Settings) -> None:
     """Check driver, permissions, GPUs, places, versions; name the cure."""
+    from collectors.buses import open_bus
     from zeus_stream.doctor import examine
     from zeus_stream.tables import print_checks
 
-    checks = examine(settings, places(os.environ), lambda: _bus(settings))
+    where = places(os.environ)
+    checks = examine(settings, where, lambda: open_bus(settings.device, where.run))
     print_checks(checks, sys.stdout)
     if any(check.verdict == "fails" for check in checks):
         sys.exit(1)

@@ -48,7 +48,7 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
     where = places(environ)
     environment = {**environ, **as_environment(settings)}
     name = environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
-    with ExitStack() as services, Signals() as signals:
+    with Signals() as signals, ExitStack() as services:
         started = [
             services.enter_context(_service(process, verb, environment))
             for process, verb in (("collector", "collect"), ("analyzer", "analyze"))
@@ -147,6 +147,10 @@ class Service:
     words: IO[bytes]
     """What it wrote to stdout and stderr."""
 
+    def failed(self, where: Places) -> bool:
+        """Tell whether it ended, unless another was faster and does its work."""
+        return self.process.poll() is not None and holder(where.run / f"{self.name}.lock") is None
+
     def last_words(self) -> str:
         self.words.seek(0)
         return self.words.read().decode(errors="replace")[-4_000:].strip()
@@ -180,7 +184,7 @@ def _wait_for_answers(where: Places, started: Sequence[Service], signals: Signal
     def all_answer() -> bool:
         if silent and _answers(where, silent[0]):
             del silent[0]
-        return not silent or any(service.process.poll() is not None for service in started)
+        return not silent or any(service.failed(where) for service in started)
 
     _until(all_answer, STARTS_S, signals)
     if silent and signals.told is None:

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from analyzers.archive import READING, Archive
+from analyzers.archive import Archive
+from analyzers.columns import READING
 from analyzers.rows import (
     CommandRow,
     DecisionRow,

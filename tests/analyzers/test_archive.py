@@ -7,19 +7,20 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.archive import READING, Archive
+from analyzers.archive import Archive
+from analyzers.columns import READING
 from analyzers.rows import CommandRow, GapRow, MetricRow
 from tests.analyzers.archives import (
     BOOTED_NS,
@@ -81,8 +82,7 @@ def replayed(archive: Archive, offset: int = 0) -> list[tuple[m.Frame, m.Body]]:
 def by_gpu(body: m.Readings) -> list[tuple[Any, ...]]:
     """Return the rows with UUIDs in place of positions in a list that may be ordered otherwise."""
     return [
-        (body.gpus[row["gpu"]], *row[list(READING.names[:9])].tolist(), row["seen"])
-        for row in np.frombuffer(body.rows, READING)
+        (body.gpus[gpu], *values, seen) for *values, gpu, seen in np.frombuffer(body.rows, READING).tolist()
     ]
 
 
@@ -121,10 +121,10 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) 
     archive.put_frames(list(frames()))
     end = archive.position()[1] or 0
     archive.put_frames([frame(end, m.Notes((start,))), frame(end + 1, readings(1))])
-    assert ask(
-        archive,
-        f"SELECT epoch_ns(min(read_at)), epoch_ns(max(read_at)) FROM samples WHERE t_hi_ns < {2 * SECOND}",
-    ) == [(BOOTED_NS + SECOND + SECOND // 1000, rebooted_ns + 19 * SECOND // 10 + SECOND // 1000)]
+    bounds = "epoch_ns(min(read_at)), epoch_ns(max(read_at))"
+    assert ask(archive, f"FROM samples SELECT {bounds} WHERE t_hi_ns < 2_000_000_000") == [
+        (BOOTED_NS + SECOND + SECOND // 1000, rebooted_ns + 19 * SECOND // 10 + SECOND // 1000)
+    ]
 
 
 def test_events_are_rows_of_their_session(archive: Archive) -> None:
@@ -144,7 +144,7 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
     )
     archive.put_frames([frame(0, m.Events("s", 30, None, None, every))])
     columns = "sequence, kind, t_ns, ended_ns, index, name, value"
-    assert ask(archive, f"SELECT {columns} FROM events WHERE session = 's' ORDER BY sequence") == [
+    assert ask(archive, f"FROM events SELECT {columns} WHERE session = 's' ORDER BY sequence") == [
         (30, "run_started", 1, None, 2, "run", None),
         (31, "epoch_began", 2, None, 0, None, None),
         (32, "step_boundary", 3, None, 0, None, None),
@@ -160,29 +160,26 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
     ]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, 125), st.integers(1, 40)), max_size=12))
-def test_frames_handed_over_again_and_again_are_there_once(
-    tmp_path: Path, spans: list[tuple[int, int]]
-) -> None:
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 40)), max_size=10))
+def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int, int]]) -> None:
+    """A span is how far before (or, after a hole, behind) the next frame it begins, and its length."""
     stored = list(frames())
-    path = tmp_path / f"{time.monotonic_ns()}.duckdb"
-    with opened(path) as archive:
+    with TemporaryDirectory() as directory, opened(Path(directory) / "energy.duckdb") as archive:
         next_offset = 0
-        for first, count in spans:
+        for back, count in spans:
+            first = max(next_offset - back, 0)
             part = stored[first : first + count]
-            if part and next_offset and first > next_offset:
+            if part and first > next_offset > 0:
                 with pytest.raises(RefusedError, match=f"frame {next_offset} comes next"):
                     archive.put_frames(part)
-            elif part and (next_offset or first == 0):
+            elif first <= next_offset:
                 archive.put_frames(part)
                 next_offset = max(next_offset, first + len(part))
         assert archive.position() == ((LOG, next_offset) if next_offset else (None, None))
-        counts = ask(
-            archive, 'SELECT (SELECT count(DISTINCT "offset") FROM readings), (SELECT count(*) FROM readings)'
-        )
         seconds = sum(isinstance(body, m.Readings) for _, body in stored[:next_offset])
-        assert counts == [(seconds, 20 * seconds)]
+        counted = ask(archive, 'SELECT count(DISTINCT "offset"), count(*) FROM readings')
+        assert counted == [(seconds, 20 * seconds)]
         assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
 
 
@@ -346,6 +343,7 @@ def test_a_fence_can_grow_from_the_number_of_starts(path: Path) -> None:
 WRITER = textwrap.dedent("""
     import sys
     from pathlib import Path
+from tempfile import TemporaryDirectory
     from analyzers.archive import Archive
     from tests.analyzers.archives import frame, readings
     from zeus_stream.config import Settings
@@ -393,7 +391,7 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_had_stored(path: Path) 
 def test_a_file_held_by_another_process_names_it(path: Path) -> None:
     with writer(path) as process:
         for open_it in (Archive.open, Archive.open_read_only):
-            with pytest.raises(StorageError, match=f"process {process.pid} holds it.*zeus-stream sql"):
+            with pytest.raises(StorageError, match=rf"process {process.pid} holds it.*zeus-stream sql"):
                 open_it(path, SETTINGS)
 
 
@@ -425,9 +423,9 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="No such file or directory.*--archive"):
+    with pytest.raises(StorageError, match=r"No such file or directory.*--archive"):
         Archive.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
-    with pytest.raises(StorageError, match="it is no DuckDB|Is a directory"):
+    with pytest.raises(StorageError, match="Is a directory"):
         Archive.open(tmp_path, SETTINGS)
 
 
@@ -441,7 +439,7 @@ def test_a_newer_schema_is_left_alone(path: Path) -> None:
         pass
     version(path, 2)
     for open_it in (Archive.open, Archive.open_read_only):
-        with pytest.raises(StorageError, match="version 2, this zeus-stream knows 1. Install"):
+        with pytest.raises(StorageError, match=r"version 2, this zeus-stream knows 1\. Install"):
             open_it(path, SETTINGS)
 
 
@@ -449,14 +447,15 @@ def version_0(path: Path) -> None:
     """Make what the first migration lifts: an archive that knows whose it is, and no more."""
     with duckdb.connect(path) as file:
         file.execute(
-            "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
+            "CREATE TABLE meta"
+            " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
         )
         file.execute("INSERT INTO meta VALUES ('zeus-stream', 0, 'the-id', 41)")
 
 
 def test_an_older_schema_is_lifted_and_the_archive_stays_the_same(path: Path) -> None:
     version_0(path)
-    with pytest.raises(StorageError, match="version 0, not 1. Run `zeus-stream analyze`"):
+    with pytest.raises(StorageError, match=r"version 0, not 1\. Run `zeus-stream analyze`"):
         Archive.open_read_only(path, SETTINGS)
     with opened(path) as archive:
         assert (archive.archive_id, archive.starts) == ("the-id", 42)
@@ -468,7 +467,7 @@ def test_a_schema_that_cannot_be_lifted_is_as_it_was(path: Path) -> None:
     version_0(path)
     with duckdb.connect(path) as file:
         file.execute("CREATE TABLE readings (mine INTEGER)")
-    with pytest.raises(StorageError, match="could not be opened.*readings.*already exists"):
+    with pytest.raises(StorageError, match=r"could not be opened.*readings.*already exists"):
         Archive.open(path, SETTINGS)
     with duckdb.connect(path) as file:
         assert file.execute("SELECT schema_version, starts FROM meta").fetchall() == [(0, 41)]
@@ -481,7 +480,10 @@ def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> N
         assert process.stdout.readline() == "1\n"
     archive = Archive.open_read_only(path, SETTINGS)
     try:
-        assert ask(archive, f"SELECT min(energy_mj) FROM readings WHERE gpu = '{A}'") == [(energy_mj(A, 0),)]
+        assert ask(archive, "SELECT gpu, min(energy_mj) FROM readings GROUP BY gpu ORDER BY gpu") == [
+            (A, energy_mj(A, 0)),
+            (B, energy_mj(B, 0)),
+        ]
     finally:
         archive.close()
 

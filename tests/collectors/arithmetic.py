@@ -2,7 +2,7 @@
 
 from collectors.device import Description, Sample
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import DeviceError, LostError
+from zeus_stream.errors import DeviceError, LostError, UnsupportedError
 
 PERIOD_NS = 20_000_000
 POWER_W = 200
@@ -19,16 +19,27 @@ class ArithmeticDevice:
         self.changes: list[int] = []
         """Every limit that was set by the collector."""
         self.lost = False
+        self.mad = False
+        """Fails as no driver should."""
         self.set_error: DeviceError | None = None
         self.closed = False
 
     def describe(self) -> Description:
         self._answer()
-        return Description(self.gpu, self.index, "Arithmetic", "1.0", True, 100_000, 400_000, 400_000)
+        return Description(
+            self.gpu,
+            self.index,
+            "Arithmetic",
+            "1.0",
+            counts_energy=True,
+            min_limit_mw=100_000,
+            max_limit_mw=400_000,
+            default_limit_mw=400_000,
+        )
 
     def sample(self) -> Sample:
         self._answer()
-        refresh = monotonic_ns() // PERIOD_NS
+        refresh = monotonic_ns() // (0 if self.mad else PERIOD_NS)
         energy_mj = refresh * PERIOD_NS * POWER_W // 1_000_000
         return Sample(energy_mj, POWER_W * 1000, self.requested_mw, self.requested_mw, 1380, 60, 100)
 
@@ -44,10 +55,10 @@ class ArithmeticDevice:
         self.changes.append(limit_mw)
 
     def lock_clock(self, clock_mhz: int) -> None:
-        raise AssertionError
+        raise UnsupportedError(f"{self.gpu}: could not lock its clock at {clock_mhz} MHz.")
 
     def unlock_clock(self) -> None:
-        raise AssertionError
+        raise UnsupportedError(f"{self.gpu}: could not unlock its clock.")
 
     def processes(self) -> tuple[int, ...] | None:
         return ()

@@ -38,7 +38,6 @@ from collectors.leases import (
     step,
 )
 from collectors.records import put_back
-from zeus_stream.errors import RetryError
 from zeus_stream.messages import Applied, LeaseEnded, Refused, ReleaseLimit, RenewLeases, SetLimit
 
 W = 1000
@@ -395,9 +394,11 @@ class World:
                 assert self.card.limit_mw == self.administrator_mw
                 self.seen_mw = self.card.limit_mw
                 if halfway:
-                    self.tell(RestoreFailed(str(RetryError("no answer"))))
+                    self.tell(RestoreFailed("no answer"))
                 else:
                     self.tell(RestoreDone(done.requested_mw, done.stranger))
+            case Say() | Repeat():
+                raise AssertionError(job)
 
     def set(self, limit_mw: int, expected_mw: int, *, failed: bool, halfway: bool, fate: int) -> Event:
         assert self.record is not None, "a set without a record"

@@ -29,6 +29,11 @@ def fill(log: Log, count: int, *, t_ns: int = 0, size: int = 100) -> None:
         log.append([("notes/host", bytes(size))], t_ns)
 
 
+def fill_pairs(log: Log, count: int) -> None:
+    for number in range(count):
+        log.append([("a", bytes(5000))] * 2, 0, SessionMemory("s", number + 1, ""))
+
+
 def killed_while_writing(path: Path, boot_id: str = BOOT, frames: int = 20) -> str:
     """Have another process write a log and die; return the log's id."""
     script = f"""
@@ -213,8 +218,7 @@ def test_without_room_nothing_of_a_transaction_is_kept_and_later_it_works_again(
     fill(log, 10)
     with full_disk(path.with_name("log.sqlite-wal").stat().st_size + 100_000):
         with pytest.raises(StorageError, match="could not be written"):
-            for number in range(100):
-                log.append([("a", bytes(5000))] * 2, 0, SessionMemory("s", number + 1, ""))
+            fill_pairs(log, 100)
         failed_at = log.extent.next_offset
         with pytest.raises(StorageError):
             log.append([("a", bytes(50_000))], 0)

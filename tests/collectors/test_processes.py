@@ -1,39 +1,46 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 import pytest
 
 from collectors.processes import descends, ended, start_ticks
 
-pytestmark = pytest.mark.anyio
+
+@contextmanager
+def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
+@pytest.mark.anyio
 async def test_the_end_of_a_process_is_noticed_when_it_comes_and_not_before() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    try:
+    with running("sleep", "60") as child:
         with anyio.move_on_after(0.1) as waited:
             await ended(child.pid, start_ticks(child.pid))
         assert waited.cancelled_caught
         child.kill()
         with anyio.fail_after(10):
             await ended(child.pid, start_ticks(child.pid))
-    finally:
-        child.kill()
-        child.wait()
 
 
+@pytest.mark.anyio
 async def test_a_process_that_is_gone_or_whose_pid_is_anothers_has_ended() -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
+    with running("true") as child:
+        child.wait()
     with anyio.fail_after(10):
         await ended(child.pid, 1)
         await ended(os.getpid(), 1)
     assert start_ticks(child.pid) is None
 
 
-async def test_a_grandchild_descends_and_a_stranger_does_not() -> None:
+def test_a_grandchild_descends_and_a_stranger_does_not() -> None:
     script = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
     )

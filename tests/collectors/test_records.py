@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -75,8 +74,8 @@ os.kill(os.getpid(), signal.SIGKILL)
         "",
         "[]",
         "{}",
-        '{"gpu": "GPU-5a1c", "found_mw": "300", "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
-        '{"gpu": "GPU-5a1c", "found_mw": -1, "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
+        '{"gpu": "", "found_mw": "300", "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
+        '{"gpu": "", "found_mw": -1, "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
     ],
 )
 def test_a_record_that_makes_no_sense_is_named_and_nothing_is_guessed(tmp_path: Path, text: str) -> None:
@@ -115,23 +114,23 @@ def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.wait()
-    assert os.listdir(tmp_path) == ["GPU-5a1c.lock"]
+    assert [path.name for path in tmp_path.iterdir()] == ["GPU-5a1c.lock"]
 
 
 @pytest.mark.parametrize(
-    ("requested_mw", "limits", "expected"),
+    ("requested_mw", "limits", "left_mw", "stranger"),
     [
-        pytest.param(250_000, Limits(300_000, 250_000), PutBack(300_000, False), id="ours"),
-        pytest.param(249_500, Limits(300_000, None, 250_000), PutBack(300_000, False), id="pending, rounded"),
-        pytest.param(300_000, Limits(300_000, None, 250_000), PutBack(300_000, False), id="never set"),
-        pytest.param(200_000, Limits(300_000, 250_000), PutBack(200_000, True), id="a stranger's"),
-        pytest.param(
-            250_400, Limits(300_000, 250_000), PutBack(250_400, True), id="beside what was read back"
-        ),
+        pytest.param(250_000, Limits(300_000, 250_000), 300_000, False, id="ours"),
+        pytest.param(249_500, Limits(300_000, None, 250_000), 300_000, False, id="pending, rounded"),
+        pytest.param(300_000, Limits(300_000, None, 250_000), 300_000, False, id="never set"),
+        pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="a stranger's"),
+        pytest.param(250_400, Limits(300_000, 250_000), 250_400, True, id="beside what was read back"),
     ],
 )
-def test_only_what_is_ours_is_put_back(requested_mw: int, limits: Limits, expected: PutBack) -> None:
+def test_only_what_is_ours_is_put_back(
+    *, requested_mw: int, limits: Limits, left_mw: int, stranger: bool
+) -> None:
     card = Card()
     card.limit_mw = requested_mw
-    assert put_back(card, limits) == expected
-    assert card.limit_mw == expected.requested_mw
+    assert put_back(card, limits) == PutBack(left_mw, stranger=stranger)
+    assert card.limit_mw == left_mw

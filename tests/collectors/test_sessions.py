@@ -21,7 +21,16 @@ STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)
 
 
 def device(index: int, gpu: str, driver: str = "550") -> Description:
-    return Description(gpu, index, "A40", driver, True, 100_000, 300_000, 300_000)
+    return Description(
+        gpu,
+        index,
+        "A40",
+        driver,
+        counts_energy=True,
+        min_limit_mw=100_000,
+        max_limit_mw=300_000,
+        default_limit_mw=300_000,
+    )
 
 
 TWO = (device(0, "GPU-aa11"), device(1, "GPU-aa22"))
@@ -86,7 +95,7 @@ def test_what_a_run_names_becomes_uuids(
     ],
 )
 def test_a_run_may_command_the_gpus_that_are_its_own(
-    driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
+    *, driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
 ) -> None:
     devices = (device(0, "GPU-aa11", driver), device(1, "GPU-aa22", driver))
     session = Session("s", uid=1000, pid=7, asked_gpus=("index:1",))

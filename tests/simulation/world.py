@@ -1,4 +1,4 @@
-"""The whole pipeline without processes, sockets or waiting: arithmetic GPUs, arithmetic training, real decisions.
+"""The whole pipeline without processes, sockets or waiting: arithmetic GPUs and training, real decisions.
 
     Training (steps that feel the limit) --events--> Host (devices, sampler, log) --frames--> Interpreter
                                                       ^------------- commands ---------------------'
@@ -44,6 +44,9 @@ from zeus_stream.messages import (
 )
 
 START_NS = 1_000_000_000_000
+"""The collectors start."""
+BEGIN_NS = START_NS + 1_000_000_000
+"""The training begins."""
 READ_NS = 50_000
 """A read of a device takes this long."""
 FLUSH_NS = 20_000_000
@@ -113,9 +116,9 @@ class Host:
     def now(self) -> int:
         return self._world.now_ns + self._offset_ns
 
-    def start(self, training: Training, rank: int, world_size: int) -> None:
-        """Find the devices, begin to read them, and admit the run."""
-        now_ns, gpus = self.now(), tuple(self.gpus)
+    def start(self) -> None:
+        """Find the devices and begin to read them."""
+        now_ns = self.now()
         self.note(CollectorStarted(now_ns, "incarnation", "0", "boot", now_ns, 0, observe=False))
         for gpu in self.gpus.values():
             told = gpu.device.describe()
@@ -134,6 +137,10 @@ class Host:
             )
             self._poll(gpu)
         self._flush()
+
+    def admit(self, training: Training, rank: int, world_size: int) -> None:
+        """Let the training's process begin."""
+        now_ns, gpus = self.now(), tuple(self.gpus)
         started = RunStarted(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0)
         self.publish(started)
         self.flush_events()
@@ -193,7 +200,7 @@ class World:
     Args:
         device: of each host, e.g. ``simulated:v100x1``.
         refuse: limits (mW) that no device takes, and the cause.
-        offsets_ns: of each host's clock; one host if not given.
+        more: further hosts, their device and the offset of their clock, ns.
     """
 
     def __init__(
@@ -204,7 +211,7 @@ class World:
         *,
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,
-        offsets_ns: tuple[int, ...] = (0,),
+        more: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.now_ns = START_NS
         self.training = training
@@ -222,10 +229,10 @@ class World:
         """Work of the step under way, at the highest limit."""
         self._since_ns = 0
         self._plan_of_step = 0
-        self.hosts = [Host(self, f"h{i}", device, offset) for i, offset in enumerate(offsets_ns)]
-        for rank, host in enumerate(self.hosts):
-            host.start(training, rank, len(self.hosts))
-        self.at(START_NS + 1_000_000_000, self._begin_loop)
+        self.hosts = [Host(self, f"h{i}", *host) for i, host in enumerate(((device, 0), *more))]
+        for host in self.hosts:
+            host.start()
+        self.at(BEGIN_NS, self._begin)
 
     def at(self, t_ns: int, action: Callable[[], None]) -> None:
         """Have something done at a time of the world."""
@@ -287,6 +294,11 @@ class World:
     def _publish(self, event: Callable[[int], Event]) -> None:
         for host in self.hosts:
             host.publish(event(host.now()))
+
+    def _begin(self) -> None:
+        for rank, host in enumerate(self.hosts):
+            host.admit(self.training, rank, len(self.hosts))
+        self._begin_loop()
 
     def _begin_loop(self) -> None:
         if self.training.epoch_steps:

@@ -1,0 +1,78 @@
+"""How many readings a second one analyzer takes in, through the whole path.
+
+A collector's log is filled with frames of 1000 readings; then a collector serves it and an analyzer
+catches up: log -> socket -> follower -> archive -> interpretation, every guarantee on.
+
+python benchmarks/throughput.py
+"""
+
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from common import cpu_seconds, directory, process, sql, table, wait_for
+
+from collectors.log import Log
+from zeus_stream import wire
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.messages import READING_STRUCT, Readings, Seen
+
+FRAMES = 3_000
+ROWS = 1_000
+GPUS = tuple(f"GPU-{number:032x}" for number in range(8))
+RUNS = 3
+
+
+def frames() -> Iterator[bytes]:
+    """Give bodies of frames: 8 GPUs at 250 W, a counter that changes every 20 ms."""
+    begin_ns = monotonic_ns()
+    for frame in range(FRAMES):
+        rows = bytearray()
+        for row in range(ROWS):
+            tick = frame * ROWS // len(GPUS) + row // len(GPUS)
+            t_ns = begin_ns + tick * 20_000_000
+            seen = Seen.FIRST if tick == 0 else Seen.CHANGED
+            rows += struct.pack(
+                READING_STRUCT, t_ns, t_ns + 1_000_000, tick * 5_000, 250_000, 250_000, 250_000,
+                1380, 65, 99, row % len(GPUS), seen,
+            )  # fmt: skip
+        yield wire.encode(Readings(GPUS, bytes(rows)))
+
+
+def fill(where: Path) -> None:
+    log = Log(where / "log.sqlite", "benchmark", boot_id())
+    for body in frames():
+        log.append([("readings/benchmark", body)], monotonic_ns())
+    log.close()
+
+
+def main() -> None:
+    rates, shares = [], []
+    for _ in range(RUNS):
+        with directory() as where:
+            fill(where)
+            settings = {"ZEUS_STREAM_LOG_MB": "1000", "ZEUS_STREAM_DEVICE": "simulated:v100x1"}
+            with (
+                process(where, "collect", ready="publish", environ=settings),
+                process(where, "analyze", ready="query") as analyzer,
+            ):
+                begin, cpu = time.monotonic(), cpu_seconds(analyzer)
+                target = FRAMES * ROWS
+                wait_for(lambda where=where, target=target: sql(where, COUNT)[0][0] >= target, 120)
+                took = time.monotonic() - begin
+                rates.append(target / took)
+                shares.append((cpu_seconds(analyzer) - cpu) / took)
+    table(
+        f"Readings through log, feed, follower, archive and interpreter (median of {RUNS} runs)",
+        ["readings", "readings/s", "analyzer's cores", "goal"],
+        [[FRAMES * ROWS, f"{median(rates):,.0f}", f"{median(shares):.2f}", "250,000"]],
+    )
+
+
+COUNT = "select count(*) from readings where gpu like 'GPU-000%'"
+
+
+if __name__ == "__main__":
+    main()

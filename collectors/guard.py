@@ -1,0 +1,64 @@
+"""The guard: a process beside the collector that restores what the collector changed if that is killed.
+
+    python -m collectors.guard DEVICE RUN RECORDS
+
+Its stdin is a pipe whose other end only the collector has: the kernel closes it however the collector
+ends. Until then the guard waits and holds nothing, not even the libraries that restoring takes. After a
+clean stop there is no record left, and it just ends.
+
+It outlives what ends a collector: it is in a session of its own, and deaf to the signals by which a
+terminal or a service manager ends a whole group. What it does after the collector's end is bounded in
+time (`restore.PATIENCE_S`).
+"""
+
+import os
+import signal
+import sys
+
+READY = b"ready\n"
+
+
+def main() -> None:
+    """Wait for the end of the collector, then restore. Exit code 1: something of ours is left."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.write(1, READY)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    while os.read(0, 1):
+        pass
+    sys.exit(0 if _restore(*sys.argv[1:]) else 1)
+
+
+def _restore(device: str, run: str, records: str) -> bool:
+    # Imported now: until here the guard weighs next to nothing.
+    from pathlib import Path  # noqa: PLC0415  (see above)
+
+    from collectors.buses import open_bus  # noqa: PLC0415  (see above)
+    from collectors.restore import restore_patiently  # noqa: PLC0415  (see above)
+    from zeus_stream.errors import ZeusStreamError  # noqa: PLC0415  (see above)
+
+    where = Path(run)
+    try:
+        return restore_patiently(
+            lambda: open_bus(device, where),
+            Path(records),
+            where / "collector.lock",
+            "the guard of a collector that died",
+            _say,
+        )
+    except ZeusStreamError as wrong:
+        _say(str(wrong))
+        return False
+
+
+def _say(sentence: str) -> None:
+    try:
+        sys.stderr.write(f"guard: {sentence}\n")
+        sys.stderr.flush()
+    except OSError:
+        # Whoever read the collector's stderr died with it. The record says it to the next collector.
+        return
+
+
+if __name__ == "__main__":
+    main()

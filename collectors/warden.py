@@ -1,0 +1,102 @@
+"""Keeps a guard (`collectors.guard`) beside the collector: without one no limit is changed."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import anyio
+from anyio.to_thread import run_sync
+
+from collectors import processes
+from collectors.guard import READY
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.places import Places
+
+READY_S = 10.0
+"""A guard that is not ready by then is given up."""
+GONE_S = 2.0
+EVERY_NS = 1_000_000_000
+"""At most one guard is started in this time."""
+_log = logging.getLogger(__name__)
+
+
+class Warden:
+    """One guard at a time, replaced when it dies. `close` ends it: it restores what is left."""
+
+    def __init__(self, device: str, where: Places) -> None:
+        self._arguments = (device, str(where.run), str(where.records))
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
+        """The end whose closing the guard waits for."""
+        self._started_ns = 0
+        self.trouble: str | None = "guard: is not ready: it has not been started. Ask again."
+        """Why no guard stands; None: one does."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the guard, if one was started."""
+        return None if self._guard is None else self._guard.pid
+
+    async def start(self) -> None:
+        """Start a guard, and return when it is ready or `trouble` says why it is not."""
+        self._started_ns = monotonic_ns()
+        try:
+            guard = self._guard = self._spawn()
+        except OSError as wrong:
+            self._complain(f"could not be started: {wrong.strerror}")
+            return
+        assert guard.stdout is not None
+        ready = b""
+        with guard.stdout as words, anyio.move_on_after(READY_S):
+            await anyio.wait_readable(words)
+            ready = os.read(words.fileno(), len(READY))
+        if ready == READY:
+            self.trouble = None
+        else:
+            self._complain("did not become ready" if guard.poll() is None else "ended while it started")
+            guard.kill()
+
+    async def keep(self) -> None:
+        """Replace a guard that has died, and try again when it cannot be replaced."""
+        while True:
+            if self._guard is not None:
+                await processes.ended(self._guard.pid, None)
+                if self.trouble is None:
+                    self._complain(f"process {self._guard.pid} has died ({self._guard.wait()})")
+            await self.close()
+            await anyio.sleep((self._started_ns + EVERY_NS - monotonic_ns()) / 1e9)
+            await self.start()
+            if self.trouble is None:
+                _log.warning("guard: process %s has taken its place.", self.pid)
+
+    async def close(self) -> None:
+        """Let the guard go. It ends at once, unless something is left to restore."""
+        guard, pipe = self._guard, self._pipe
+        self._guard = self._pipe = None
+        if pipe is not None:
+            os.close(pipe)
+        if guard is not None:
+            try:
+                await run_sync(guard.wait, GONE_S)
+            except subprocess.TimeoutExpired:
+                _log.warning("guard: process %s goes on: something is left to restore.", guard.pid)
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        # The guard finds the packages where this process found them, and not in the working directory.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        theirs, self._pipe = os.pipe()  # neither is inherited, but as the guard's stdin
+        try:
+            return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+                [sys.executable, "-P", "-m", "collectors.guard", *self._arguments],
+                env=environment,
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+
+    def _complain(self, why: str) -> None:
+        self.trouble = f"guard: {why}. Until another one is ready, power limits are not changed."
+        _log.warning("%s", self.trouble)

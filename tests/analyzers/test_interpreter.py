@@ -1,0 +1,383 @@
+from dataclasses import replace
+
+import pytest
+
+from analyzers import selectors
+from analyzers.interpreter import Interpreter, Plan
+from analyzers.rows import (
+    ApplyLimit,
+    CommandRow,
+    DecisionRow,
+    GapRow,
+    GiveAnswer,
+    GpuRow,
+    MetricRow,
+    RestoreLimit,
+    RunRow,
+    TrialRow,
+    WindowRow,
+)
+from analyzers.runs import MAX_COMMANDS
+from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
+from zeus_stream.messages import (
+    Applied,
+    Ask,
+    CollectorStarted,
+    DeviceGone,
+    Events,
+    EventsDropped,
+    LeaseEnded,
+    Lost,
+    Metric,
+    RunAdmitted,
+    RunEnded,
+    RunStarted,
+    SessionEnded,
+    StepBoundary,
+    Unknown,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+
+S = 1_000_000_000
+QUICK = Plan(
+    selectors.parse("energy"), stride_mw=75_000, warmup_steps=2, profile_steps=5, settle_ns=0, refreshes=2
+)
+ONE = "simulated:v100x1"
+TRAINING = Training("imagenet", 0.02, 500)
+
+
+def world(training: Training = TRAINING, plan: Plan = QUICK, device: str = ONE) -> World:
+    return World(device, training, plan)
+
+
+def only_measuring(seconds: float = 2.0) -> World:
+    made = world(plan=replace(QUICK, selector=None))
+    made.run(seconds)
+    return made
+
+
+def gpu(made: World) -> str:
+    return next(iter(made.hosts[0].gpus))
+
+
+# ---- the whole way -------------------------------------------------------------------------------------
+
+
+def test_the_same_frames_give_the_same_outputs() -> None:
+    made = world()
+    made.run()
+    again = Interpreter(QUICK)
+    assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
+    assert made.rows(ApplyLimit)
+
+
+def test_a_run_is_profiled_measured_and_given_back() -> None:
+    made = world()
+    made.run()
+    *profile, confirmation = made.rows(TrialRow)
+    (decision,) = made.rows(DecisionRow)
+    assert [trial.power_limit_w for trial in profile] == [250, 175, 100]
+    assert (confirmation.power_limit_w, confirmation.confirms) == (decision.power_limit_w, True)
+    (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
+    steps = [row for row in made.rows(WindowRow) if row.kind == "step"]
+    assert run.energy_j is not None
+    assert sum(step.energy_j or 0 for step in steps) == pytest.approx(run.energy_j, rel=0.03)
+    assert [step.index for step in steps] == list(range(500))
+    assert made.limits_mw() == [250_000]
+    assert [row.ended_how for row in made.rows(RunRow)] == [None, None, "ended"]
+    outcomes = [
+        (row.limit_w, row.outcome, row.outcome_limit_w) for row in made.rows(CommandRow) if row.outcome
+    ]
+    assert outcomes[0] == (250.0, "applied", 250.0)
+    assert outcomes[-1] == (None, "applied", 250.0)
+
+
+def test_a_trial_holds_the_truth_of_its_steps() -> None:
+    made = world(Training("imagenet", 0.02, 500, load_s=0.004), replace(QUICK, profile_steps=60))
+    made.run()
+    device = made.hosts[0].gpus[gpu(made)].device
+    for trial in made.rows(TrialRow):
+        truth_j = device.energy_mj(trial.began_ns, trial.ended_ns) / 1000
+        assert trial.energy_j == pytest.approx(truth_j, rel=0.01)
+        assert trial.duration_s == pytest.approx((trial.ended_ns - trial.began_ns) / 1e9)
+        assert trial.average_power_w == pytest.approx(trial.energy_j / trial.duration_s)
+
+
+def test_the_energy_of_every_step_is_within_its_bounds() -> None:
+    made = world(Training("imagenet", 0.03, 300, load_s=0.01, noise=0.2))
+    made.run()
+    device = made.hosts[0].gpus[gpu(made)].device
+    rows = [row for row in made.rows(WindowRow) if row.energy_j is not None]
+    assert len(rows) >= 300
+    for row in rows:
+        assert row.energy_low_j is not None
+        assert row.energy_high_j is not None
+        truth_j = device.energy_mj(row.begin_ns, row.end_ns) / 1000
+        assert row.energy_low_j - 1e-9 <= truth_j <= row.energy_high_j + 1e-9
+
+
+def test_ranks_on_hosts_with_other_clocks_are_one_job() -> None:
+    alone = world(device="simulated:v100x2")
+    alone.run()
+    hosts = World(ONE, TRAINING, QUICK, more=(("simulated:v100x1,seed=1", 7_654 * S),))
+    hosts.run()
+    both = [row.energy_j for row in hosts.rows(TrialRow)]
+    assert both == pytest.approx([row.energy_j for row in alone.rows(TrialRow)], rel=0.02)
+    assert {command.host for command in hosts.rows(ApplyLimit)} == {"h0", "h1"}
+    assert hosts.rows(DecisionRow)[0].power_limit_w == alone.rows(DecisionRow)[0].power_limit_w
+    assert hosts.limits_mw() == [250_000, 250_000]
+
+
+@pytest.mark.parametrize("selector", ["none", "energy"])
+def test_only_measuring_asks_for_nothing(selector: str) -> None:
+    made = world(replace(TRAINING, may_command=False), replace(QUICK, selector=selectors.parse(selector)))
+    made.run()
+    assert not made.rows(ApplyLimit)
+    assert not made.rows(RestoreLimit)
+    assert len([row for row in made.rows(WindowRow) if row.kind == "step"]) == 500
+
+
+# ---- what may go wrong ---------------------------------------------------------------------------------
+
+
+def test_without_permission_the_reason_the_cure_and_what_is_missing_are_told() -> None:
+    made = world(replace(TRAINING, may_command=False))
+    made.run()
+    (decision,) = made.rows(DecisionRow)
+    assert (decision.power_limit_w, decision.applied, decision.default_limit_w) == (None, False, 250.0)
+    assert "Run the collector as root" in decision.reason
+    assert "Let one run of it set power limits" in decision.reason
+
+
+def test_without_permission_earlier_trials_of_the_job_tell_what_would_be_saved() -> None:
+    profiled = world()
+    profiled.run()
+    (chosen,) = profiled.rows(DecisionRow)
+    trials = tuple(row for row in profiled.rows(TrialRow) if not row.confirms)
+    known = {("job", "Tesla V100-PCIE-16GB", 1): trials}
+    made = world(replace(TRAINING, run="second", may_command=False))
+    made.interpreter = Interpreter(QUICK, known)
+    for frame, body in made.frames:
+        made.interpreter.hear(frame, body)
+    made.run()
+    (decision,) = made.rows(DecisionRow)
+    assert (decision.power_limit_w, decision.applied) == (chosen.power_limit_w, False)
+    assert decision.energy_per_step_j == pytest.approx(chosen.energy_per_step_j)
+    assert decision.default_energy_per_step_j == pytest.approx(chosen.default_energy_per_step_j)
+
+
+def test_a_killed_run_is_given_back_and_its_windows_end_with_it() -> None:
+    made = world()
+    made.at(START_NS + 3 * S, made.kill)
+    made.run()
+    assert made.rows(ApplyLimit)
+    assert made.limits_mw() == [250_000]
+    (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
+    assert run.end_ns == pytest.approx(START_NS + 3 * S)
+    assert run.energy_j is not None
+    assert made.rows(RunRow)[-1].ended_how == "killed by signal 9"
+
+
+def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
+    made = world(device="simulated:v100x2")
+    first, second = made.hosts[0].gpus
+
+    def interfere() -> None:
+        made.hosts[0].set_limit(first, 120_000)
+        made.hosts[0].note(LeaseEnded(made.now_ns, first, "us", "stranger", "somebody set 120 W", 120_000))
+
+    made.at(START_NS + 1_500_000_000, interfere)
+    made.run()
+    assert made.limits_mw() == [120_000, 250_000]
+    assert [restore.gpu for restore in made.rows(RestoreLimit)] == [second]
+    assert "somebody set 120 W" in made.rows(DecisionRow)[-1].reason
+    assert made.rows(DecisionRow)[-1].applied is False
+
+
+def test_after_a_collector_started_anew_its_limit_is_asked_for_again() -> None:
+    made = world(plan=replace(QUICK, timeout_ns=S))
+    host = made.hosts[0]
+    again = CollectorStarted(START_NS + 1, "other", "0", "boot", 0, 0, observe=False)
+    made.at(BEGIN_NS + 300_000_000, lambda: host.note(again))
+    made.run()
+    asked = [(row.asked_ns, row.limit_w) for row in made.rows(CommandRow) if row.outcome is None]
+    lapsed = max(limit for limit in asked if limit[0] <= BEGIN_NS + 300_000_000)
+    resumed = min(limit for limit in asked if limit[0] > BEGIN_NS + 300_000_000)
+    assert lapsed[1] == resumed[1]
+    assert resumed[0] - BEGIN_NS > 1_200_000_000
+    assert [row.power_limit_w for row in made.rows(TrialRow) if not row.confirms] == [250, 175, 100]
+
+
+def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
+    made = world(plan=replace(QUICK, selector=None))
+    made.run(3.0)
+    host = made.hosts[0]
+    made.ended = True
+    host._offset_ns = -made.now_ns + 1 * S
+    host.note(CollectorStarted(host.now(), "other", "0", "another boot", 0, 0, observe=False))
+    (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
+    assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
+    assert not made.interpreter._sessions
+
+
+def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> None:
+    made = world()
+    host, second = made.hosts[0], "second-session"
+
+    def publish(*events: object) -> None:
+        host.log(Events(second, 0, 0, 2, events))  # type: ignore[arg-type]  # events as the callers give them
+
+    def intrude() -> None:
+        now_ns = made.now_ns
+        publish(RunStarted(now_ns, "job", "intruder", 0, 1, (gpu(made),), 2, "boot", now_ns, 0))
+        host.note(RunAdmitted(now_ns, second, "intruder", (gpu(made),), may_command=True, reason=""))
+        publish(StepBoundary(0, None, now_ns + 1))
+        publish(StepBoundary(1, now_ns + 2, now_ns + 2))
+
+    begin_ns, end_ns = START_NS + 3 * S, START_NS + 4 * S
+    made.at(begin_ns, intrude)
+    made.at(end_ns, lambda: publish(RunEnded(end_ns)))
+    made.run()
+    reasons = {row.run: row.reason for row in made.rows(DecisionRow) if not row.applied}
+    assert "run run sets its power limit already" in reasons["intruder"]
+    assert {command.run for command in made.rows(ApplyLimit)} == {"run"}
+    for row in made.rows(WindowRow):
+        if row.run == "run" and row.kind == "step":
+            assert row.shared == (row.begin_ns < end_ns and row.end_ns > begin_ns)
+
+
+def test_a_gpu_that_goes_away_leaves_a_reason() -> None:
+    made = only_measuring()
+    made.hosts[0].note(DeviceGone(made.now_ns, gpu(made), "it fell off the bus"))
+    assert made.rows(GpuRow)[-1].gone == "it fell off the bus"
+    made.hosts[0].publish(WindowBegan(made.now_ns, 0, "w"))
+    made.hosts[0].publish(WindowEnded(made.now_ns + 1, 0))
+    made.hosts[0].flush_events()
+    (row,) = [row for row in made.rows(WindowRow) if row.kind == "window"]
+    assert "it fell off the bus" in row.quality
+
+
+def test_what_was_lost_becomes_a_gap() -> None:
+    made = only_measuring(0.5)
+    made.hosts[0].note(Lost(5, "readings", 12, "the disk is full"))
+    made.hosts[0].publish(EventsDropped(6, 3, "the buffer was full"))
+    made.hosts[0].flush_events()
+    made.hosts[0].log(Events("unheard", 9, 0, 1, (RunEnded(7), RunEnded(8))))
+    made.hosts[0].log(Events("unheard", 11, 0, 1, (RunEnded(9),)))
+    gaps = [(gap.what, gap.count) for gap in made.rows(GapRow)]
+    assert gaps == [("readings", 12), ("events", 3), ("events", 2)]
+
+
+def test_a_step_whose_end_was_dropped_has_no_row_and_harms_no_other() -> None:
+    made = only_measuring()
+    host, now_ns = made.hosts[0], made.now_ns
+    index = made.step
+    for boundary in (StepBoundary(index + 5, None, now_ns), StepBoundary(index + 6, now_ns + 9, now_ns + 10)):
+        host.publish(boundary)
+    host.flush_events()
+    made.run(0.2)
+    steps = [row.index for row in made.rows(WindowRow) if row.kind == "step"]
+    assert index not in steps
+    assert index + 5 in steps
+
+
+def test_a_metric_belongs_to_the_step_under_way() -> None:
+    made = only_measuring()
+    made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5))
+    made.hosts[0].flush_events()
+    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "loss", made.now_ns, made.step, 0.5)]
+
+
+def test_what_a_newer_sender_says_is_passed_over() -> None:
+    made = only_measuring(1.5)
+    before = len(made.outputs)
+    made.hosts[0].log(Events("session-h0", 9_999, 0, 1, (Unknown("Novelty"),)))
+    assert len(made.outputs) == before
+
+
+def test_outcomes_of_others_commands_are_none_of_ours() -> None:
+    made = only_measuring(1.5)
+    before = len(made.outputs)
+    made.hosts[0].note(Applied(made.now_ns, "somebody/1", gpu(made), 200_000))
+    assert len(made.outputs) == before
+
+
+def test_an_end_is_heard_once() -> None:
+    made = only_measuring(1.5)
+    made.hosts[0].publish(RunEnded(made.now_ns))
+    made.hosts[0].flush_events()
+    made.hosts[0].note(SessionEnded(made.now_ns, "session-h0", "exited"))
+    made.hosts[0].publish(RunEnded(made.now_ns))
+    made.hosts[0].flush_events()
+    assert [row.ended_how for row in made.rows(RunRow)] == [None, None, "ended"]
+
+
+def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
+    made = world()
+    made.run()
+    host, now_ns = made.hosts[0], made.now_ns
+    trials = made.rows(TrialRow)[-1].number
+    uuid = gpu(made)
+    host.log(
+        Events("again", 0, 0, 2, (RunStarted(now_ns, "job", "run", 0, 1, (uuid,), 2, "boot", now_ns, 0),))
+    )
+    host.note(RunAdmitted(now_ns, "again", "run", (uuid,), may_command=True, reason=""))
+    before = len(made.outputs)
+    index, made.ended = 0, False
+
+    def step() -> None:
+        nonlocal index
+        ended_ns = made.now_ns if index else None
+        host.log(Events("again", index + 1, 0, 2, (StepBoundary(index, ended_ns, made.now_ns),)))
+        index += 1
+        made.at(made.now_ns + FLUSH_NS, step)
+
+    step()
+    made.run(3.0)
+    numbers = [row.number for row in made.outputs[before:] if isinstance(row, TrialRow)]
+    assert numbers[0] > trials
+    ids = [row.command for row in made.rows(ApplyLimit)]
+    assert len(ids) == len(set(ids)) < MAX_COMMANDS
+
+
+# ---- questions -----------------------------------------------------------------------------------------
+
+
+def answered(made: World) -> list[tuple[str, str | None, int]]:
+    return [(given.answer.question, given.answer.missing, len(given.answer.gpus)) for given in made.answers]
+
+
+def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() -> None:
+    made = only_measuring()
+    host = made.hosts[0]
+    host.publish(WindowBegan(made.now_ns - S, 7, "w"))
+    assert made.interpreter.ask("h0", Ask("early", "session-h0", 7)) == []
+    host.publish(WindowEnded(made.now_ns, 7))
+    made.run(0.1)
+    assert answered(made) == [("early", None, 1)]
+    (late,) = made.interpreter.ask("h0", Ask("late", "session-h0", 7))
+    assert isinstance(late, GiveAnswer)
+    assert late.answer == replace(made.answers[0].answer, question="late")
+    assert late.answer.duration_s == pytest.approx(1.0)
+    assert late.answer.gpus[0].energy_low_j <= late.answer.gpus[0].energy_j
+
+
+def test_a_question_about_a_window_that_never_ends_is_answered_in_vain() -> None:
+    made = only_measuring()
+    made.interpreter.ask("h0", Ask("q", "session-h0", 8))
+    made.run(11.0)
+    ((question, missing, gpus),) = answered(made)
+    assert (question, gpus) == ("q", 0)
+    assert missing is not None
+    assert "its end has not arrived" in missing
+
+
+def test_a_question_about_a_cancelled_window_is_answered_at_once() -> None:
+    made = only_measuring()
+    made.hosts[0].publish(WindowBegan(made.now_ns, 9, "w"))
+    made.hosts[0].publish(WindowCancelled(made.now_ns, 9))
+    made.interpreter.ask("h0", Ask("q", "session-h0", 9))
+    made.hosts[0].flush_events()
+    assert answered(made) == [("q", "the window was cancelled", 0)]

@@ -1,0 +1,460 @@
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzers import power_limit, selectors
+from analyzers.power_limit import (
+    CALM,
+    MAX_ASKED,
+    MAX_AWAITED,
+    MAX_LAPSES,
+    MAX_ROUNDS,
+    Apply,
+    Barred,
+    Decide,
+    Event,
+    Instruction,
+    Lapsed,
+    LimitApplied,
+    LimitRefused,
+    MeasureTrial,
+    Observe,
+    Observing,
+    Over,
+    Plan,
+    Purpose,
+    Release,
+    RunOver,
+    Span,
+    State,
+    StepBegan,
+    StepsPaused,
+    TrialMeasured,
+    TrialMissing,
+    limits_mw,
+    start,
+)
+from analyzers.selectors import Selector, Trial
+from zeus_stream.messages import Cause
+
+MS = 1_000_000
+STEP_NS = 50 * MS
+
+
+def selector(text: str = "energy") -> Selector:
+    found = selectors.parse(text)
+    assert found is not None
+    return found
+
+
+PLAN = Plan(
+    limits_mw=limits_mw(250_000, 100_000, 25_000),
+    gpus=1,
+    selector=selector(),
+    wait_steps=1,
+    warmup_steps=10,
+    profile_steps=40,
+    settle_ns=0,
+    window_ns=0,
+    outcome_ns=5_000 * MS,
+)
+SHORT = replace(PLAN, limits_mw=(300_000, 200_000, 100_000), warmup_steps=1, profile_steps=4)
+
+
+class Bench:
+    """The machine, with commands and measurements that come true at once. Energy is least at 150 W."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.state = start(plan)
+        self.index = -1
+        self.t_ns = 0
+        self.limits: list[int] = []
+        self.trials: list[MeasureTrial] = []
+        self.decided: list[Decide] = []
+        self.observed: list[Observe] = []
+        self.released = 0
+        self.refuse: dict[int, Cause] = {}
+        self.silent = False
+        """Commands have no outcome."""
+        self.blind: set[int] = set()
+        """Limits that cannot be measured."""
+        self.factor = 1.0
+
+    def tell(self, event: Event) -> None:
+        self.state, wanted = power_limit.step(self.state, event, self.plan)
+        for instruction in wanted:
+            self.obey(instruction)
+
+    def obey(self, instruction: Instruction) -> None:
+        match instruction:
+            case Apply(attempt, limit_mw):
+                self.limits.append(limit_mw)
+                if limit_mw in self.refuse:
+                    self.tell(LimitRefused(attempt, self.refuse[limit_mw], "refused"))
+                elif not self.silent:
+                    self.tell(LimitApplied(attempt, StepBegan(self.index, self.t_ns)))
+            case MeasureTrial(number, _, limit_mw):
+                self.trials.append(instruction)
+                if limit_mw in self.blind:
+                    self.tell(TrialMissing(number, "no reading"))
+                else:
+                    energy_mj = (abs(limit_mw - 150_000) + 50_000) * instruction.steps * self.factor
+                    self.tell(TrialMeasured(number, round(energy_mj), instruction.steps * STEP_NS))
+            case Release():
+                self.released += 1
+            case Decide():
+                self.decided.append(instruction)
+            case Observe():
+                self.observed.append(instruction)
+
+    def steps(self, count: int) -> None:
+        """Begin so many steps, one right after the other."""
+        for _ in range(count):
+            self.index += 1
+            self.t_ns += STEP_NS
+            self.tell(StepBegan(self.index, self.t_ns))
+
+    def pause(self) -> None:
+        """The step under way ends; the next begins after a second."""
+        self.tell(StepsPaused(self.index + 1, self.t_ns + STEP_NS))
+        self.t_ns += STEP_NS + 1_000 * MS
+
+    @property
+    def reason(self) -> str:
+        assert isinstance(self.state.phase, Observing)
+        return self.state.phase.reason
+
+
+def test_with_the_reference_s_defaults_7_limits_are_decided_inside_the_352nd_step_begin() -> None:
+    bench = Bench(PLAN)
+    bench.steps(351)
+    assert not bench.decided
+    assert [trial.steps for trial in bench.trials] == [40] * 6
+    bench.steps(1)
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+    assert [trial.steps for trial in bench.trials] == [40] * 7
+    assert bench.limits == [*PLAN.limits_mw, 150_000]
+
+
+@pytest.mark.parametrize(
+    ("found", "least", "stride", "expected"),
+    [
+        pytest.param(300, 100, 50, (300, 250, 200, 150, 100), id="a range of whole strides"),
+        pytest.param(300, 110, 50, (300, 250, 200, 150, 110), id="the least is tried though it is off"),
+        pytest.param(280, 100, 100, (280, 180, 100), id="from the limit found, not from the maximum"),
+        pytest.param(100, 100, 25, (100,), id="nothing to choose"),
+        pytest.param(90, 100, 25, (), id="found below the least"),
+    ],
+)
+def test_limits_run_from_the_one_found_down_to_the_least(
+    found: int, least: int, stride: int, expected: tuple[int, ...]
+) -> None:
+    assert limits_mw(found, least, stride) == expected
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 5, 40, 50])
+def test_short_epochs_decide_too(epoch: int) -> None:
+    bench = Bench(PLAN)
+    for _ in range(1200 // epoch):
+        bench.steps(epoch)
+        bench.pause()
+        if bench.decided:
+            break
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+    for trial in bench.trials:
+        assert trial.steps >= 40
+        assert all(span.first // epoch == (span.end - 1) // epoch for span in trial.spans)
+
+
+def test_a_window_that_is_whole_when_the_epoch_ends_counts() -> None:
+    bench = Bench(replace(SHORT, warmup_steps=0, wait_steps=0))
+    bench.steps(4)
+    bench.pause()
+    assert bench.trials[0].spans == (Span(0, 4),)
+
+
+def test_time_counts_only_while_steps_follow_each_other() -> None:
+    bench = Bench(replace(SHORT, window_ns=8 * STEP_NS, warmup_steps=0))
+    bench.steps(4)
+    bench.pause()
+    bench.steps(5)
+    assert not bench.trials
+    bench.steps(1)
+    assert bench.trials[0].spans == (Span(1, 4), Span(4, 9))
+
+
+def test_without_warm_up_a_trial_begins_with_the_first_step_under_the_limit() -> None:
+    bench = Bench(replace(SHORT, warmup_steps=0))
+    bench.steps(2 + 3 * 4)
+    assert [trial.spans for trial in bench.trials] == [(Span(1, 5),), (Span(5, 9),), (Span(9, 13),)]
+    assert bench.decided
+
+
+def test_a_limit_settles_in_time_as_well_as_in_steps() -> None:
+    bench = Bench(replace(SHORT, settle_ns=3 * STEP_NS))
+    bench.steps(20)
+    assert bench.trials[0].spans == (Span(4, 8),)
+
+
+def test_warm_up_waits_for_the_confirmation() -> None:
+    bench = Bench(SHORT)
+    bench.silent = True
+    bench.steps(5)
+    bench.silent = False
+    bench.tell(LimitApplied(1, StepBegan(4, bench.t_ns)))
+    bench.steps(5)
+    assert bench.trials[0].spans == (Span(5, 9),)
+
+
+@pytest.mark.parametrize("cause", ["range", "stale", "device"])
+def test_a_refused_limit_is_skipped_and_not_retried(cause: Cause) -> None:
+    bench = Bench(SHORT)
+    bench.refuse = {200_000: cause}
+    bench.steps(60)
+    assert bench.limits == [300_000, 200_000, 100_000, 100_000]
+    assert bench.decided[0].limit_mw == 100_000
+
+
+@pytest.mark.parametrize("cause", ["permission", "observe", "ownership", "owned", "storage", "stranger"])
+def test_who_may_not_command_observes_and_says_why(cause: Cause) -> None:
+    bench = Bench(SHORT)
+    bench.refuse = {200_000: cause}
+    bench.steps(60)
+    assert bench.limits == [300_000, 200_000]
+    assert bench.released == 1
+    assert [observed.reason for observed in bench.observed] == ["refused"]
+
+
+def test_when_every_limit_is_refused_the_last_refusal_is_told() -> None:
+    bench = Bench(SHORT)
+    bench.refuse = dict.fromkeys(SHORT.limits_mw, "device")
+    bench.steps(60)
+    assert bench.limits == list(SHORT.limits_mw)
+    assert bench.reason == "no limit could be measured, the last because: refused"
+
+
+def test_a_chosen_limit_that_is_refused_gives_way_to_the_next_best() -> None:
+    bench = Bench(SHORT)
+    bench.steps(16)
+    assert not bench.decided
+    bench.refuse = {200_000: "device"}
+    bench.steps(40)
+    assert [decided.limit_mw for decided in bench.decided] == [200_000, 100_000]
+    assert bench.state.chosen is not None
+    assert bench.state.chosen.limit_mw == 100_000
+
+
+def test_a_command_without_outcome_is_repeated_and_then_given_up() -> None:
+    bench = Bench(replace(SHORT, outcome_ns=2 * STEP_NS))
+    bench.silent = True
+    bench.steps(2 + 2 * MAX_ASKED * 3)
+    assert bench.limits == [limit for limit in SHORT.limits_mw for _ in range(MAX_ASKED)]
+    assert "no outcome" in bench.reason
+
+
+def test_a_trial_that_cannot_be_measured_is_repeated_once() -> None:
+    bench = Bench(SHORT)
+    bench.blind = {200_000}
+    bench.steps(100)
+    assert bench.limits == [300_000, 200_000, 100_000, 200_000, 100_000]
+    assert bench.decided[0].limit_mw == 100_000
+
+
+def test_a_lost_lease_ends_the_commands_and_gives_the_others_back() -> None:
+    bench = Bench(SHORT)
+    bench.steps(8)
+    bench.tell(Barred("somebody set 120 W"))
+    bench.steps(60)
+    assert (bench.limits, bench.released, bench.reason) == ([300_000, 200_000], 1, "somebody set 120 W")
+
+
+def test_a_lapsed_lease_is_asked_for_again_and_its_trial_measured_anew() -> None:
+    bench = Bench(replace(SHORT, outcome_ns=3 * STEP_NS))
+    bench.steps(9)
+    bench.tell(Lapsed("the analyzer was silent"))
+    bench.tell(Lapsed("the analyzer was silent, on the next GPU too"))
+    bench.steps(2)
+    assert bench.limits == [300_000, 200_000]
+    bench.steps(6)
+    assert bench.limits == [300_000, 200_000, 200_000, 100_000]
+    assert bench.trials[1].spans == (Span(12, 16),)
+
+
+def test_a_lease_that_lapses_for_ever_is_given_up() -> None:
+    bench = Bench(replace(SHORT, outcome_ns=0))
+    bench.steps(3)
+    for _ in range(2 * MAX_LAPSES):
+        bench.tell(Lapsed("the analyzer was silent"))
+        bench.steps(1)
+    assert bench.limits == [300_000] * (MAX_LAPSES + 1)
+    assert "the analyzer was silent" in bench.reason
+
+
+def test_the_end_of_the_run_gives_back_what_was_changed() -> None:
+    bench = Bench(SHORT)
+    bench.steps(8)
+    bench.tell(RunOver())
+    bench.steps(60)
+    assert (bench.released, bench.state.phase, len(bench.limits)) == (1, Over(), 2)
+
+
+def test_the_chosen_limit_is_measured_again_and_then_watched() -> None:
+    bench = Bench(SHORT)
+    bench.steps(100)
+    assert [t.purpose for t in bench.trials[:5]] == [*[Purpose.PROFILE] * 3, Purpose.CONFIRM, Purpose.WATCH]
+    assert {trial.limit_mw for trial in bench.trials[3:]} == {200_000}
+    later = [span for trial in bench.trials[3:] for span in trial.spans]
+    assert all(one.end == other.first for one, other in pairwise(later))
+    assert bench.state.round == 1
+
+
+@pytest.mark.parametrize(("factor", "rounds"), [(1.05, 1), (0.95, 1), (1.1, 2), (0.9, 2), (3.0, 2)])
+def test_a_changed_workload_is_profiled_again(factor: float, rounds: int) -> None:
+    bench = Bench(SHORT)
+    bench.steps(40)
+    bench.factor = factor
+    bench.steps(4 * (CALM + 1) + 40)
+    assert bench.state.round == rounds
+    assert len(bench.decided) == rounds
+
+
+def test_a_single_odd_window_is_no_drift() -> None:
+    bench = Bench(SHORT)
+    bench.steps(40)
+    bench.factor = 1.2
+    bench.steps(4)
+    bench.factor = 1.0
+    bench.steps(40)
+    assert bench.state.round == 1
+
+
+def test_a_restless_workload_is_not_profiled_for_ever() -> None:
+    bench = Bench(SHORT)
+    for turn in range(4 * MAX_ROUNDS):
+        bench.factor = 1.0 + turn % 2
+        bench.steps(60)
+    assert bench.state.round == MAX_ROUNDS
+
+
+def test_the_first_round_waits_for_measurements_that_come_late() -> None:
+    state, asked = start(SHORT), list[MeasureTrial]()
+    wanted: tuple[Instruction, ...]
+    for index in range(40):
+        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), SHORT)
+        for instruction in wanted:
+            match instruction:
+                case Apply(attempt):
+                    applied = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
+                    state, _ = power_limit.step(state, applied, SHORT)
+                case MeasureTrial():
+                    asked.append(instruction)
+                case other:
+                    pytest.fail(f"{other} before anything was measured")
+    assert [trial.limit_mw for trial in asked] == list(SHORT.limits_mw)
+    for trial in asked:
+        state, wanted = power_limit.step(state, TrialMeasured(trial.number, trial.limit_mw, 1), SHORT)
+    match wanted:
+        case (Decide(limit_mw), Apply(_, applied_mw)):
+            assert limit_mw == applied_mw == 100_000
+        case _:
+            pytest.fail(f"{wanted}")
+
+
+def test_a_selector_that_fails_is_told_and_nothing_is_set() -> None:
+    bench = Bench(replace(SHORT, selector=selector(f"{__name__}:broken")))
+    bench.steps(60)
+    assert "Correct the function" in bench.reason
+    assert bench.released == 1
+
+
+def broken(trials: tuple[Trial, ...], gpus: int) -> int:
+    raise ZeroDivisionError(f"{len(trials)} trials, {gpus} GPUs")
+
+
+numbers, attempts = st.integers(0, 12), st.integers(0, 12)
+causes = st.sampled_from(
+    ("permission", "observe", "range", "owned", "stale", "device", "storage", "stranger")
+)
+indices, times = st.integers(0, 60), st.integers(0, 10_000 * MS)
+events = st.one_of(
+    st.builds(StepBegan, indices, times),
+    st.builds(StepsPaused, indices, times),
+    st.builds(LimitApplied, attempts, st.builds(StepBegan, indices, times)),
+    st.builds(LimitRefused, attempts, causes, st.just("refused")),
+    st.builds(TrialMeasured, numbers, st.integers(0, 10**6), st.integers(0, 10**9)),
+    st.builds(TrialMissing, numbers, st.just("no reading")),
+    st.just(Barred("somebody else")),
+    st.just(Lapsed("the analyzer was silent")),
+    st.just(RunOver()),
+)
+plans = st.builds(
+    replace,
+    st.just(SHORT),
+    wait_steps=st.integers(0, 2),
+    warmup_steps=st.integers(0, 2),
+    profile_steps=st.integers(1, 3),
+    outcome_ns=st.sampled_from((0, MS, 5_000 * MS)),
+    selector=st.sampled_from([selector(text) for text in ("energy", "time", "cost:0.5", "slowdown:1.2")]),
+)
+
+
+@given(plans, st.lists(events, max_size=80))
+def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -> None:
+    state = start(plan)
+    for event in told:
+        quiet = isinstance(state.phase, Observing | Over)
+        state, wanted = power_limit.step(state, event, plan)
+        for instruction in wanted:
+            match instruction:
+                case Apply(_, limit_mw):
+                    assert not quiet
+                    assert limit_mw in plan.limits_mw
+                case MeasureTrial(spans=spans):
+                    assert sum(span.end - span.first for span in spans) >= plan.profile_steps
+                case _:
+                    pass
+        assert len(state.awaited) <= MAX_AWAITED + 1
+        if isinstance(event, RunOver):
+            assert state.phase == Over()
+
+
+@given(plans, st.randoms(use_true_random=False))
+def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
+    plan: Plan, rng: Random
+) -> None:
+    draw = rng.random
+    state: State = start(plan)
+    asked, applies = list[Instruction](), 0
+    for index in range(600):
+        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), plan)
+        asked += wanted
+        for instruction in tuple(asked):
+            if draw() < 0.5:
+                continue
+            asked.remove(instruction)
+            event: Event | None = None
+            match instruction:
+                case Apply(attempt) if draw() < 0.8:
+                    event = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
+                case Apply(attempt):
+                    event = LimitRefused(attempt, "device", "refused")
+                case MeasureTrial(number, _, limit_mw, spans) if draw() < 0.8:
+                    steps = sum(span.end - span.first for span in spans)
+                    event = TrialMeasured(number, limit_mw * steps, steps * STEP_NS)
+                case MeasureTrial(number):
+                    event = TrialMissing(number, "no reading")
+                case _:
+                    pass
+            applies += isinstance(instruction, Apply)
+            if event is not None:
+                state, more = power_limit.step(state, event, plan)
+                asked += more
+        if state.chosen is not None or isinstance(state.phase, Observing):
+            break
+    assert state.chosen is not None or isinstance(state.phase, Observing)
+    assert applies <= 3 * 2 * MAX_ASKED + 3

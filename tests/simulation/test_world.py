@@ -1,0 +1,83 @@
+"""Limits chosen, against what the simulator itself says is best."""
+
+import pytest
+
+from analyzers import selectors
+from analyzers.interpreter import Plan
+from analyzers.rows import ApplyLimit, DecisionRow, TrialRow
+from analyzers.selectors import Trial
+from tests.simulation.world import Training, World
+from zeus_stream.workloads import load
+
+
+def best_limits(model: str, workload: str, selector: str) -> tuple[int, dict[int, Trial]]:
+    """Return the simulator's own choice, mW, and a second of every limit."""
+    gpu = load()[model]
+    profile = gpu.workloads[workload]
+    trials = {}
+    for limit_mw in range(gpu.min_limit_mw, gpu.default_limit_mw + 1, 25_000):
+        slow = profile.slowdown(limit_mw)
+        trials[limit_mw] = Trial(limit_mw, round(profile.power_mw(limit_mw) * slow), round(1e9 * slow), 1)
+    found = selectors.parse(selector)
+    assert found is not None
+    return found.choose(list(trials.values()), 1), trials
+
+
+@pytest.mark.parametrize("selector", ["energy", "cost:0.5", "slowdown:1.2"])
+@pytest.mark.parametrize(
+    ("model", "workload", "step_s"), [("v100", "imagenet", 0.005), ("a40", "cifar100", 0.05)]
+)
+def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
+    model: str, workload: str, step_s: float, selector: str
+) -> None:
+    plan = Plan(selectors.parse(selector))
+    world = World(f"simulated:{model}x1,noise=0.02", Training(workload, step_s, round(60 / step_s)), plan)
+    world.run(50)
+    chosen_mw = round(world.rows(DecisionRow)[0].power_limit_w or 0) * 1000
+    best_mw, trials = best_limits(model, workload, selector)
+    chosen, best = trials[chosen_mw], trials[best_mw]
+    match selector:
+        case "energy":
+            assert chosen.energy_mj <= 1.005 * best.energy_mj
+        case "cost:0.5":
+            top_mw = max(trials)
+            costs = [selectors.cost_mj(trial, 0.5, top_mw, 1) for trial in (chosen, best)]
+            assert costs[0] <= 1.005 * costs[1]
+        case _:
+            assert chosen.duration_ns <= 1.205 * trials[max(trials)].duration_ns
+            assert chosen_mw <= best_mw + 25_000
+
+
+def test_epochs_of_5_steps_decide() -> None:
+    training = Training("imagenet", 0.05, 600, epoch_steps=5, pause_s=0.2)
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world.run()
+    assert world.rows(DecisionRow)[0].applied
+    assert len(world.rows(TrialRow)) == 8
+
+
+def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 900, heavier=(400, 1.33)), plan)
+    world.run()
+    assert [decision.round for decision in world.rows(DecisionRow)] == [1, 2]
+    one, other = (decision.step_s or 0 for decision in world.rows(DecisionRow))
+    assert other == pytest.approx(1.33 * one, rel=0.02)
+
+
+def test_a_limit_the_device_refuses_is_left_out() -> None:
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    training = Training("imagenet", 0.02, 300)
+    world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
+    world.run()
+    assert [row.power_limit_w for row in world.rows(TrialRow) if not row.confirms] == [250, 100]
+    assert len([command for command in world.rows(ApplyLimit) if command.limit_mw == 175_000]) == 1
+    assert world.limits_mw() == [250_000]
+
+
+def test_gpus_without_a_counter_are_profiled_by_their_power() -> None:
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000)
+    world = World("simulated:v100x1,power_only=1", Training("imagenet", 0.02, 400), plan)
+    world.run()
+    best_mw, _ = best_limits("v100", "imagenet", "energy")
+    assert abs((world.rows(DecisionRow)[0].power_limit_w or 0) * 1000 - best_mw) <= 50_000
