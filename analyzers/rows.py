@@ -32,7 +32,8 @@ class WindowRow:
     energy_j: float | None
     """None: Missing, for the reason in ``quality``."""
     energy_low_j: float | None
-    """Hard bounds by the counter: the truth (of this counter) lies within."""
+    """Hard bounds by the counter: the truth (of this counter) lies within. Without counter: as if the lesser
+    (the greater) of two power readings had been drawn between them."""
     energy_high_j: float | None
     power_limit_w: float | None
     """In force all through the window; None when it changed within, or is not known."""

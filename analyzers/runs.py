@@ -61,6 +61,8 @@ PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
+MAX_KNOWN = 10_000
+"""Setups whose trials are remembered; the oldest go."""
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
 
@@ -313,18 +315,17 @@ class Run:
         return [gpu for gpu in self._held if self._site.gpus[gpu].host == host]
 
     def session_ended(self, session: Session) -> list[Output]:
-        """A rank has ended; when the last has, so has the run."""
-        if self.over:
-            outputs = self._feed(RunOver())
-            for gpu in self._site.gpus.values():
-                if gpu.commander == self.name:
-                    gpu.commander = None
-            return outputs
-        if session is self._lead:
-            # Another rank's steps, perhaps on another clock: the machine begins anew.
-            self._lead, self._state, self._attempt = self._choose_lead(), None, None
-            self._trials.clear()
-        return []
+        """A rank has ended; if it was the lead or the last, so has its machine, and limits are given back."""
+        if session is not self._lead and not self.over:
+            return []
+        outputs = self._feed(RunOver())
+        for gpu in self._site.gpus.values():
+            if gpu.commander == self.name:
+                gpu.commander = None
+        # Should others go on, their steps are perhaps on another clock: a machine of theirs begins anew.
+        self._lead, self._state = self._choose_lead() or self._lead, None
+        self._trials.clear()
+        return outputs
 
     @property
     def over(self) -> bool:
@@ -576,6 +577,8 @@ class Run:
             if (known.run, known.round) == (row.run, row.round) and known.power_limit_w != row.power_limit_w
         ]
         self._site.known[setup] = (*same, row)
+        if len(self._site.known) > MAX_KNOWN:
+            del self._site.known[next(iter(self._site.known))]
 
     def _observation(self, number: int, trials: Sequence[Trial], reason: str) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""

@@ -180,6 +180,8 @@ class Timeline:
         self._limits_heard_ns = int(rows["t_hi_ns"][-1])
         in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
         last = self._limit_mw[-1] if self._limit_mw else None
+        if (in_force == last).all():
+            return
         for index in np.flatnonzero(np.diff(in_force, prepend=-2 if last is None else last)):
             self._limit_lo_ns.append(int(rows["t_lo_ns"][index]))
             self._limit_hi_ns.append(int(rows["t_hi_ns"][index]))

@@ -6,6 +6,7 @@ python benchmarks/archive.py
 import statistics
 import time
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from common import directory, table
 
 from analyzers.archive import Archive
 from analyzers.columns import READING
+from analyzers.query import read_file
 from zeus_stream.config import Settings
 from zeus_stream.messages import Frame, Readings, Seen
 
@@ -52,12 +54,23 @@ def append(path: Path, frames: Sequence[tuple[Frame, Readings]], frames_a_commit
     return took
 
 
+def ask(path: Path, query: str) -> float:
+    """Return how long a shipped query takes, s, with the file opened for it."""
+    sql = files("analyzers").joinpath(f"queries/{query}.sql").read_text(encoding="utf-8")
+    began = time.perf_counter()
+    assert read_file(path, sql, Settings()).num_rows
+    return time.perf_counter() - began
+
+
 def main() -> None:
     frames = [readings(offset) for offset in range(READINGS // ROWS)]
     rows = []
     for frames_a_commit in (1, 2, 4, 10):
         with directory() as where:
             took = append(where / "energy.duckdb", frames, frames_a_commit)
+            asked = {
+                query: ask(where / "energy.duckdb", query) for query in ("energy_between", "power_per_minute")
+            }
             size = (where / "energy.duckdb").stat().st_size
         rate = READINGS / sum(took)
         quantiles = statistics.quantiles(took, n=100)
@@ -73,6 +86,8 @@ def main() -> None:
         )
     head = ["frames of 1000 readings a commit", "readings", "commit p50", "p99", "bytes a reading", "goal"]
     table(f"Archive, {READINGS} readings appended", head, rows)
+    answers = [[query, f"{seconds * 1000:.0f} ms"] for query, seconds in asked.items()]
+    table(f"Archive, {READINGS} readings asked", ["query", "took"], answers)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ def main() -> None:
                 time.sleep(SECONDS)
                 shares.append((cpu_seconds(pid) - before) / SECONDS * 100)
         rows.append([device, f"{statistics.median(shares):.1f} %", "5 %" if device.endswith("8") else ""])
-    table(f"Collector, share of a core (median of {RUNS} runs of {SECONDS} s)", ["devices", "measured", "goal"], rows)
+    table(
+        f"Collector, share of a core (median of {RUNS} runs of {SECONDS} s)",
+        ["devices", "measured", "goal"],
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,11 @@ PEERS = ("zeus==0.16.0",)
 def machine() -> str:
     """Return one line that names the machine: a figure without it says little."""
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
@@ -46,7 +50,9 @@ def directory() -> Iterator[Path]:
 
 
 @contextmanager
-def process(where: Path, *arguments: str, ready: str, environ: Mapping[str, str] | None = None) -> Iterator[int]:
+def process(
+    where: Path, *arguments: str, ready: str, environ: Mapping[str, str] | None = None
+) -> Iterator[int]:
     """Run ``zeus-stream ARGUMENTS`` in a setup, from when its socket ``ready`` is there; give its pid."""
     command = [sys.executable, "-m", "zeus_stream.cli", *arguments]
     given = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | dict(environ or {})

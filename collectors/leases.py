@@ -419,6 +419,8 @@ def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
     while state.busy is None:
         lease = state.lease
         if state.limits.changed and (lease is None or lease.over(now_ns)):
+            if now_ns < state.retry_ns:
+                break
             state = replace(_end(state, LAPSED), busy=Restoring())
             todo.append(CallRestore(state.limits))
         elif state.waiting:

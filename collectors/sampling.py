@@ -28,7 +28,7 @@ from zeus_stream.errors import (
     StorageError,
     UnsupportedError,
 )
-from zeus_stream.messages import Cause
+from zeus_stream.messages import Cause, Seen
 
 MAX_ROWS = 20_000
 """Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
@@ -273,7 +273,10 @@ class Watch:
                 self._rows.append(sampler.pack(reading, self._place))
             else:
                 self._dropped += 1
-        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns)
+        change = None
+        if reading is not None and reading.seen == Seen.CHANGED:
+            change = reading.t_lo_ns, reading.t_hi_ns
+        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
         return schedule.next_poll_ns(self._schedule, after_ns)
 
     def _try_again(self, wrong: RetryError) -> int:

@@ -1,10 +1,19 @@
 """When to read a device next. Pure.
 
-While the refresh period is unknown, reads are SEARCH_NS apart; once it is known, a fifth of it. Reads
-at even distances would lock to the phase of the refreshes (a fifth of 100 ms meets every refresh at
-the same five phases for ever). So each distance is stretched or shortened by a step of the sequence
-n^2 x golden ratio mod 1: evenly spread like n x golden ratio, but its sums wander instead of returning,
-so that in time every phase is met equally often.
+While the refresh period is unknown, reads are SEARCH_NS apart. Once it is known, the next refresh can be
+predicted: reads sleep through the dead time and look closely around the predicted instant, until the
+refresh is seen. So a refresh is placed within one close look, with fewer reads than at even distances.
+
+    refresh |..... no reads .....[ . . . | . . . ]           a window of ``width_ns`` on both sides of
+            '---- period --------------->' expected_ns       what is expected, read every LOOK
+
+    seen between two close looks     expected again after a period; the window narrows
+    seen by the first of them        it came earlier than expected: the window widens
+    not seen in the window           looked for at a fifth of the period, until it is seen
+
+Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
+So each distance is stretched or shortened by a step of the sequence n^2 x golden ratio mod 1: evenly spread
+like n x golden ratio, but its sums wander instead of returning.
 """
 
 from dataclasses import dataclass, replace
@@ -14,10 +23,12 @@ SEARCH_FOR_NS = 3_000_000_000
 """After this long without a period (power that never changes, a slow device) reads are SLOW_NS apart."""
 SLOW_NS = 20_000_000
 READS_A_PERIOD = 5
-LEAST_NS = 1_000_000
+LOOKS_A_PERIOD = 100
+"""Close looks are this part of a period apart, but not less than LEAST_NS."""
+LEAST_NS = 500_000
 MOST_NS = 200_000_000
 DITHER = 0.5
-"""Distances are spread over this part of their mean."""
+"""Even distances are spread over this part of their mean."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
 RETRY_MOST_NS = 1_000_000_000
@@ -37,11 +48,33 @@ class Schedule:
     failures: int = 0
     """In a row."""
     period_ns: int | None = None
+    expected_ns: int | None = None
+    """When the next refresh should come; None until one was seen with the period known."""
+    width_ns: int = 0
+    """It should come within this of ``expected_ns``."""
 
 
-def was_read(schedule: Schedule, period_ns: int | None) -> Schedule:
-    """Return the schedule after a read; ``period_ns`` as far as it is known by now."""
-    return Schedule(schedule.begun_ns, schedule.poll_ns, schedule.reads + 1, 0, period_ns)
+def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None) -> Schedule:
+    """Return the schedule after a read.
+
+    Args:
+        period_ns: as far as it is known by now.
+        change: the two instants between which a refresh came that this read saw; None: it saw none.
+    """
+    schedule = replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns)
+    if change is None or period_ns is None:
+        return schedule
+    lo_ns, hi_ns = change
+    look_ns = _look_ns(period_ns)
+    if hi_ns - lo_ns <= 4 * look_ns:  # between two close looks
+        strayed_ns = abs((lo_ns + hi_ns) // 2 - (schedule.expected_ns or lo_ns))
+        width_ns = max(schedule.width_ns * 9 // 10, strayed_ns * 3 // 2, look_ns)
+    else:
+        width_ns = max(schedule.width_ns * 2, 2 * look_ns)
+        if schedule.expected_ns is not None:  # as early as may be, by what was expected
+            lo_ns = max(lo_ns, min(schedule.expected_ns - width_ns, hi_ns))
+    expected_ns = (lo_ns + hi_ns) // 2 + period_ns
+    return replace(schedule, expected_ns=expected_ns, width_ns=min(width_ns, period_ns // 2))
 
 
 def failed(schedule: Schedule) -> Schedule:
@@ -54,8 +87,16 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     mean_ns = _distance_ns(schedule, now_ns)
     if schedule.failures:
         return now_ns + min(mean_ns << min(schedule.failures, 10), RETRY_MOST_NS)
+    if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
+        look_ns = now_ns + _look_ns(schedule.period_ns)
+        if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
+            return max(look_ns, schedule.expected_ns - schedule.width_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(mean_ns * (1 + DITHER * spread))
+
+
+def _look_ns(period_ns: int) -> int:
+    return max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
 
 
 def _distance_ns(schedule: Schedule, now_ns: int) -> int:

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
@@ -47,14 +48,15 @@ class Warden:
             self._complain(f"could not be started: {wrong.strerror}")
             return
         assert guard.stdout is not None
-        ready = b""
+        word = None
         with guard.stdout as words, anyio.move_on_after(READY_S):
             await anyio.wait_readable(words)
-            ready = os.read(words.fileno(), len(READY))
-        if ready == READY:
+            word = os.read(words.fileno(), len(READY))
+        if word == READY:
             self.trouble = None
         else:
-            self._complain("did not become ready" if guard.poll() is None else "ended while it started")
+            why = "ended while it started" if word is not None else f"was not ready within {READY_S:g} s"
+            self._complain(f"process {guard.pid} {why}")
             guard.kill()
 
     async def keep(self) -> None:
@@ -83,13 +85,13 @@ class Warden:
                 _log.warning("guard: process %s goes on: something is left to restore.", guard.pid)
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        # The guard finds the packages where this process found them, and not in the working directory.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # The guard finds the packages where this process found them, whatever the working directory holds.
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[1])))
         theirs, self._pipe = os.pipe()  # neither is inherited, but as the guard's stdin
         try:
             return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
                 [sys.executable, "-P", "-m", "collectors.guard", *self._arguments],
-                env=environment,
+                env={**os.environ, "PYTHONPATH": path},
                 stdin=theirs,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

@@ -170,7 +170,7 @@ class Courier:
             except zmq.Again:
                 return
             try:
-                message = cast("Ack | Answer", wire.decode(parts[-1], Ack, Answer))
+                message = wire.decode(parts[-1], Ack, Answer)
             except MalformedError as wrong:
                 self.errors += 1
                 self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")

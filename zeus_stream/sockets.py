@@ -103,9 +103,7 @@ def context() -> Context:
     return zmq.Context()
 
 
-def listen(
-    context: Context, path: Path, *, feed: bool = False, mode: int = 0o600
-) -> Channel:
+def listen(context: Context, path: Path, *, feed: bool = False, mode: int = 0o600) -> Channel:
     """Open a ROUTER (or, for the feed, a PUB) at a socket file of ``mode``.
 
     Whoever calls has `places.claim`-ed the directory: binding takes over a socket file that is there.

@@ -343,7 +343,6 @@ def test_a_fence_can_grow_from_the_number_of_starts(path: Path) -> None:
 WRITER = textwrap.dedent("""
     import sys
     from pathlib import Path
-from tempfile import TemporaryDirectory
     from analyzers.archive import Archive
     from tests.analyzers.archives import frame, readings
     from zeus_stream.config import Settings

@@ -260,7 +260,7 @@ def test_a_gpu_that_goes_away_leaves_a_reason() -> None:
 
 
 def test_what_was_lost_becomes_a_gap() -> None:
-    made = only_measuring(0.5)
+    made = only_measuring()
     made.hosts[0].note(Lost(5, "readings", 12, "the disk is full"))
     made.hosts[0].publish(EventsDropped(6, 3, "the buffer was full"))
     made.hosts[0].flush_events()

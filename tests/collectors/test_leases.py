@@ -103,6 +103,15 @@ def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
     ]
 
 
+def test_a_later_limit_of_the_lease_expects_what_was_read_back_and_not_what_was_found() -> None:
+    played = Played().hold()
+    pending = Limits(FOUND, 250 * W, 200 * W)
+    assert played.play(Asked(ask("c2", 200, fence=2))) == [WriteRecord(pending)]
+    assert played.play(RecordWritten(pending)) == [CallSet(200 * W, 250 * W)]
+    assert causes(played.play(SetDone(200 * W))) == []
+    assert played.state.limits == Limits(FOUND, 200 * W)
+
+
 def test_without_a_record_nothing_is_set() -> None:
     played = Played()
     played.play(Asked(ask("c1")))
@@ -246,6 +255,48 @@ def test_a_later_set_that_was_denied_keeps_the_lease_on_what_is_in_force() -> No
     assert causes(played.play(SetFailed("permission", "no", 250 * W))) == ["permission"]
     assert played.state.limits == Limits(FOUND, 250 * W)
     assert played.state.lease is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said_causes", "left"),
+    [
+        pytest.param(
+            SetFailed("device", "Timeout", None), ["device"], Limits(FOUND, 250 * W, 200 * W), id="blind"
+        ),
+        pytest.param(SetFailed("device", "x", 200 * W), ["device"], Limits(FOUND, 200 * W), id="it took"),
+        pytest.param(
+            SetFailed("device", "x", 180 * W), ["device", "stranger"], Limits(180 * W), id="another's"
+        ),
+        pytest.param(SetDone(180 * W), ["stranger", "stranger"], Limits(180 * W), id="read back another's"),
+    ],
+)
+def test_after_a_later_set_went_wrong_what_is_in_force_decides(
+    outcome: Event, said_causes: list[str], left: Limits
+) -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c2", 200, fence=2)))
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
+    asked = played.play(outcome)
+    assert causes(asked) == said_causes
+    assert played.state.limits == left
+    blind = left.pending_mw is not None
+    assert (CallRestore(left) in asked) == blind
+
+
+def test_a_later_limit_that_cannot_be_recorded_leaves_the_lease_and_its_record_as_they_were() -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c2", 200, fence=2)))
+    asked = played.play(RecordFailed(Limits(FOUND, 250 * W, 200 * W), "no space left on device"))
+    assert causes(asked) == ["storage"]
+    assert WriteRecord(Limits(FOUND, 250 * W)) in asked
+    assert ClearRecord() not in asked
+    assert played.state.lease is not None
+
+
+def test_a_command_that_was_refused_counts_as_its_owners_last() -> None:
+    played = Played()
+    assert causes(played.play(Asked(ask("c5", 999, fence=5)))) == ["range"]
+    assert causes(played.play(Asked(ask("c4", 250, fence=4)))) == ["stale"]
 
 
 def test_a_restore_that_fails_is_said_once_and_tried_again_ever_more_slowly() -> None:
@@ -415,7 +466,7 @@ class World:
 
     def ask(self, fate: int) -> None:
         self.serial += 1
-        owner, run = ("anna", "berta")[fate % 2], f"r{fate // 2 % 2}"
+        owner, run = ("anna", "berta")[fate % 4 == 3], f"r{int(fate // 4 % 4 == 3)}"
         name = f"c{self.serial if fate % 5 else max(self.serial - 1, 1)}"
         self.tell(
             Asked(ask(name, 100 + fate // 4 % 23 * 10, fence=self.serial, owner=owner, run=run, lease_ms=300))

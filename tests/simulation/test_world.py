@@ -4,8 +4,9 @@ import pytest
 
 from analyzers import selectors
 from analyzers.interpreter import Plan
-from analyzers.rows import ApplyLimit, DecisionRow, TrialRow
+from analyzers.rows import ApplyLimit, DecisionRow, TrialRow, WindowRow
 from analyzers.selectors import Trial
+from analyzers.timeline import RECENT_NS
 from tests.simulation.world import Training, World
 from zeus_stream.workloads import load
 
@@ -32,7 +33,8 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
 ) -> None:
     plan = Plan(selectors.parse(selector))
     world = World(f"simulated:{model}x1,noise=0.02", Training(workload, step_s, round(60 / step_s)), plan)
-    world.run(50)
+    while not world.rows(DecisionRow) and world.step < world.training.steps:
+        world.run(1)
     chosen_mw = round(world.rows(DecisionRow)[0].power_limit_w or 0) * 1000
     best_mw, trials = best_limits(model, workload, selector)
     chosen, best = trials[chosen_mw], trials[best_mw]
@@ -54,6 +56,21 @@ def test_epochs_of_5_steps_decide() -> None:
     world.run()
     assert world.rows(DecisionRow)[0].applied
     assert len(world.rows(TrialRow)) == 8
+
+
+def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
+    plan = Plan(selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20)
+    world = World("simulated:v100x1", Training("imagenet", 2.0, 50), plan)
+    world.run()
+    device = next(iter(world.hosts[0].gpus.values())).device
+    trials = world.rows(TrialRow)
+    assert [trial.power_limit_w for trial in trials] == [250, 100]
+    assert min(trial.duration_s for trial in trials) * 1e9 > RECENT_NS
+    for trial in trials:
+        truth_j = device.energy_mj(trial.began_ns, trial.ended_ns) / 1000
+        assert trial.energy_j == pytest.approx(truth_j, rel=0.001)
+    (run,) = [row for row in world.rows(WindowRow) if row.kind == "run"]
+    assert run.energy_j == pytest.approx(device.energy_mj(run.begin_ns, run.end_ns) / 1000, rel=0.001)
 
 
 def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:

@@ -39,6 +39,7 @@ from zeus_stream.messages import (
     RunAdmitted,
     RunEnded,
     RunStarted,
+    Seen,
     SessionEnded,
     StepBoundary,
 )
@@ -182,7 +183,10 @@ class Host:
         )
         if reading is not None:
             self._rows += sampler.pack(reading, list(self.gpus).index(gpu.device.gpu))
-        gpu.polls = schedule.was_read(gpu.polls, gpu.state.period_ns)
+        change = None
+        if reading is not None and reading.seen == Seen.CHANGED:
+            change = reading.t_lo_ns, reading.t_hi_ns
+        gpu.polls = schedule.was_read(gpu.polls, gpu.state.period_ns, change)
         self._world.at(schedule.next_poll_ns(gpu.polls, before_ns) - self._offset_ns, lambda: self._poll(gpu))
 
     def _flush(self) -> None:
@@ -222,7 +226,7 @@ class World:
         self.step = 0
         self.ended = False
         self._refuse = dict(refuse or {})
-        self._rng = Random(seed)  # noqa: S311 - a simulation
+        self._rng = Random(seed)
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._left_s = 0.0

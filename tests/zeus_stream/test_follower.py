@@ -60,7 +60,7 @@ class Log:
 def test_through_any_feed_each_frame_comes_once_and_in_order_or_is_named_as_gone(
     seed: int, prune: float, replace: float
 ) -> None:
-    rng = random.Random(seed)  # noqa: S311  (a network, not a secret)
+    rng = random.Random(seed)
     log, sequencer, out, in_flight = Log(), Sequencer("log-0", 0), list[Frame | Break](), list[Frame]()
     lengths = {"log-0": 0}
 
@@ -179,7 +179,7 @@ class Collector:
         self.requests: list[Hello | Fetch] = []
         self.loses = 0.0
         self.garbles = False
-        self._rng = random.Random(1)  # noqa: S311
+        self._rng = random.Random(1)
         self._feed: sockets.Channel | None = None
 
     @asynccontextmanager

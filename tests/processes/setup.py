@@ -1,0 +1,186 @@
+"""A collector as a process, over a GPU whose limit is seen and set from outside, as an administrator does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from zeus_stream import sockets, wire
+from zeus_stream.client import status
+from zeus_stream.errors import UnreachableError
+from zeus_stream.messages import Applied, Hello, Refused, SetLimit, Welcome
+from zeus_stream.places import Places, places
+
+ROOT = Path(__file__).parents[2]
+FOUND_MW = 220_000
+"""Neither the default nor the maximum of the GPUs: what an administrator chose."""
+OURS_MW = 150_000
+STRANGERS_MW = 180_000
+PATIENCE_S = 15.0
+TRAINER = """
+import sys, time
+from zeus_stream import Publisher
+with Publisher(job="guarded", run="r", gpus=[sys.argv[1]]):
+    print("runs", flush=True)
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One GPU, the ``device`` setting by which a collector finds it, and what its environment needs."""
+
+    device: str
+    gpu: str
+    read_mw: Callable[[], int]
+    write_mw: Callable[[int], None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
+    """Return after how many seconds a condition held. Raises TimeoutError."""
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > timeout_s:
+            raise TimeoutError(f"not within {timeout_s} s: {condition}")
+        time.sleep(0.005)
+    return time.monotonic() - begin
+
+
+class Collector:
+    """A collector, ready to be commanded by an analyzer that is played here."""
+
+    def __init__(self, host: Host, directory: Path, *arguments: str, python: str = sys.executable) -> None:
+        self.host = host
+        self.where: Places = places({"ZEUS_STREAM_DIR": str(directory)})
+        self._commands = count(1)
+        self.process = subprocess.Popen(
+            [python, "-m", "zeus_stream.cli", "collect", "--device", host.device, *arguments],
+            env=environment(host, directory),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            until(lambda: self.rows().get("state") == "there")
+        except TimeoutError:
+            self.process.kill()
+            _, err = self.process.communicate()
+            sys.stderr.write(err)
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def guard(self) -> int | None:
+        """Process id of its guard, while there is one."""
+        word, _, pid = self.rows().get("guard", "").partition(" ")
+        return int(pid) if word == "process" else None
+
+    def rows(self) -> dict[str, str]:
+        """Return its status and that of its GPU, by name; nothing while it does not answer."""
+        try:
+            rows = status(self.where, "collector", 1).rows
+        except UnreachableError:
+            return {}
+        return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
+
+    def ask(self, limit_mw: int, lease_ms: int = 60_000) -> Applied | Refused | None:
+        """Ask for a limit and return the outcome; None: nobody answers."""
+        greeting = sockets.exchange(self.where.control, wire.encode(Hello("analyzer", "test")), 1)
+        if greeting is None:
+            return None
+        welcome = wire.decode(greeting[0], Welcome)
+        number = next(self._commands)
+        request = SetLimit(
+            f"c{number}", "test", welcome.incarnation, number, "r", self.host.gpu, limit_mw, lease_ms
+        )
+        reply = sockets.exchange(self.where.control, wire.encode(request), 1)
+        return None if reply is None else wire.decode(reply[0], Applied, Refused)
+
+    def hold(self, limit_mw: int = OURS_MW, lease_ms: int = 60_000) -> None:
+        """Set a limit, as soon as the run may be commanded for."""
+        until(lambda: isinstance(self.ask(limit_mw, lease_ms), Applied))
+        assert self.host.read_mw() == limit_mw
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def kill_with_guard(self) -> None:
+        """Kill both before either can see that the other is dead."""
+        guard = self.guard
+        assert guard is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.kill(guard, signal.SIGKILL)
+        self.kill()
+
+
+def environment(host: Host, directory: Path) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
+    return {**clean, **host.environment, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+
+
+@contextmanager
+def collector(
+    host: Host, directory: Path, *arguments: str, python: str = sys.executable
+) -> Iterator[Collector]:
+    """Run a collector until the end of the block, if it lives so long; its guard ends before this returns."""
+    running = Collector(host, directory, *arguments, python=python)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+        # The guard has the same stderr: at its end, both have ended.
+        running.process.communicate(timeout=PATIENCE_S)
+
+
+@contextmanager
+def trainer(host: Host, directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run a process that is the run ``r`` on the GPU."""
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER, host.gpu],
+        env=environment(host, directory),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "runs\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def restore(host: Host, directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run ``zeus-stream restore``."""
+    return subprocess.run(
+        [sys.executable, "-m", "zeus_stream.cli", "restore", "--device", host.device, *arguments],
+        env=environment(host, directory),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@contextmanager
+def simulated(directory: Path) -> Iterator[Host]:
+    """Give a simulated V100 at FOUND_MW."""
+    from collectors.simulated import SimulatedBus
+
+    device = "simulated:v100x1"
+    bus = SimulatedBus.parse(device, directory)
+    (gpu,) = bus.discover()
+    gpu.set_limit(FOUND_MW)
+    yield Host(device, gpu.gpu, gpu.requested_limit_mw, gpu.set_limit)
+    bus.close()

@@ -1,0 +1,250 @@
+"""Whatever is killed, the power limit that was found returns: real processes, SIGKILL."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.processes import start_ticks
+from collectors.records import RecordFile
+from collectors.warden import Warden
+from tests.gpu.stand_in import StandIn
+from tests.processes.setup import (
+    FOUND_MW,
+    OURS_MW,
+    STRANGERS_MW,
+    Host,
+    collector,
+    restore,
+    simulated,
+    trainer,
+    until,
+)
+from zeus_stream.messages import Applied, Refused
+from zeus_stream.places import places
+
+WITHIN_S = 2.0
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def host(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Host]:
+    """A GPU made of arithmetic, and one behind the real nvidia-ml-py."""
+    if request.param == "simulated":
+        with simulated(zeus_dir) as made:
+            yield made
+        return
+    stand_in: StandIn = request.getfixturevalue("stand_in")
+    gpu = stand_in.gpus[0]
+    gpu.requested_mw = FOUND_MW
+
+    def write_mw(limit_mw: int) -> None:
+        gpu.requested_mw = limit_mw
+
+    yield Host("nvml", gpu.uuid.decode(), lambda: int(gpu.requested_mw), write_mw)
+
+
+def settled(host: Host, directory: Path) -> str | None:
+    """Return how a restorer settled the GPU's record, once it holds it no more."""
+    file = RecordFile(directory / "restore", host.gpu)
+    record = file.read()
+    file.close()
+    assert record is not None
+    return record.settled
+
+
+def returns(host: Host) -> float:
+    """Return after how many seconds the limit found is back."""
+    return until(lambda: host.read_mw() == FOUND_MW, WITHIN_S)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
+    host: Host, zeus_dir: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+
+        def change() -> None:
+            while running.ask(rng.randrange(110_000, 210_000, 5_000)):
+                pass
+
+        analyzer = threading.Thread(target=change)
+        analyzer.start()
+        time.sleep(rng.uniform(0, 0.2))
+        running.kill()
+        returns(host)
+        analyzer.join()
+    assert host.read_mw() == FOUND_MW
+    assert "restored to 220 W" in (settled(host, zeus_dir) or "")
+
+
+def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        guard = running.guard
+        running.process.terminate()
+        returns(host)
+        _, err = running.process.communicate(timeout=10)
+    assert running.process.returncode == 0
+    assert "guard:" not in err
+    assert guard is not None
+    assert start_ticks(guard) is None
+    assert not list((zeus_dir / "restore").glob("*.json"))
+
+
+def test_the_signals_that_end_a_group_do_not_end_the_guard(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        guard = running.guard
+        assert guard is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(guard, number)
+        assert os.getsid(guard) == guard
+        assert running.process.stderr is not None
+        running.process.stderr.close()  # who read what the collector says is dead too
+        running.process.stderr = None
+        running.kill()
+        returns(host)
+        until(lambda: start_ticks(guard) is None)
+    assert settled(host, zeus_dir)
+
+
+def test_without_its_guard_a_killed_collector_is_made_good_by_the_next(host: Host, zeus_dir: Path) -> None:
+    with trainer(host, zeus_dir):
+        with collector(host, zeus_dir) as first:
+            first.hold()
+            first.kill_with_guard()
+        assert host.read_mw() == OURS_MW
+        with collector(host, zeus_dir) as second:
+            returns(host)
+            assert "found 220 W" in second.rows()["power limit"]
+
+
+def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        refused = restore(host, zeus_dir)
+        assert refused.returncode == 1
+        assert str(running.pid) in refused.stderr
+        running.kill_with_guard()
+    looked = restore(host, zeus_dir, "--dry-run")
+    assert (looked.returncode, host.read_mw()) == (1, OURS_MW)
+    assert looked.stdout == f"{host.gpu}: would be restored from 150 W to 220 W.\n"
+    observed = restore(host, zeus_dir, "--observe")
+    assert (observed.returncode, observed.stdout, host.read_mw()) == (1, looked.stdout, OURS_MW)
+    done = restore(host, zeus_dir)
+    assert (done.returncode, host.read_mw()) == (0, FOUND_MW)
+    assert done.stdout == f"{host.gpu}: restored to 220 W, as it was found.\n"
+    again = restore(host, zeus_dir)
+    assert (again.returncode, again.stdout) == (0, "Nothing was left in force.\n")
+
+
+def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        guard = running.guard
+        assert guard is not None
+        os.kill(guard, signal.SIGSTOP)
+        running.kill()
+        host.write_mw(STRANGERS_MW)
+        os.kill(guard, signal.SIGCONT)
+        until(lambda: start_ticks(guard) is None)
+    assert host.read_mw() == STRANGERS_MW
+    assert "somebody else set 180 W" in (settled(host, zeus_dir) or "")
+    with collector(host, zeus_dir) as second:
+        assert "180 W, found 180 W" in second.rows()["power limit"]
+        until(lambda: not list((zeus_dir / "restore").glob("*.json")))
+
+
+def test_a_silent_analyzer_loses_its_limit(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold(lease_ms=1500)
+        returns(host)
+
+
+def test_a_killed_training_process_takes_its_limit_with_it(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir) as training:
+        running.hold()
+        training.kill()
+        returns(host)
+
+
+def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        first = running.guard
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        until(lambda: running.guard not in (None, first))
+        running.kill()
+        returns(host)
+
+
+def test_while_no_guard_can_be_started_no_limit_is_changed(zeus_dir: Path) -> None:
+    python = zeus_dir / "python"
+    python.symlink_to(sys.executable)
+    with (
+        simulated(zeus_dir) as host,
+        collector(host, zeus_dir, python=str(python)) as running,
+        trainer(host, zeus_dir),
+    ):
+        running.hold()
+        guard = running.guard
+        assert guard is not None
+        python.unlink()
+        os.kill(guard, signal.SIGKILL)
+        until(lambda: "could not be started: No such file or directory" in running.rows()["guard"])
+        refused = running.ask(STRANGERS_MW)
+        assert isinstance(refused, Refused)
+        assert refused.cause == "storage"
+        assert "Until another one is ready" in refused.reason
+        assert host.read_mw() == OURS_MW
+        python.symlink_to(sys.executable)
+        until(lambda: isinstance(running.ask(STRANGERS_MW), Applied))
+
+
+def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:
+    with simulated(zeus_dir) as host, collector(host, zeus_dir, "--observe") as running:
+        assert running.guard is None
+        assert running.rows()["guard"] == "none is needed"
+
+
+def files_of(pid: int) -> dict[str, str]:
+    """Return the open files of a process by descriptor."""
+    return {
+        link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
+    }
+
+
+def careless_child() -> "subprocess.Popen[bytes]":
+    """Start a process that is given every file that may be inherited."""
+    return subprocess.Popen(["sleep", "60"], close_fds=False)
+
+
+@pytest.mark.anyio
+async def test_a_child_of_the_collector_does_not_keep_the_guard_waiting(zeus_dir: Path) -> None:
+    warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+    await warden.start()
+    guard = warden.pid
+    assert warden.trouble is None
+    assert guard is not None
+    child = careless_child()
+    try:
+        until(lambda: files_of(guard).keys() == {"0", "1", "2"})
+        files = files_of(guard)
+        assert files["1"] == "/dev/null"
+        assert files["0"] in files_of(os.getpid()).values()
+        assert files["0"] not in files_of(child.pid).values()
+        await warden.close()
+        assert start_ticks(guard) is None
+    finally:
+        child.kill()
+        child.wait()
