@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-PEERS = ("zeus==0.16.0",)
+PEERS = ("zeus==0.16.0", "pyzmq", "msgpack", "numpy")
 
 
 def machine() -> str:
