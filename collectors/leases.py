@@ -459,6 +459,8 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
     objection = _objection(rules, state, waiting, now_ns)
     if objection is None:
         state = replace(state, fences=_raise_fence(state.fences, command))
+        if isinstance(command, ReleaseLimit) and state.lease is None:  # the run's end was quicker
+            return _conclude(state, Applied(now_ns, command.command, rules.gpu, state.limits.found_mw))
         if isinstance(command, ReleaseLimit):
             released = _end(state, RELEASED)
             return replace(released, releasing=(*state.releasing, command)), ()
@@ -483,7 +485,7 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
     if lease is not None and lease.owner != command.owner:
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
     if isinstance(command, ReleaseLimit):
-        return None if lease is not None else ("stale", "its lease has ended already")
+        return None
     if rules.observe:
         return "observe", "this collector only observes. Start it without --observe"
     if waiting.objection is not None:

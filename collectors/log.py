@@ -3,21 +3,26 @@
 Frames have offsets 0, 1, 2, ... within one log id. What was acknowledged is in the log, together with
 the sequence number up to which each session has been heard, in one transaction. A process that is
 killed loses nothing; after a loss of power, or when the file is broken, was cut or exchanged, offsets
-that were handed out may be gone: then the log begins anew, with another id.
+that were handed out may be gone: then the log begins anew, with another id. Two things tell that:
+every row has a checksum, and beside the log lies a mark, the next offset after each transaction.
+(SQLite drops without a word what follows a damaged place in its write-ahead log.)
 """
 
 import logging
+import os
 import secrets
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 
 from zeus_stream.errors import StorageError
 from zeus_stream.messages import Frame
 
-FORMAT = "zeus-stream log 1"
+FORMAT = "zeus-stream log 2"
 OVERHEAD_BYTES = 64
 """What a frame takes on disk beside its topic and body, about."""
 CHUNK = 500
@@ -29,11 +34,13 @@ _log = logging.getLogger(__name__)
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE frames (
-  "offset" INTEGER PRIMARY KEY, t_ns INTEGER NOT NULL, topic TEXT NOT NULL, body BLOB NOT NULL);
+  "offset" INTEGER PRIMARY KEY, t_ns INTEGER NOT NULL, topic TEXT NOT NULL, body BLOB NOT NULL,
+  crc INTEGER NOT NULL);
 CREATE TABLE sessions (
   session TEXT PRIMARY KEY, next_sequence INTEGER NOT NULL, about TEXT NOT NULL,
-  heard INTEGER NOT NULL) WITHOUT ROWID;
+  heard INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
 """
+_MARK = Struct("<16sQ")  # log id, next offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,13 @@ class Log:
         self._path = path
         self._host = host
         with self._explained("be opened"):
-            self._db, self.begun_anew = _open(path, boot_id)
-            self._begin(boot_id)
+            self._mark = os.open(_beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._db, self.begun_anew = _open(path, boot_id, _read_mark(self._mark))
+                self._begin(boot_id)
+            except BaseException:
+                os.close(self._mark)
+                raise
 
     def _begin(self, boot_id: str) -> None:
         meta = dict(self._db.execute("SELECT key, value FROM meta"))
@@ -84,8 +96,8 @@ class Log:
         values = {"boot_id": boot_id, "boot_offset": str(self._boot_offset), "clean": "no"}
         with self._db:
             self._db.executemany("REPLACE INTO meta VALUES (?, ?)", values.items())
-        # That it is open has to be in the file itself: the write-ahead log may be what gets lost.
-        self._db.execute("PRAGMA wal_checkpoint")
+        self._put_mark()
+        os.fsync(self._mark)
 
     @property
     def extent(self) -> Extent:
@@ -110,17 +122,25 @@ class Log:
         ]
         with self._explained("be written"), self._db:
             self._db.executemany(
-                "INSERT INTO frames VALUES (?, ?, ?, ?)",
-                [(frame.offset, t_ns, frame.topic, frame.body) for frame in frames],
+                "INSERT INTO frames VALUES (?, ?, ?, ?, ?)",
+                [
+                    (f.offset, t_ns, f.topic, f.body, _frame_crc(f.offset, t_ns, f.topic, f.body))
+                    for f in frames
+                ],
             )
             if session is not None:
-                self._db.execute(
-                    "REPLACE INTO sessions VALUES (?, ?, ?, ?)",
-                    (session.session, session.next_sequence, session.about, self._next + len(frames)),
-                )
+                about = session.session, session.next_sequence, session.about, self._next + len(frames)
+                self._db.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", (*about, _crc(*about)))
         self._next += len(frames)
         self._bytes += sum(_size(topic, body) for topic, body in entries)
+        try:
+            self._put_mark()
+        except OSError as wrong:  # the frames are in the log: a mark that is too low only notices less
+            _log.info("%s: its mark could not be written: %s", self._path, wrong)
         return frames
+
+    def _put_mark(self) -> None:
+        os.pwrite(self._mark, _MARK.pack(self.log_id.encode(), self._next), 0)
 
     def fetch(self, first_offset: int, count: int, max_bytes: int) -> list[Frame]:
         """Return frames from ``first_offset`` (or the oldest) on: at most ``count``; one, or ``max_bytes``.
@@ -178,8 +198,10 @@ class Log:
         try:
             with self._explained("be closed"), self._db:
                 self._db.execute("REPLACE INTO meta VALUES ('clean', 'yes')")
+                os.fsync(self._mark)
         finally:
             self._db.close()
+            os.close(self._mark)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -192,13 +214,11 @@ class Log:
             ) from wrong
 
 
-def _open(path: Path, boot_id: str) -> tuple[sqlite3.Connection, str | None]:
+def _open(path: Path, boot_id: str, mark: tuple[str, int] | None) -> tuple[sqlite3.Connection, str | None]:
     """Return the log's database, and why the one that was there is not continued, if so."""
-    wal = path.with_name(path.name + "-wal")
-    wal_bytes = wal.stat().st_size if wal.exists() else 0
     try:
         db = _connect(path)
-        doubt = _doubt(db, boot_id, wal_bytes)
+        doubt = _doubt(db, boot_id, mark)
     except sqlite3.OperationalError:
         raise  # no access, no room: nothing is wrong with the file
     except sqlite3.DatabaseError as wrong:
@@ -213,6 +233,7 @@ def _open(path: Path, boot_id: str) -> tuple[sqlite3.Connection, str | None]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=2.0)
+    db.text_factory = lambda text: text.decode("utf-8", "replace")  # damage is found by checksums
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
@@ -240,10 +261,10 @@ def _create(db: sqlite3.Connection, boot_id: str) -> None:
         db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
 
 
-def _doubt(db: sqlite3.Connection, boot_id: str, wal_bytes: int) -> str | None:
+def _doubt(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
     """Return why this database must not be continued, or None. Closes it when it must not."""
     try:
-        doubt = _compare(db, boot_id, wal_bytes)
+        doubt = _compare(db, boot_id, mark)
     except sqlite3.Error:
         db.close()
         raise
@@ -252,32 +273,70 @@ def _doubt(db: sqlite3.Connection, boot_id: str, wal_bytes: int) -> str | None:
     return doubt
 
 
-def _compare(db: sqlite3.Connection, boot_id: str, wal_bytes: int) -> str | None:
+def _compare(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
     tables = _tables(db)
     if not tables:
-        return None
+        return None if mark is None else "it is gone"
     if not tables >= {"meta", "frames", "sessions"}:
         return "it is not a log of zeus-stream"
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta.get("format") != FORMAT:
         return f"its format is {meta.get('format')!r}, this version writes {FORMAT!r}"
-    if meta["clean"] != "yes":
-        if meta["boot_id"] != boot_id:
-            return "the host stopped without closing it"
-        if not wal_bytes:
-            return "it was cut: its newest frames are gone"
+    if meta["clean"] != "yes" and meta["boot_id"] != boot_id:
+        return "the host stopped without closing it"
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return None if verdict == "ok" else f"it is broken: {verdict}"
+    return f"it is broken: {verdict}" if verdict != "ok" else _damage(db, meta["log_id"], mark)
+
+
+def _damage(db: sqlite3.Connection, log_id: str, mark: tuple[str, int] | None) -> str | None:
+    """Return which rows are not what was written, or are missing."""
+    expected = None
+    rows = db.execute('SELECT "offset", t_ns, topic, CAST(body AS BLOB), crc FROM frames ORDER BY "offset"')
+    for offset, t_ns, topic, body, crc in rows:
+        if offset != (offset if expected is None else expected):
+            return f"it is broken: frame {expected} is gone"
+        if crc != _frame_crc(offset, t_ns, topic, body):
+            return f"it is broken: frame {offset} is not what was written"
+        expected = offset + 1
+    for *about, crc in db.execute("SELECT * FROM sessions"):
+        if crc != _crc(*about):
+            return f"it is broken: session {about[0]} is not what was written"
+    if mark is not None and mark[0] != log_id:
+        return f"it was exchanged: the last was {mark[0]}"
+    if mark is not None and mark[1] > (expected or 0):
+        return f"it was cut: frames {expected or 0} to {mark[1] - 1} are gone"
+    return None
 
 
 def _move_aside(path: Path) -> None:
     """Make room for another log; of those that were moved, the last is kept."""
-    aside = path.with_name(path.name + ".old")
+    aside = _beside(path, ".old")
     _log.warning("%s: is moved to %s", path, aside)
     path.rename(aside)
     for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        _beside(path, suffix).unlink(missing_ok=True)
 
 
 def _size(topic: str, body: bytes) -> int:
     return len(topic) + len(body) + OVERHEAD_BYTES
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _read_mark(mark: int) -> tuple[str, int] | None:
+    """Return log id and next offset, or None when there is no mark yet."""
+    content = os.pread(mark, _MARK.size, 0)
+    if len(content) < _MARK.size or not any(content):
+        return None
+    log_id, next_offset = _MARK.unpack(content)
+    return log_id.decode("ascii", "replace"), next_offset
+
+
+def _frame_crc(offset: int, t_ns: int, topic: str, body: bytes) -> int:
+    return zlib.crc32(body, _crc(offset, t_ns, topic))
+
+
+def _crc(*values: object) -> int:
+    return zlib.crc32(repr(values).encode())

@@ -131,7 +131,6 @@ def test_without_a_record_nothing_is_set() -> None:
         pytest.param(RULES, ask("c"), "run r1 is unverified", "ownership", id="its run may not command"),
         pytest.param(RULES, replace(ask("c"), incarnation="old"), None, "stale", id="an earlier collector"),
         pytest.param(RULES, ask("c", lease_ms=0), None, "stale", id="a lease that is over at once"),
-        pytest.param(RULES, release("c", fence=1), None, "stale", id="releasing nothing"),
     ],
 )
 def test_a_command_is_refused_without_touching_the_device(
@@ -199,6 +198,13 @@ def test_a_release_is_answered_once_the_value_found_is_back() -> None:
     assert notes[0] == Applied(6 * MS, "c2", "GPU-1", FOUND)
     assert isinstance(notes[1], LeaseEnded)
     assert notes[1].cause == "released"
+
+
+def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> None:
+    played = Played().hold()
+    played.play(RunGone("r1"))
+    played.play(RestoreDone(FOUND, stranger=False), 6)
+    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [Applied(7 * MS, "c2", "GPU-1", FOUND)]
 
 
 @pytest.mark.parametrize(("event", "cause"), [(RunGone("r1"), "run"), (Stopping(), "shutdown")])

@@ -1,4 +1,5 @@
 import contextlib
+import random
 import resource
 import sqlite3
 import subprocess
@@ -42,7 +43,7 @@ from pathlib import Path
 from collectors.log import Log, SessionMemory
 log = Log(Path({str(path)!r}), "host", {boot_id!r})
 for i in range({frames}):
-    log.append([("notes/host", bytes([i]))], i, SessionMemory("s", i + 1, ""))
+    log.append([("notes/host", bytes([i % 256]))], i, SessionMemory("s", i + 1, ""))
 print(log.log_id, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -113,6 +114,56 @@ def test_a_log_whose_newest_part_was_removed_begins_anew(path: Path, restarts: i
     log = opened(path)
     assert log.log_id != log_id
     log.close()
+
+
+@pytest.mark.parametrize("at", [-1, -3000, -5000])
+def test_a_log_whose_tail_was_cut_begins_anew(path: Path, at: int) -> None:
+    log_id = killed_while_writing(path)
+    wal = path.with_name("log.sqlite-wal")
+    wal.write_bytes(wal.read_bytes()[:at])
+    log = opened(path)
+    assert log.log_id != log_id
+    assert log.begun_anew == "it was cut: frames 19 to 19 are gone"
+    log.close()
+
+
+def test_a_log_that_was_removed_or_exchanged_begins_anew(path: Path) -> None:
+    log = opened(path)
+    fill(log, 3)
+    log.close()
+    path.rename(path.with_name("kept"))
+    log = opened(path)
+    assert log.begun_anew == "it is gone"
+    log.close()
+    path.with_name("kept").rename(path)
+    log = opened(path)
+    assert (log.begun_anew or "").startswith("it was exchanged")
+    log.close()
+
+
+def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
+    """Whatever it hits: the log is what it was, or another; never one that lacks or alters a frame."""
+    log_id = killed_while_writing(path, frames=400)
+    files = [path.with_name(f"log.sqlite{suffix}") for suffix in ("", "-wal", "-mark")]
+    sound = {file: file.read_bytes() for file in files}
+    rng = random.Random(1)
+    for _ in range(60):
+        for file, content in sound.items():
+            file.write_bytes(content)
+        damaged = rng.choice(files[:2])
+        broken = bytearray(sound[damaged])
+        broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(broken)
+        log = opened(path)
+        if log.log_id == log_id:
+            assert [frame.body for frame in log.fetch(0, 1000, 10**7)] == [
+                bytes([i % 256]) for i in range(400)
+            ]
+            assert log.sessions() == [SessionMemory("s", 400, "")]
+        else:
+            assert log.begun_anew is not None
+            assert log.extent.next_offset == 0
+        log.close()
 
 
 def test_a_broken_file_is_moved_aside_and_another_log_begun(path: Path) -> None:

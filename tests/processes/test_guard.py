@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.log import Log
 from collectors.processes import start_ticks
 from collectors.records import RecordFile
 from collectors.warden import Warden
@@ -27,7 +28,9 @@ from tests.processes.setup import (
     trainer,
     until,
 )
-from zeus_stream.messages import Applied, Refused
+from zeus_stream import wire
+from zeus_stream.clock import boot_id
+from zeus_stream.messages import Applied, LeaseEnded, Note, Notes, Refused
 from zeus_stream.places import places
 
 WITHIN_S = 2.0
@@ -57,6 +60,17 @@ def settled(host: Host, directory: Path) -> str | None:
     file.close()
     assert record is not None
     return record.settled
+
+
+def logged(directory: Path) -> list[Note]:
+    """Return the notes in the log of a collector that has stopped."""
+    log = Log(directory / "log.sqlite", "test", boot_id())
+    try:
+        frames = log.fetch(0, 10**6, 10**9)
+    finally:
+        log.close()
+    notes = (wire.decode(frame.body, Notes).notes for frame in frames if frame.topic.startswith("notes/"))
+    return [note for several in notes for note in several]
 
 
 def returns(host: Host) -> float:
@@ -162,6 +176,10 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
     with collector(host, zeus_dir) as second:
         assert "180 W, found 180 W" in second.rows()["power limit"]
         until(lambda: not list((zeus_dir / "restore").glob("*.json")))
+    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, LeaseEnded))
+    assert (ended.cause, ended.limit_mw) == ("restart", STRANGERS_MW)
+    assert "the guard of a collector that died" in ended.reason
+    assert "somebody else set 180 W" in ended.reason
 
 
 def test_a_silent_analyzer_loses_its_limit(host: Host, zeus_dir: Path) -> None:
