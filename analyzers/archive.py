@@ -1,5 +1,5 @@
 """Everything that was received, and everything derived from it, in one DuckDB file. The only file that
-imports duckdb.
+imports duckdb, but for the parser of others' SQL.
 
     frames  --put_frames-->  readings, events, frames, hosts   } one transaction with logs.next_offset
     Break   --put_break-->   gaps                              }
@@ -67,11 +67,6 @@ class Reader:
 
     def __init__(self, cursor: Connection) -> None:
         self._cursor = cursor
-
-    def statements(self, sql: str) -> list[str]:
-        """Return what kinds of statements a text has: ``SELECT``, ``EXPLAIN``, ...; raises RefusedError."""
-        with _refusing("query"):
-            return [str(statement.type.name) for statement in self._cursor.extract_statements(sql)]
 
     def batches(self, sql: str, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the schema of an answer, and the answer, ``rows`` at a time. Both raise RefusedError."""

@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from analyzers.archive import Archive, Reader
+from analyzers.parsing import Parser
 from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.messages import Query, QueryDone
@@ -44,6 +45,7 @@ class Queries:
         self._archive = archive
         self._settings = settings
         self._stopping = False
+        self._parser = Parser()
         self._under_way: set[_Limit] = set()
 
     def answer(self, query: Query) -> tuple[QueryDone, list[bytes]]:
@@ -59,7 +61,7 @@ class Queries:
             if self._stopping:
                 limit.end("the analyzer is stopping. Ask again when it runs")
             with self._archive.reading() as reader, limit.watching(reader):
-                return _answer(reader, query.sql, max_rows)
+                return _answer(self._parser, reader, query.sql, max_rows)
         finally:
             self._under_way.remove(limit)
 
@@ -68,6 +70,7 @@ class Queries:
         self._stopping = True
         for limit in tuple(self._under_way):
             limit.end("the analyzer is stopping. Ask again when it runs")
+        self._parser.close()
 
 
 class _Limit:
@@ -110,8 +113,8 @@ class _Limit:
             reader.interrupt()
 
 
-def _answer(reader: Reader, sql: str, max_rows: int) -> tuple[QueryDone, list[bytes]]:
-    schema, batches = _select(reader, sql)
+def _answer(parser: Parser, reader: Reader, sql: str, max_rows: int) -> tuple[QueryDone, list[bytes]]:
+    schema, batches = _select(parser, reader, sql)
     sink = pa.BufferOutputStream()
     rows = 0
     truncated = False
@@ -133,19 +136,19 @@ def _answer(reader: Reader, sql: str, max_rows: int) -> tuple[QueryDone, list[by
     return QueryDone(rows, truncated), parts
 
 
-def _select(reader: Reader, sql: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _select(parser: Parser, reader: Reader, sql: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema and the batches of an allowed statement's answer. Raises RefusedError."""
     if forbidden := _FORBIDDEN.search(sql):
         raise RefusedError(f"query: could not be answered: {forbidden[0]} is not allowed here. Leave it out.")
-    match reader.statements(sql):
+    match parser.kinds(sql):
         case [kind] if kind in ALLOWED:
             return reader.batches(sql, BATCH_ROWS)
         case [kind]:
             why = f"{kind} is not allowed, the archive is only read here"
         case []:
             why = "there is no statement in it"
-        case several:
-            why = f"it has {len(several)} statements"
+        case _:
+            why = "it has several statements"
     raise RefusedError(
         f"query: could not be answered: {why}. Ask one SELECT (FROM, WITH), EXPLAIN, DESCRIBE,"
         " SHOW or SUMMARIZE."

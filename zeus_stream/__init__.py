@@ -13,7 +13,7 @@
 Importing this costs nothing: what it names is imported when it is first used.
 """
 
-from importlib import import_module
+from importlib import import_module as _import
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "client" if name in {"Connection", "connect"} else "publisher"
-    value = globals()[name] = getattr(import_module(f"zeus_stream.{home}"), name)
+    value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
     return value

@@ -29,6 +29,13 @@ class Settings:
         None, "Directory for sockets, log, archive and state, instead of the usual places."
     )
     group: str | None = _setting(None, "Group that may also send commands and follow the feed.")
+    host: str | None = _setting(
+        None, "Name of this host in the log and the archive; the system's own if not given."
+    )
+    listen: str | None = _setting(
+        None,
+        "HOST:PORT at which other hosts may come in with a key; it and the two ports after it are used.",
+    )
     device: str = _setting(
         "nvml", "Devices to sample: nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
     )
@@ -43,6 +50,12 @@ class Settings:
     log_hours: float = _setting(24.0, "Age of the log; the oldest goes first.", least=0.01, most=10_000)
     trust_uid: tuple[int, ...] = _setting(
         (), "Users whose runs may command GPUs that cannot be verified as theirs."
+    )
+    follow: tuple[str, ...] = _setting(
+        (), "Collectors to follow: directories and HOST:PORTs; this host's if none are given."
+    )
+    analyzer: str | None = _setting(
+        None, "HOST:PORT of the analyzer to ask; this host's if not given."
     )
     archive: Path | None = _setting(
         None, "The DuckDB file; energy.duckdb in the state directory if not given."
@@ -126,6 +139,7 @@ def _expectation(hint: Any) -> str:
         bool: "true or false",
         str: "a text",
         tuple[int, ...]: "whole numbers, separated by commas",
+        tuple[str, ...]: "texts, separated by commas",
     }.get(hint, "a path" if hint == Path | None else "a text")
 
 
@@ -151,6 +165,11 @@ def _convert(value: Any, hint: Any) -> object:
     if hint == tuple[int, ...]:
         parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
         return tuple(int(part) for part in parts)
+    if hint == tuple[str, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise TypeError
+        return tuple(part.strip() for part in parts if part.strip())
     if not isinstance(value, str | Path):
         raise TypeError
     return Path(value) if hint == Path | None else str(value)

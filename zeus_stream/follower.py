@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import anyio
 
 from zeus_stream import sockets, wire
+from zeus_stream.endpoints import Source
 from zeus_stream.errors import MalformedError
 from zeus_stream.messages import Fetch, Fetched, Frame, Hello, No, Welcome
-from zeus_stream.places import Places
 
 MAX_KEPT = 2_000
 MAX_KEPT_BYTES = 64 * 1024 * 1024
@@ -137,17 +137,18 @@ class Sequencer:
 
 async def follow(
     context: sockets.Context,
-    where: Places,
+    where: Source,
     log_id: str | None = None,
     next_offset: int | None = None,
     *,
+    host: str | None = None,
     counters: Counter[str] | None = None,
 ) -> AsyncIterator[list[Frame] | Break]:
     """Yield the frames of a collector's log from ``next_offset`` of ``log_id`` on, and what is gone of them.
 
     It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
     the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
-    that were ``unanswered`` or ``refused``.
+    that were ``unanswered`` or ``refused``. ``host``: frames that speak for another are counted and no more.
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters)
@@ -176,7 +177,7 @@ async def follow(
 class _Control:
     """Requests to the collector, one at a time."""
 
-    def __init__(self, context: sockets.Context, where: Places, counters: Counter[str]) -> None:
+    def __init__(self, context: sockets.Context, where: Source, counters: Counter[str]) -> None:
         self._context = context
         self._where = where
         self._counters = counters

@@ -10,6 +10,7 @@
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class Places:
         return self.state / "restore"
 
     @property
+    def keys(self) -> Path:
+        """Keys that let other hosts in here, and this one in there."""
+        return self.state / "keys"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 
@@ -98,6 +104,8 @@ def prepare(where: Places, group: str | None = None) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             owner = directory.stat().st_uid
+            if (laid := directory.lstat().st_uid) != 0:  # a stranger may have laid a link under /tmp
+                owner = laid
             if owner != os.geteuid():
                 raise StorageError(
                     f"{directory}: could not be used: it belongs to user {owner}."
@@ -114,6 +122,17 @@ def prepare(where: Places, group: str | None = None) -> None:
             shutil.chown(where.run, group=group)
         except (LookupError, OSError) as wrong:
             raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong
+
+
+def trusted(path: Path) -> bool:
+    """Tell whether a socket file lies where no stranger can have put it.
+
+    Where everybody may make directories (/tmp), only one of this user's or of root's is trusted.
+    """
+    directory = path.parent
+    if directory.lstat().st_uid in (0, os.geteuid()):
+        return True
+    return not directory.parent.stat().st_mode & stat.S_IWOTH
 
 
 def endpoint(path: Path) -> str:

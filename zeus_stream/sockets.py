@@ -1,6 +1,7 @@
 """Opens ZeroMQ sockets with every limit written out. The only file that imports zmq, but for the courier.
 
-ROUTER listens, DEALER asks; PUB is the feed, SUB follows it. A request on ``control`` and ``query``
+ROUTER listens, DEALER asks; PUB is the feed, SUB follows it. On its host a socket is a file whose mode says
+who may come; the same socket may listen on TCP as well, where CURVE keys say that (`gate`). A request on ``control`` and ``query``
 is ``[8 bytes, message]``, its reply ``[the same 8 bytes, message, ...]``. A `Channel` is a socket in an
 event loop: bounded in both directions and never blocking.
 """
@@ -12,7 +13,13 @@ from typing import TypeAlias
 
 import anyio
 import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
 
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.endpoints import Address, Tcp
+from zeus_stream.errors import RefusedError, SettingsError
+from zeus_stream.keys import Pair
 from zeus_stream.places import endpoint
 from zeus_stream.wire import MAX_BYTES
 
@@ -24,16 +31,28 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _CORRELATION = bytes(8)
 DRAIN = 256
 """Messages taken from a socket before other tasks have their turn."""
+HEARTBEAT_MS = 2_000
+"""A host that is gone says nothing: over TCP it is asked so often,"""
+SILENCE_MS = 6_000
+"""and after so long without a sign of life the connection is over."""
+LOOK_MS = 50
+"""Between two looks at whether a handshake failed, for who waits without an event loop."""
+_ZAP = "inproc://zeromq.zap.01"
+_BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One message. ``sender`` is a ROUTER's address of the peer; uid and pid come from the kernel (ipc)."""
+    """One message. ``sender`` is a ROUTER's address of the peer.
+
+    A peer on this host has uid and pid, from the kernel; one on another has the name of its key.
+    """
 
     sender: bytes
     parts: list[bytes]
     uid: int | None
     pid: int | None
+    key: str | None = None
 
 
 class Channel:
@@ -79,23 +98,161 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            uid, pid = _peer(frames[0])
+            peer = _peer(frames[0])
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
-            messages.append(Received(sender, parts, uid, pid))
+            messages.append(Received(sender, parts, *peer))
         return messages
+
+    def let_in(self, address: str, secret: str, door: str) -> "Failures":
+        """Listen at a TCP address as well, for those whose keys the context's `Judge` accepts at ``door``.
+
+        Returns:
+            The handshakes that fail before the judge is asked.
+
+        Raises:
+            SettingsError: the address cannot be listened at.
+        """
+        # Options hold for what is bound from now on: the socket file stays as it is.
+        for option, value in (
+            (zmq.CURVE_SERVER, 1),
+            (zmq.CURVE_SECRETKEY, secret.encode()),
+            (zmq.ZAP_DOMAIN, door.encode()),
+            *_over_tcp(address),
+        ):
+            self._socket.setsockopt(option, value)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as wrong:
+            raise SettingsError(
+                f"{address}: could not be listened at: {wrong.strerror}."
+                " Give a free port and an address of this host with --listen."
+            ) from wrong
+        return Failures(self._socket.get_monitor_socket(_BROKEN_OFF))
+
+    def shut_out(self, address: str) -> None:
+        """Listen there no more; all connections that came in there are cut."""
+        self._socket.unbind(address)
+
+    def let_in_again(self, address: str) -> bool:
+        """Listen there again after `shut_out`. False: the port is not free yet."""
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as wrong:
+            if wrong.errno != zmq.EADDRINUSE:
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         self._socket.close(linger=0)
 
 
-def _peer(frame: zmq.Frame) -> tuple[int | None, int | None]:
-    """Return uid and pid of an ipc peer, which the kernel vouches for: ``localhost:UID:GID:PID``."""
+class Failures:
+    """Handshakes with somebody who has another key of ours, or none, or is no ZeroMQ at all."""
+
+    def __init__(self, monitor: "zmq.Socket[bytes]") -> None:
+        self._events = Channel(monitor)
+
+    async def count(self) -> int:
+        """Wait for some, and return how many there were over TCP."""
+        events = [parse_monitor_message(message.parts) for message in await self._events.receive()]
+        return sum(bytes(event["endpoint"]).startswith(b"tcp:") for event in events)
+
+
+class Asking(Channel):
+    """A DEALER. To another host, ``trouble`` says why it is not let in."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", address: Address) -> None:
+        super().__init__(socket)
+        self._address = address
+        self._trouble: str | None = None
+        self._handshakes = None
+        if isinstance(address, Tcp):
+            events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | _BROKEN_OFF
+            self._handshakes = socket.get_monitor_socket(events)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last handshake failed, in a sentence."""
+        while self._handshakes is not None and self._handshakes.poll(0):
+            event = zmq.Event(parse_monitor_message(self._handshakes.recv_multipart())["event"])
+            self._trouble = _why(event, self._address)
+        return self._trouble
+
+    def close(self) -> None:
+        if self._handshakes is not None:
+            self._socket.disable_monitor()
+            self._handshakes = None
+        super().close()
+
+
+def _why(event: zmq.Event, address: Address) -> str | None:
+    if event == zmq.Event.HANDSHAKE_SUCCEEDED or not isinstance(address, Tcp):
+        return None
+    ticket = address.ticket
+    if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
+        return (
+            f"{address.address}: refused the key {ticket.name} of {ticket.path}: it was revoked, or has not"
+            " the role for this. Make another on that host with `zeus-stream keys create`."
+        )
+    return (
+        f"{address.address}: could not agree on keys: that is not the zeus-stream which {ticket.path} was"
+        f" made for. Make a key on that host with `zeus-stream keys create`, or correct the address."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """Somebody on another host wants to be let in."""
+
+    door: str
+    address: str
+    """IP address."""
+    public: str
+    _reply: tuple[bytes, ...]
+
+
+class Judge:
+    """Answers, for all sockets of a context, who is let in over TCP (ZAP, ZeroMQ's RFC 27)."""
+
+    def __init__(self, context: Context) -> None:
+        socket = _open(context, zmq.ROUTER, QUEUE)
+        socket.bind(_ZAP)
+        self._channel = Channel(socket)
+
+    async def knocks(self) -> list[Knock]:
+        """Wait for somebody. Each has to be answered; until then its handshake waits."""
+        knocks = []
+        for asked in await self._channel.receive():
+            empty, version, request, door, address, _, _, public = asked.parts
+            # The mechanism is CURVE: `let_in` sets up no other.
+            reply = (asked.sender, empty, version, request)
+            knocks.append(Knock(door.decode(), address.decode(), z85.encode(public).decode(), reply))
+        return knocks
+
+    def answer(self, knock: Knock, name: str | None) -> None:
+        """Let somebody in under a name (`Received.key`); None: not."""
+        verdict = (b"400", b"", b"", b"") if name is None else (b"200", b"", name.encode(), b"")
+        self._channel.send(*knock._reply, *verdict)  # noqa: SLF001  (of this module)
+
+
+def new_keys() -> Pair:
+    """Return a new pair of CURVE keys."""
+    public, secret = zmq.curve_keypair()
+    return Pair(public.decode(), secret.decode())
+
+
+def _peer(frame: zmq.Frame) -> tuple[int | None, int | None, str | None]:
+    """Return uid and pid of an ipc peer, for which the kernel vouches; of one on TCP its key's name."""
     try:
-        fields = str(frame.get("Peer-Address")).split(":")
+        # localhost:UID:GID:PID; on TCP it is an IP address, which may have colons, but no such beginning.
+        where, *fields = str(frame.get("Peer-Address")).split(":")
+        if where == "localhost" and len(fields) == 3:
+            return int(fields[0]), int(fields[2]), None
+        return None, None, str(frame.get("User-Id"))
     except zmq.ZMQError:
-        return None, None
-    return (int(fields[1]), int(fields[3])) if len(fields) == 4 else (None, None)
+        return None, None, None
 
 
 def context() -> Context:
@@ -120,34 +277,66 @@ def listen(context: Context, path: Path, *, feed: bool = False, mode: int = 0o60
     return Channel(socket)
 
 
-def ask(context: Context, path: Path) -> Channel:
+def ask(context: Context, address: Address) -> Asking:
     """Open a DEALER to a listener. Nothing is queued for a peer that is not there."""
     socket = _open(context, zmq.DEALER, QUEUE)
     socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.connect(endpoint(path))
-    return Channel(socket)
+    channel = Asking(socket, address)
+    _connect(socket, address)
+    return channel
 
 
-def follow(context: Context, path: Path, topic: str = "") -> Channel:
+def follow(context: Context, address: Address, topic: str = "") -> Channel:
     """Open a SUB to a feed."""
     socket = _open(context, zmq.SUB, FEED_QUEUE)
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
-    socket.connect(endpoint(path))
+    _connect(socket, address)
     return Channel(socket)
 
 
-def exchange(path: Path, payload: bytes, timeout_s: float) -> list[bytes] | None:
-    """Ask a listener one thing, for programs without an event loop: its reply's parts, or None in time."""
+def exchange(address: Address, payload: bytes, timeout_s: float) -> list[bytes] | None:
+    """Ask a listener one thing, for programs without an event loop: its reply's parts, or None in time.
+
+    Raises:
+        RefusedError: a listener on another host does not let this key in.
+    """
     opened = context()
     try:
         socket = _open(opened, zmq.DEALER, QUEUE)
-        socket.connect(endpoint(path))
+        channel = Asking(socket, address)
+        _connect(socket, address)
         socket.send_multipart((_CORRELATION, payload))
-        if not socket.poll(round(timeout_s * 1000)):
-            return None
+        until_ns = monotonic_ns() + round(timeout_s * 1e9)
+        while not socket.poll(LOOK_MS):
+            if channel.trouble is not None:
+                raise RefusedError(channel.trouble)
+            if monotonic_ns() > until_ns:
+                return None
         return socket.recv_multipart()[1:]
     finally:
         opened.destroy(linger=0)
+
+
+def _connect(socket: "zmq.Socket[bytes]", address: Address) -> None:
+    if isinstance(address, Tcp):
+        for option, value in (
+            (zmq.CURVE_PUBLICKEY, address.ticket.pair.public.encode()),
+            (zmq.CURVE_SECRETKEY, address.ticket.pair.secret.encode()),
+            (zmq.CURVE_SERVERKEY, address.ticket.server.encode()),
+            *_over_tcp(address.address),
+        ):
+            socket.setsockopt(option, value)
+        socket.connect(address.address)
+    else:
+        socket.connect(endpoint(address))
+
+
+def _over_tcp(address: str) -> tuple[tuple[int, int], ...]:
+    return (
+        (zmq.IPV6, int("[" in address)),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
+    )
 
 
 def _open(context: Context, kind: int, queue: int) -> "zmq.Socket[bytes]":

@@ -1,9 +1,12 @@
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from collectors.guard import READY
 from collectors.leases import Limits
 from collectors.records import Record, RecordFile
 from collectors.restore import Outcome, restore, restore_patiently
@@ -156,3 +159,27 @@ def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path) ->
     (tmp_path / "restore").write_text("", encoding="ascii")
     with pytest.raises(StorageError, match="could not be listed"):
         outcomes(tmp_path)
+
+
+def test_a_guard_to_whom_nobody_listens_tries_again_all_the_same(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    device = "simulated:v100x1,fault=timeout@0-0.3"
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "collectors.guard", device, str(tmp_path), str(tmp_path / "restore")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    assert guard.stderr is not None
+    guard.stderr.close()
+    assert guard.stdout.read() == READY
+    guard.stdout.close()
+    assert gpus[0].requested_limit_mw() == OURS_MW
+    guard.stdin.close()
+    assert guard.wait(20) == 0
+    assert gpus[0].requested_limit_mw() == FOUND_MW

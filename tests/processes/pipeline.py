@@ -1,0 +1,308 @@
+"""A whole setup as processes: collector, analyzer, publishers. Any may be killed at any moment; what was
+archived in the end is compared with what the publishers know to have been logged.
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from analyzers.archive import Archive
+from collectors.simulated_spec import parse
+from zeus_stream import sockets, wire
+from zeus_stream.client import Connection, status
+from zeus_stream.config import Settings
+from zeus_stream.errors import UnreachableError
+from zeus_stream.messages import Hello, Welcome
+from zeus_stream.places import places
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 30.0
+PUBLISHER = """
+import itertools, sys, time
+from pathlib import Path
+from zeus_stream import Publisher
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.simulated import attach
+
+run, gpu, index, directory = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+told, stop, works = directory / "told" / run, directory / "stop", None
+
+def tell(now):
+    told.with_suffix(".new").write_text(f"{now.acknowledged + now.waiting} {now.acknowledged}")
+    told.with_suffix(".new").rename(told)
+
+with Publisher(job="soak", run=run, gpus=[index]) as publisher:
+    for number in publisher.steps(itertools.count()):
+        if stop.exists():
+            break
+        for part in range(10):
+            publisher.metric("number", 10 * number + part)
+        tell(publisher.statistics())
+        try:
+            works = works or attach("imagenet", [gpu], directory)
+            works.run(0.02)
+        except ZeusStreamError:
+            time.sleep(0.02)
+    until = time.monotonic() + 20
+    while publisher.statistics().waiting and time.monotonic() < until:
+        time.sleep(0.01)
+    tell(publisher.statistics())
+"""
+
+
+def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until a condition holds. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s} s: {condition}")
+        time.sleep(0.01)
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
+    return {**clean, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of everything, counted in the archive and by the publishers."""
+
+    emitted: int
+    """Events that publishers have put, as far as those that were killed could tell."""
+    acknowledged: int
+    """Of those, what publishers knew to be in a log."""
+    archived: int
+    twice: int
+    """Events, readings or frames stored more than once."""
+    lost: int
+    """Acknowledged events, or frames of a log, that are neither archived nor in ``gaps``."""
+    gaps: tuple[str, ...]
+    """What ``gaps`` says, a sentence each."""
+    frames: int
+    readings: int
+
+
+class Setup:
+    """Processes over one directory. Names: ``collector``, ``analyzer``, and ``publisher`` and a number."""
+
+    def __init__(self, directory: Path, gpus: int, analyze: tuple[str, ...]) -> None:
+        self.directory = directory
+        self._where = places({"ZEUS_STREAM_DIR": str(directory)})
+        self._device = f"simulated:v100x{gpus}"
+        self._gpus = [spec.uuid(index) for index, spec in enumerate(parse(self._device))]
+        self._analyze = analyze
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._runs = 0
+        (directory / "told").mkdir(exist_ok=True)
+
+    def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Start a process; it need not be ready when this returns."""
+        match name:
+            case "collector":
+                command = ["-m", "zeus_stream.cli", "collect", "--device", self._device, *arguments]
+            case "analyzer":
+                command = ["-m", "zeus_stream.cli", "analyze", *self._analyze, *arguments]
+            case _:
+                self._runs += 1
+                index = int(name.split()[1])
+                gpu = self._gpus[index]
+                command = ["-c", PUBLISHER, f"run-{self._runs}", gpu, str(index), str(self.directory)]
+        with (self.directory / f"{name}.err").open("ab") as said:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                env=environment(self.directory),
+                stdin=subprocess.DEVNULL,
+                stderr=said,
+            )
+        self._running[name] = process
+        return process
+
+    def kill(self, name: str) -> None:
+        process = self._running.pop(name)
+        assert process.poll() is None, f"{name} ended by itself: {self.said(name)}"
+        process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> int:
+        """End a process in order and return its exit code."""
+        process = self._running.pop(name)
+        process.terminate()
+        return process.wait(PATIENCE_S)
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
+    def said(self, name: str) -> str:
+        """Return what a process of this name has written to stderr."""
+        return (self.directory / f"{name}.err").read_text(errors="replace")
+
+    def kill_in_turn(
+        self, kills: int, rng: Random, killed_one: Callable[[str], None] = lambda _: None
+    ) -> dict[str, int]:
+        """Kill one after the other, and start it again sooner or later: return how often each was killed."""
+        killed = dict.fromkeys(self._running, 0)
+        for number in range(kills):
+            name = list(killed)[number % len(killed)]
+            if name not in self._running:
+                self.start(name)
+            time.sleep(rng.uniform(0.0, 0.8))
+            self.kill(name)
+            killed[name] += 1
+            killed_one(name)
+            for other in rng.sample(list(killed), len(killed)):
+                if other not in self._running and rng.random() < 0.8:
+                    self.start(other)
+        for name in killed:
+            if name not in self._running:
+                self.start(name)
+        return killed
+
+    def welcome(self) -> Welcome | None:
+        """Return how far the collector's log goes; None: it does not answer."""
+        hello = wire.encode(Hello("watcher", "test"))
+        reply = sockets.exchange(self._where.control, hello, 1)
+        return None if reply is None else wire.decode(reply[0], Welcome)
+
+    def status(self, process: str, section: str, name: str) -> str:
+        """Return a value of a process's status; nothing while it does not answer."""
+        try:
+            rows = status(self._where, process, 1).rows
+        except UnreachableError:
+            return ""
+        return next((value for of, key, value in rows if (of, key) == (section, name)), "")
+
+    def sql(self, query: str) -> list[dict[str, Any]]:
+        """Return the analyzer's answer; nothing while it does not answer."""
+        try:
+            return Connection(self._where).sql(query).to_pylist()
+        except UnreachableError:
+            return []
+
+    def finish(self) -> Account:
+        """Let publishers hand over what they have, the analyzer archive it, and stop all: the account."""
+        until(self.welcome)
+        (self.directory / "stop").touch()
+        for name in [name for name in self._running if name.startswith("publisher")]:
+            assert self._running.pop(name).wait(PATIENCE_S) == 0, self.said(name)
+        assert self.stop("collector") == 0, self.said("collector")
+        # One that starts again has everything in its log, and an end that cannot move while it is reached.
+        end = self._end_of_log()
+        self.start("collector")
+        until(self.welcome)
+        until(lambda: self._archived(*end))
+        assert self.stop("analyzer") == 0, self.said("analyzer")
+        assert self.stop("collector") == 0, self.said("collector")
+        return self.account()
+
+    def _end_of_log(self) -> tuple[str, int]:
+        log = sqlite3.connect(self.directory / "log.sqlite")
+        try:
+            [(log_id,)] = log.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchall()
+            [(last,)] = log.execute('SELECT max("offset") FROM frames').fetchall()
+        finally:
+            log.close()
+        return log_id, last + 1
+
+    def _archived(self, log_id: str, end: int) -> bool:
+        logs = self.sql("SELECT log_id, next_offset FROM logs")
+        return any(log["log_id"] == log_id and log["next_offset"] >= end for log in logs)
+
+    def account(self) -> Account:
+        """Compare the archive, which nobody may have open, with what the publishers told."""
+        archive = Archive.open_read_only(self.directory / "energy.duckdb", Settings())
+        with archive.reading() as reader:
+
+            def rows(sql: str) -> list[dict[str, object]]:
+                _, batches = reader.batches(sql, 10_000)
+                return [row for batch in batches for row in batch.to_pylist()]
+
+            runs = {
+                str(row["run"]): {name: int(str(row[name])) for name in ("n", "once", "all", "again")}
+                for row in rows(
+                    """
+                    WITH named AS (
+                        SELECT DISTINCT session, name AS run FROM events WHERE kind = 'run_started'
+                    ), sessions AS (
+                        SELECT run, count(*) AS n, count(DISTINCT sequence) AS once,
+                            max(sequence) + 1 AS "all",
+                            count(*) FILTER (kind = 'metric')
+                                - count(DISTINCT value) FILTER (kind = 'metric') AS again
+                        FROM events JOIN named USING (session) GROUP BY run, session
+                    )
+                    SELECT run, CAST(sum(n) AS BIGINT) AS n, CAST(sum(once) AS BIGINT) AS once,
+                        CAST(sum("all") AS BIGINT) AS "all", CAST(sum(again) AS BIGINT) AS again
+                    FROM sessions GROUP BY run
+                    """
+                )
+            }
+            [twice] = rows(
+                """
+                SELECT (SELECT count(*) - count(DISTINCT (log_id, "offset")) FROM frames)
+                    + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings) AS n
+                """
+            )
+            [missing] = rows(
+                """
+                WITH stored AS (
+                    SELECT log_id, "offset" FROM frames UNION SELECT log_id, "offset" FROM readings
+                ), counted AS (SELECT log_id, count(*) AS n FROM stored GROUP BY log_id),
+                named AS (SELECT log_id, sum(count) AS n FROM gaps WHERE what = 'frames' GROUP BY log_id)
+                SELECT CAST(sum(next_offset - counted.n - coalesce(named.n, 0)) AS BIGINT) AS n,
+                    CAST(sum(counted.n) AS BIGINT) AS frames, (SELECT count(*) FROM readings) AS readings
+                FROM logs JOIN counted USING (log_id) LEFT JOIN named USING (log_id)
+                """
+            )
+            gaps = rows("SELECT what, count, reason FROM gaps ORDER BY ALL")
+        archive.close()
+        told = {
+            path.name: tuple(map(int, path.read_text().split()))
+            for path in (self.directory / "told").iterdir()
+            if not path.suffix
+        }
+        none = dict.fromkeys(("n", "once", "all", "again"), 0)
+        known = {run: acknowledged for run, (_, acknowledged) in told.items()}
+        return Account(
+            emitted=sum(emitted for emitted, _ in told.values()),
+            acknowledged=sum(known.values()),
+            archived=sum(run["once"] for run in runs.values()),
+            twice=int(str(twice["n"])) + sum(run["n"] - run["once"] + run["again"] for run in runs.values()),
+            # What is archived of a session are its first events, at least those acknowledged.
+            lost=int(str(missing["n"]))
+            + sum(max(0, known[run] - runs.get(run, none)["once"]) for run in known)
+            + sum(run["all"] - run["once"] for run in runs.values()),
+            gaps=tuple(f"{row['count']} {row['what']}: {row['reason']}" for row in gaps),
+            frames=int(str(missing["frames"])),
+            readings=int(str(missing["readings"])),
+        )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def pipeline(
+    directory: Path, publishers: int = 1, analyze: tuple[str, ...] = ("--select", "none")
+) -> Iterator[Setup]:
+    """Run a collector, an analyzer and publishers, one a GPU; at the end kill what is left of them."""
+    setup = Setup(directory, max(publishers, 1), analyze)
+    try:
+        for name in ("collector", "analyzer", *(f"publisher {i}" for i in range(publishers))):
+            setup.start(name)
+        yield setup
+    finally:
+        setup.close()

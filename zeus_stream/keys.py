@@ -1,0 +1,214 @@
+"""Keys that let one host in at another: who may do what, as files.
+
+    keys/server.secret           0600  the secret key of this setup's TCP sockets
+    keys/allowed/NAME.toml       0644  who NAME is, and its roles; without the file it is not let in
+    keys/issued/NAME.key         0600  what lets NAME in: to be moved to the host that uses it, as
+    keys/servers/HOST:PORT.key   0600  what lets this host in at HOST:PORT
+
+Keys are Curve25519, in Z85 (40 characters, none of which needs an escape in TOML).
+"""
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
+
+Role: TypeAlias = Literal["follow", "command", "query"]
+"""Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
+ROLES: tuple[Role, ...] = get_args(Role)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    public: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Somebody who is let in."""
+
+    name: str
+    public: str
+    roles: frozenset[Role]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What lets this host in at another."""
+
+    path: Path
+    name: str
+    pair: Pair
+    server: str
+    """Public key of the host that is spoken to."""
+    host: str
+    """The one host that it may speak for."""
+
+
+def create(
+    keys: Path, name: str, roles: Iterable[Role], host: str, *, make: Callable[[], Pair], server: Pair
+) -> Path:
+    """Let ``name`` in from now on, and return the file that it needs for that.
+
+    Raises:
+        SettingsError: the name cannot be one, or has a key already.
+        StorageError: a file could not be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise SettingsError(f"keys: {name!r} could not be a name: use up to 64 letters, digits, and . _ -")
+    pair = make()
+    issued = keys / "issued" / f"{name}.key"
+    ticket = {
+        "name": name,
+        "public": pair.public,
+        "secret": pair.secret,
+        "server": server.public,
+        "host": host,
+    }
+    listed = f'public = "{pair.public}"\nroles = [{", ".join(f'"{role}"' for role in sorted(roles))}]\n'
+    try:
+        _write_new(keys / "allowed" / f"{name}.toml", listed, 0o644)
+        issued.unlink(missing_ok=True)  # of a namesake that was revoked
+        _write_new(issued, "".join(f'{key} = "{value}"\n' for key, value in ticket.items()), 0o600)
+    except FileExistsError as wrong:
+        raise SettingsError(
+            f"keys: could not create {name}: it has a key already."
+            f" Choose another name, or `zeus-stream keys revoke {name}` first."
+        ) from wrong
+    except OSError as wrong:
+        raise _storage(keys, "written", wrong) from wrong
+    return issued
+
+
+def revoke(keys: Path, name: str) -> None:
+    """Let ``name`` in no more. Raises SettingsError when there is none, StorageError."""
+    try:
+        if not _NAME.fullmatch(name):
+            raise FileNotFoundError(name)
+        (keys / "allowed" / f"{name}.toml").unlink()
+        (keys / "issued" / f"{name}.key").unlink(missing_ok=True)
+    except FileNotFoundError as wrong:
+        raise SettingsError(
+            f"keys: could not revoke {name!r}: there is no such key. `zeus-stream keys list` names them."
+        ) from wrong
+    except OSError as wrong:
+        raise _storage(keys, "changed", wrong) from wrong
+
+
+def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
+    """Return who is let in, by public key, and a sentence for each file that could not be understood.
+
+    Raises:
+        StorageError: the list could not be read.
+    """
+    found: dict[str, Allowed] = {}
+    wrong: list[str] = []
+    try:
+        paths = sorted((keys / "allowed").glob("*.toml"))
+    except OSError as error:
+        raise _storage(keys, "read", error) from error
+    for path in paths:
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            public, roles = content["public"], frozenset(content["roles"])
+            if not _Z85.fullmatch(public) or not roles <= set(ROLES) or public in found:
+                raise ValueError("its key or roles are none")  # noqa: TRY301  (said below, with the others)
+        except FileNotFoundError:
+            continue  # revoked this moment
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            wrong.append(f"{path}: could not be used: {error}. Mend or remove it: its key is not let in.")
+        else:
+            found[public] = Allowed(path.stem, public, cast("frozenset[Role]", roles))
+    return MappingProxyType(found), tuple(wrong)
+
+
+def fingerprint(keys: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes whenever `allowed` may. Raises StorageError."""
+    try:
+        with os.scandir(keys / "allowed") as entries:
+            stats = [(entry.name, entry.stat()) for entry in entries]
+    except FileNotFoundError:
+        return ()  # none was ever made, or one was removed this moment: the next look sees it
+    except OSError as wrong:
+        raise _storage(keys, "read", wrong) from wrong
+    return tuple(sorted((name, stat.st_mtime_ns, stat.st_ino) for name, stat in stats))
+
+
+def server_pair(keys: Path, *, make: Callable[[], Pair]) -> Pair:
+    """Return the keys of this setup's own sockets; made at the first call. Raises StorageError."""
+    path = keys / "server.secret"
+    if not path.exists():
+        pair = make()
+        try:
+            _write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n', 0o600)
+        except FileExistsError:
+            pass  # another process of this setup was faster: its keys are the setup's
+        except OSError as wrong:
+            raise _storage(keys, "written", wrong) from wrong
+    content = _secret(path)
+    return Pair(content["public"], content["secret"])
+
+
+def ticket(keys: Path, address: str) -> Ticket:
+    """Return what lets this host in at ``HOST:PORT``.
+
+    Raises:
+        SettingsError: there is nothing; the sentence says how to get it.
+        StorageError: others can read it, or it is broken.
+    """
+    path = keys / "servers" / f"{address}.key"
+    if not path.exists():
+        raise SettingsError(
+            f"{address}: could not be spoken to: there is no key for it. Make one on that host with"
+            f" `zeus-stream keys create NAME`, and move the file that this names to {path}."
+        )
+    content = _secret(path)
+    pair = Pair(content["public"], content["secret"])
+    return Ticket(path, content["name"], pair, content["server"], content["host"])
+
+
+def _secret(path: Path) -> dict[str, Any]:
+    """Return the content of a file with a secret key, which its owner alone may read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise StorageError(f"{path}: could not be used: others may read this secret. chmod 600 {path}")
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as wrong:
+        raise StorageError(
+            f"{path}: could not be read: {wrong}. Move a key that was made for this there."
+        ) from wrong
+    for key in {"public", "secret", "server"} & content.keys() | {"public", "secret"}:
+        if not isinstance(content.get(key), str) or not _Z85.fullmatch(content[key]):
+            raise StorageError(
+                f"{path}: could not be used: its {key} is no key. Move a key that was made for this there."
+            )
+    return content
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    """Write a file that is whole and of ``mode`` from the first moment. Raises FileExistsError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor, not a path)
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+        os.link(draft, path)
+    finally:
+        Path(draft).unlink()
+
+
+def _storage(keys: Path, could_not: str, wrong: OSError) -> StorageError:
+    return StorageError(
+        f"{keys}: could not be {could_not}: {wrong.strerror}. Run this as the user of the collector."
+    )
