@@ -18,11 +18,12 @@ The rules:
  3. A trial is at least `profile_steps` whole steps and at least `window_ns`, from the begin of its first
     step to the begin of the one after its last. A pause (the end of an epoch or of a loop) cuts it into
     spans that add up: short epochs decide too, and one that ends at a pause counts.
- 4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in all.
-    A trial that could not be measured is repeated once.
+ 4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in
+    all. A trial that could not be measured is repeated once.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
-    (analyzer or collector were away) is asked for again after `outcome_ns`, `MAX_LAPSES` times in all.
+    (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
+    times in all.
  6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
     step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
 
@@ -358,6 +359,8 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return state, ()
         case Applying(limit_mw, attempt), LimitApplied(applied, since) if applied == attempt:
             return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
+        case Applying(limit_mw, attempt), LimitRefused(refused, "stale", reason) if refused == attempt:
+            return _lapsed(state, limit_mw, reason)
         case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
             return _refused(state, limit_mw, cause, reason, plan)
         case _, TrialMeasured(number, energy_mj, duration_ns):

@@ -7,7 +7,7 @@ QUERIES = sorted((ROOT / "analyzers" / "queries").glob("*.sql"))
 
 def test_the_readme_shows_the_queries_that_are_tested() -> None:
     """tests/analyzers/test_queries.py runs each file against an archive with known figures."""
-    shown = re.findall(r"```sql\n(.*?)\n```", (ROOT / "README.md").read_text(), re.S)
+    shown = re.findall(r"```sql\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert sorted(shown) == sorted(path.read_text().strip() for path in QUERIES)
 
 
