@@ -310,18 +310,16 @@ class Archive:
 
     # ---- what it gives back -------------------------------------------------------------------------
 
-    def position(self) -> tuple[str, int] | tuple[None, None]:
-        """Return the log that was followed last, and the offset it goes on with."""
-        if not self._logs:
-            return None, None
-        log_id = list(self._logs)[-1]
-        return log_id, self._logs[log_id].next_offset
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return the log of a host that was followed last, and the offset it goes on with."""
+        logs = [(log_id, log.next_offset) for log_id, log in self._logs.items() if log.host == host]
+        return logs[-1] if logs else (None, None)
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted, again or for the first time, a page at a time.
 
-        Of each log what no rows were derived from yet; of the last one everything since its oldest open
-        run began. Before that, what it stands on: the collector's notes since its start, for the devices
+        Of each log what no rows were derived from yet; of a host's last one everything since its oldest
+        open run began. Before that, what it stands on: the collector's notes since its start, for the devices
         it has, and LEAD_NS of readings, for what a counter said before the first window began.
         """
         with self._cursor() as cursor:
@@ -334,10 +332,10 @@ class Archive:
                     """
                 ).fetchall()
             )
-        last, _ = self.position()
+        last = {log.host: log_id for log_id, log in self._logs.items()}.values()
         for log_id in tuple(self._logs):
             offset = interpreted[log_id]
-            if log_id == last:
+            if log_id in last:
                 offset = min(offset, began.get(log_id, offset))
             offset = self._lead(log_id, offset)
             yield from self._notes_before(log_id, offset)

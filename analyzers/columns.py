@@ -37,15 +37,30 @@ READING = np.dtype(list(READING_FIELDS))
 """One row of `Readings.rows`."""
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
+MOST_NS = 2**62
+MOST_MJ = 2**53
+"""In uJ that still is an int64."""
+MOST_MW = 100_000_000
+_POWERS = ("power_mw", "limit_mw", "requested_mw")
 _SEEN = tuple(seen.name.lower() for seen in Seen)
 
 
 def well_formed(body: Readings) -> bool:
-    """Tell whether the bytes are whole rows that name only GPUs of the list, and only kinds we know."""
+    """Tell whether the bytes are whole rows of GPUs in the list, of kinds and figures that there can be."""
     if len(body.rows) % READING_BYTES:
         return False
     rows = np.frombuffer(body.rows, READING)
-    return not rows.size or bool(rows["gpu"].max() < len(body.gpus) and rows["seen"].max() < len(_SEEN))
+    return not rows.size or bool(
+        rows["gpu"].max() < len(body.gpus)
+        and rows["seen"].max() < len(_SEEN)
+        and rows["t_lo_ns"].min() >= -MOST_NS
+        and (rows["t_lo_ns"] <= rows["t_hi_ns"]).all()
+        and rows["t_hi_ns"].max() <= MOST_NS
+        and rows["energy_mj"].min() >= ABSENT
+        and rows["energy_mj"].max() <= MOST_MJ
+        and min(rows[name].min() for name in _POWERS) >= ABSENT
+        and max(rows[name].max() for name in _POWERS) <= MOST_MW
+    )
 
 
 def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:

@@ -7,12 +7,13 @@
 Time is that of the frames, by host. The same frames give the same outputs, command ids included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
 from analyzers.timeline import READING
@@ -58,6 +59,8 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+AHEAD_NS = 1_000_000_000
+"""Readings cannot be later than their frame; so much is forgiven."""
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_USES = 100
@@ -91,7 +94,7 @@ class Interpreter:
         self._site.now_ns[frame.host] = frame.t_ns
         match body:
             case Readings():
-                outputs = self._readings(frame.host, body)
+                outputs = self._readings(frame, body)
             case Events():
                 outputs = self._events(frame.host, body)
             case Notes():
@@ -115,13 +118,14 @@ class Interpreter:
 
     # ---- readings
 
-    def _readings(self, host: str, body: Readings) -> list[Output]:
-        outputs: list[Output] = []
-        usable = len(body.rows) // READING.itemsize * READING.itemsize
-        rows = np.frombuffer(body.rows[:usable], READING)
+    def _readings(self, frame: Frame, body: Readings) -> list[Output]:
+        host, outputs = frame.host, list[Output]()
+        if not well_formed(body):
+            return [GapRow(host, "readings", frame.t_ns, 1, "a frame of them has figures that cannot be")]
+        rows = np.frombuffer(body.rows, READING)
+        if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
+            return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
         for index in np.unique(rows["gpu"]):
-            if index >= len(body.gpus):
-                continue
             uuid = body.gpus[index]
             gpu = self._gpu(host, uuid)
             gpu.timeline.add(rows[rows["gpu"] == index])
@@ -173,14 +177,19 @@ class Interpreter:
             _remember(self._strangers, body.session, None)
             reason = f"session {body.session}: not interpreted: {MAX_SESSIONS} others are. End some."
             return [GapRow(host, "events", started.t_ns, 1, reason)]
-        session = Session(body.session, host, body.uid, started, self._plan)
+        living = [s for s in self._sessions.values() if s.ended is None]
+        # A publisher whose collector lost its log goes on in a session that begins as the last did.
+        before = next((s for s in living if s.same_process(host, started)), None)
+        started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
+        session = Session(body.session, host, body.uid, started, self._plan, barred)
         session.windows.begin("run", 0, started.run, started.t_ns)
         self._sessions[body.session] = session
         if started.run not in self._runs:
             numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
             self._runs[started.run] = Run(started.run, self._site, numbers, decisions)
         self._runs[started.run].sessions[body.session] = session
-        return [session.row()]
+        ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
+        return [session.row(), *ended]
 
     def _event(self, session: Session, event: messages.Event) -> list[Output]:
         now_ns, windows = self._site.now_ns[session.host], session.windows
@@ -295,7 +304,9 @@ class Interpreter:
         if session.admitted is None:
             for uuid in admitted.gpus:
                 uses = self._gpu(host, uuid).uses
-                uses.append(Use(admitted.run, session.started.t_ns, session.ended and session.ended[0]))
+                uses.append(
+                    Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
+                )
                 del uses[:-MAX_USES]
         session.admitted = admitted
         return [session.row()]
@@ -367,6 +378,19 @@ class Interpreter:
         for question, _ in waiting:
             del self._asks[question]
         return [GiveAnswer(host, replace(answer, question=question)) for question, host in waiting]
+
+
+def _named_apart(
+    body: Events, started: RunStarted, living: Iterable[Session]
+) -> tuple[RunStarted, str | None]:
+    """Return the beginning of a session whose run and rank another process is already, under a name of its
+    own, and why it may not command; as it is and None if there is no other.
+    """
+    run, rank = started.run, started.rank
+    if all((other.started.run, other.started.rank) != (run, rank) for other in living):
+        return started, None
+    why = f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
+    return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
 
 
 def _answer(rows: list[WindowRow]) -> Answer:

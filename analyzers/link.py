@@ -11,10 +11,12 @@ import anyio
 from analyzers.rows import ApplyLimit, GiveAnswer, Instruction, RestoreLimit
 from zeus_stream import sockets, wire
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.endpoints import Source
 from zeus_stream.errors import MalformedError
 from zeus_stream.messages import (
     Applied,
     Ask,
+    Frame,
     Hello,
     No,
     Refused,
@@ -25,7 +27,6 @@ from zeus_stream.messages import (
     SetLimit,
     Welcome,
 )
-from zeus_stream.places import Places
 
 BEAT_S = 0.3
 """Between renewals of leases."""
@@ -40,20 +41,33 @@ class Link:
     """One collector, as the analyzer commands it."""
 
     def __init__(
-        self, context: sockets.Context, where: Places, owner: str, lease_ms: int, start: int
+        self,
+        context: sockets.Context,
+        where: Source,
+        owner: str,
+        lease_ms: int,
+        start: int,
+        host: str | None = None,
     ) -> None:
-        """``start`` counts the analyzer's starts over this archive: fences grow from it."""
+        """``start`` counts the analyzer's starts over this archive: fences grow from it.
+
+        ``host``: the only one that the collector may speak for.
+        """
+        self.held: set[str] = set()
+        """GPUs on which, as the log says, a limit of ours is in force: their leases are kept alive."""
         self._context = context
         self._where = where
         self._owner = owner
         self._lease_ms = lease_ms
         self._fence = start << 32
-        self._channel: sockets.Channel | None = None
+        self._channel: sockets.Asking | None = None
         self._welcome: Welcome | None = None
         self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
-        self._held: set[str] = set()
+        self._bound = host
+        self._known = anyio.Event()
         self._host = ""
         self._heard_ns = 0
+        self._objection: str | None = None
         self.dropped = 0
         """Instructions for a collector that is not there, or has too many unanswered."""
         self.malformed = 0
@@ -64,17 +78,27 @@ class Link:
         return self._welcome is not None
 
     @property
-    def host(self) -> str:
-        """Name of the collector's host; empty before it was ever heard."""
+    def trouble(self) -> str | None:
+        """Why the collector does not let us in, or does not do what we ask, in a sentence."""
+        return (self._channel.trouble if self._channel else None) or self._objection
+
+    async def host(self) -> str:
+        """Return the name of the collector's host, as soon as it is known."""
+        if self._bound is not None:
+            return self._bound
+        await self._known.wait()
         return self._host
 
-    def hold(self, gpu: str) -> None:
-        """The log says that a limit of ours is in force there: keep its lease alive."""
-        self._held.add(gpu)
+    def behind(self, frame: Frame) -> int | None:
+        """Return how many frames the log had after this one when it was last heard; None: not connected."""
+        if self._welcome is None or self._welcome.log_id != frame.log_id:
+            return None
+        return max(0, self._welcome.next_offset - frame.offset - 1)
 
-    def let_go(self, gpu: str) -> None:
-        """The log says that our lease there has ended."""
-        self._held.discard(gpu)
+    def heard_start(self, incarnation: str) -> None:
+        """The log says that a collector started: what knows another is not to be commanded by it."""
+        if self._welcome is not None and self._welcome.incarnation != incarnation:
+            self._welcome = None
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
@@ -98,13 +122,13 @@ class Link:
                     self._lease_ms,
                 )
             case RestoreLimit(command, _, _, gpu):
-                self._held.discard(gpu)
+                self.held.discard(gpu)
                 request = ReleaseLimit(command, self._owner, self._welcome.incarnation, self._fence, gpu)
         self._unanswered[command] = request
         self._send(request)
 
-    async def run(self, asked: Callable[[Ask], None]) -> None:
-        """Keep connection and leases alive; hand questions of scripts to ``asked``. Until cancelled."""
+    async def run(self, asked: Callable[[str, Ask], None]) -> None:
+        """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
             self._heard_ns = monotonic_ns()
@@ -114,14 +138,15 @@ class Link:
                     await self._beat()
                     tasks.cancel_scope.cancel()
             finally:
+                self._objection = self.trouble
                 self._channel = self._welcome = None
                 channel.close()
 
     async def _beat(self) -> None:
         beat = 0
         while monotonic_ns() - self._heard_ns < SILENCE_NS:
-            if self._welcome is not None and self._held:
-                gpus = tuple(sorted(self._held))
+            if self._welcome is not None and self.held:
+                gpus = tuple(sorted(self.held))
                 self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
                 self._send(Hello("analyzer", self._owner))
@@ -130,7 +155,7 @@ class Link:
             beat += 1
             await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[Ask], None]) -> None:
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask], None]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
@@ -140,13 +165,21 @@ class Link:
                     self.malformed += 1
                     continue
                 match reply:
+                    case Welcome(host) if self._bound not in (None, host):
+                        self._objection = (
+                            f"the collector of {self._bound}: speaks for {host}, so it is not commanded. Make"
+                            " another key there if its name has changed."
+                        )
                     case Welcome():
-                        self._welcome = reply
+                        self._welcome, self._objection = reply, None
                         self._host = reply.host
+                        self._known.set()
                     case Applied(_, command) | Refused(_, command):
                         self._unanswered.pop(command, None)
                     case Ask():
-                        asked(reply)
+                        asked(self._host, reply)
+                    case No(reason):
+                        self._objection = reason
                     case _:
                         self.malformed += 1
 

@@ -163,7 +163,11 @@ def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
     archive = Archive.open_read_only(path, settings)
     try:
         timeout_ms = round(settings.query_seconds * 1000)
-        done, parts = Queries(archive, settings).answer(Query(sql, settings.query_rows, timeout_ms))
+        queries = Queries(archive, settings)
+        try:
+            done, parts = queries.answer(Query(sql, settings.query_rows, timeout_ms))
+        finally:
+            queries.stop()
     finally:
         archive.close()
     if done.truncated:

@@ -139,7 +139,16 @@ class Site:
 class Session:
     """One rank of a run."""
 
-    def __init__(self, session: str, host: str, uid: int | None, started: RunStarted, plan: Plan) -> None:
+    def __init__(
+        self,
+        session: str,
+        host: str,
+        uid: int | None,
+        started: RunStarted,
+        plan: Plan,
+        barred: str | None = None,
+    ) -> None:
+        """``barred``: why it may not command, whatever its collector says."""
         self.session = session
         self.host = host
         self.started = started
@@ -152,6 +161,7 @@ class Session:
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, plan.timeout_ns)
+        self.barred = barred
         self._uid = uid
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
@@ -160,6 +170,16 @@ class Session:
     @property
     def gpus(self) -> tuple[str, ...]:
         return self.admitted.gpus if self.admitted else ()
+
+    def same_process(self, host: str, started: RunStarted) -> bool:
+        """Whether a session that begins so is of this one's publisher."""
+        mine = self.started
+        return (self.host, mine.boot_id, mine.pid, mine.t_ns) == (
+            host,
+            started.boot_id,
+            started.pid,
+            started.t_ns,
+        )
 
     def note(self, boundary: StepBoundary) -> None:
         """Remember a boundary."""
@@ -209,8 +229,9 @@ class Session:
             began_wall_ns=started.wall_ns,
             wall_error_ns=started.wall_error_ns,
             ended_how=self.ended[1] if self.ended else None,
-            may_command=admitted.may_command if admitted else False,
-            command_reason=admitted.reason if admitted else "the collector has not admitted the run yet",
+            may_command=admitted.may_command and self.barred is None if admitted else False,
+            command_reason=self.barred
+            or (admitted.reason if admitted else "the collector has not admitted the run yet"),
         )
 
 
@@ -402,6 +423,8 @@ class Run:
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""
         for session in self.sessions.values():
+            if session.barred is not None:
+                return session.barred
             if session.admitted and not session.admitted.may_command:
                 return session.admitted.reason
         for gpu in gpus:

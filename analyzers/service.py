@@ -5,11 +5,15 @@
     query socket -> SQL threads         +---- questions of scripts ----+
 
 What was received is archived before it is interpreted. After a start, the stream since the oldest open
-run is interpreted again from the archive, so that the machines know where they stood; nothing is
-commanded until the last frame is under CAUGHT_UP_NS old.
+run is interpreted again from the archive, so that the machines know where they stood; no host is
+commanded until all is interpreted that its log held when the collector was last heard.
+
+Any number of collectors is followed, one of each host. One task interprets them all, in the order in
+which their frames come in.
 """
 
-from collections import Counter
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +21,7 @@ from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
 from analyzers import query, selectors
@@ -26,15 +30,17 @@ from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
 from analyzers.rows import ApplyLimit, GapRow, GiveAnswer, Instruction, RestoreLimit, Row
 from zeus_stream import sockets, wire
-from zeus_stream.clock import monotonic_ns
 from zeus_stream.config import Settings
+from zeus_stream.endpoints import Distant, source
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.follower import Break, follow
+from zeus_stream.gate import Gate
 from zeus_stream.messages import (
     Applied,
     Ask,
     AskStatus,
     Body,
+    CollectorStarted,
     Events,
     Frame,
     LeaseEnded,
@@ -49,8 +55,10 @@ from zeus_stream.messages import (
 from zeus_stream.places import Places, claim, places, prepare
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
-CAUGHT_UP_NS = 1_000_000_000
+LOOK_S = 1.0
+"""Between two looks at whether a collector lets us in."""
 BACKLOG = 64
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 MAX_QUERIES = 32
@@ -66,58 +74,128 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     where = places(environ)
     selector = selectors.parse(settings.select)
     prepare(where, settings.group)
+    sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
         archive = Archive.open(path, settings)
         context = sockets.context()
         try:
             interpreter = Interpreter(Plan.of(settings, selector), archive.known_trials())
-            analyzer = Analyzer(archive, path, settings, interpreter)
-            link = Link(context, where, archive.archive_id, settings.lease_ms, archive.starts)
+            collectors = [
+                Collector(context, name, where, archive, settings) for name, where in sources.items()
+            ]
+            analyzer = Analyzer(archive, path, settings, interpreter, collectors)
             mode = 0o660 if settings.group else 0o600
             channel = sockets.listen(context, where.query, mode=mode)
+            gate = Gate(context, settings.listen, where.keys, {"query": channel})
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(analyzer.follow, context, where, link)
-                tasks.start_soon(link.run, analyzer.ask(link))
-                tasks.start_soon(analyzer.answer_queries, channel, link)
+                tasks.start_soon(gate.run)
+                tasks.start_soon(analyzer.follow)
+                tasks.start_soon(analyzer.answer_queries, channel, gate)
         finally:
             archive.close()
             context.destroy(linger=0)
 
 
+class Collector:
+    """A collector that is followed and commanded."""
+
+    def __init__(
+        self,
+        context: sockets.Context,
+        name: str,
+        source: Places | Distant,
+        archive: Archive,
+        settings: Settings,
+    ) -> None:
+        self.name = name
+        """As the settings have it."""
+        self.bound = source.ticket.host if isinstance(source, Distant) else None
+        """The host it may speak for; None: any."""
+        self.link = Link(context, source, archive.archive_id, settings.lease_ms, archive.starts, self.bound)
+        self.counters: Counter[str] = Counter()
+        self.follow = partial(follow, context, source, host=self.bound, counters=self.counters)
+
+
+class Host:
+    """What is known of one host's stream."""
+
+    def __init__(self) -> None:
+        self.collector: Collector | None = None
+        """None: it is not followed (yet)."""
+        self.last: Frame | None = None
+        self.caught_up = False
+        self.held: set[str] = set()
+        """GPUs on which a limit of ours is in force."""
+        self.deferred: dict[str, ApplyLimit | RestoreLimit] = {}
+        """By GPU, the last instruction that was not carried out because the stream was old."""
+
+
 class Analyzer:
     """What the tasks of one analyzer share. One task interprets; DuckDB works in threads."""
 
-    def __init__(self, archive: Archive, path: Path, settings: Settings, interpreter: Interpreter) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        path: Path,
+        settings: Settings,
+        interpreter: Interpreter,
+        collectors: Sequence[Collector],
+    ) -> None:
         self._archive = archive
         self._path = path
         self._settings = settings
         self._interpreter = interpreter
+        self._collectors = collectors
+        self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._queries = query.Queries(archive, settings)
         self._writer = anyio.CapacityLimiter(1)
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self._under_way = 0
-        self._caught_up = False
-        self._deferred: dict[str, ApplyLimit | RestoreLimit] = {}
-        """By GPU, the last instruction that was not carried out because the stream was old."""
         self._interpreted: dict[str, int] = {}
         """By log, the offset after the last frame that was heard, until it is stored."""
         self._counters: Counter[str] = Counter()
-        self._last: Frame | None = None
 
-    async def follow(self, context: sockets.Context, where: Places, link: Link) -> None:
-        """Archive and interpret one collector's stream, from where this archive ends."""
-        for page in self._archive.to_replay():
-            self._obey(link, page, await self._interpret(page, replaying=True))
+    async def follow(self) -> None:
+        """Archive and interpret all collectors' streams, from where this archive ends."""
         send, receive = anyio.create_memory_object_stream[list[Frame] | Break](BACKLOG)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._digest, receive, link)
-            log_id, next_offset = self._archive.position()
-            async for part in follow(context, where, log_id, next_offset, counters=self._counters):
-                await send.send(part)
+            for collector in self._collectors:
+                tasks.start_soon(collector.link.run, self._ask)
+                tasks.start_soon(self._complain, collector)
+            for page in self._archive.to_replay():
+                self._obey(page, await self._interpret(page, replaying=True))
+            tasks.start_soon(self._digest, receive)
+            for collector in self._collectors:
+                tasks.start_soon(self._follow, collector, send)
 
-    async def _digest(self, parts: MemoryObjectReceiveStream[list[Frame] | Break], link: Link) -> None:
+    async def _follow(self, collector: Collector, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
+        name = await collector.link.host()
+        host = self._hosts[name]
+        if host.collector is not None:
+            _log.warning(
+                "%s: could not be followed: it speaks for %s, as %s does. Give one of them another name with"
+                " --host, then start the analyzer again.",
+                collector.name, name, host.collector.name,
+            )  # fmt: skip
+            return
+        host.collector = collector
+        collector.link.held = host.held
+        log_id, next_offset = self._archive.position(name)
+        async for part in collector.follow(log_id, next_offset):
+            await send.send(part)
+
+    async def _complain(self, collector: Collector) -> None:
+        """Say why a collector does not let us in, each time it is for another reason."""
+        told: str | None = None
+        while True:
+            await anyio.sleep(LOOK_S)
+            if (trouble := collector.link.trouble) not in (None, told):
+                _log.warning("%s", trouble)
+            told = trouble
+
+    async def _digest(self, parts: MemoryObjectReceiveStream[list[Frame] | Break]) -> None:
         async for part in parts:
             waiting = [part]
             while parts.statistics().current_buffer_used:
@@ -126,21 +204,20 @@ class Analyzer:
             frames: list[Frame] = []
             for item in waiting:
                 if isinstance(item, Break):
-                    await self._take_in(frames, link)
+                    await self._take_in(frames)
                     await self._write(partial(self._archive.put_break, item))
                     frames = []
                 else:
                     frames += item
-            await self._take_in(frames, link)
+            await self._take_in(frames)
 
-    async def _take_in(self, received: Sequence[Frame], link: Link) -> None:
+    async def _take_in(self, received: Sequence[Frame]) -> None:
         if not received:
             return
         frames = [(frame, self._decoded(frame)) for frame in received]
         await self._write(partial(self._archive.put_frames, frames))
         understood = [(frame, body) for frame, body in frames if body is not None]
-        self._obey(link, understood, await self._interpret(understood, replaying=False))
-        self._last = received[-1]
+        self._obey(understood, await self._interpret(understood, replaying=False))
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
@@ -160,83 +237,70 @@ class Analyzer:
             self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
 
-    def _obey(
-        self, link: Link, frames: Sequence[tuple[Frame, Body]], instructions: Iterable[Instruction]
-    ) -> None:
-        """Carry instructions out, or keep each GPU's last until the stream is no longer old."""
-        for _, body in frames:
+    def _obey(self, frames: Sequence[tuple[Frame, Body]], instructions: Iterable[Instruction]) -> None:
+        """Carry instructions out, or keep each GPU's last until its host's stream is no longer old."""
+        for frame, body in frames:
+            host = self._hosts[frame.host]
+            host.last = frame
             if isinstance(body, Notes):
-                self._note_leases(link, body)
-        if not self._caught_up and frames:
-            self._caught_up = monotonic_ns() - frames[-1][0].t_ns < CAUGHT_UP_NS and link.connected
+                _note_leases(host, body)
         for instruction in instructions:
-            if isinstance(instruction, GiveAnswer):
-                link.carry_out(instruction)
-            else:
-                self._deferred[instruction.gpu] = instruction
-        if self._caught_up:
-            for instruction in self._deferred.values():
-                link.carry_out(instruction)
-            self._deferred.clear()
+            host = self._hosts[instruction.host]
+            if not isinstance(instruction, GiveAnswer):
+                host.deferred[instruction.gpu] = instruction
+            elif host.collector is not None:
+                host.collector.link.carry_out(instruction)
+        for host in self._hosts.values():
+            if host.collector is None or host.last is None:
+                continue
+            link = host.collector.link
+            if not host.caught_up:
+                host.caught_up = link.behind(host.last) == 0
+            if host.caught_up and link.connected:
+                for deferred in host.deferred.values():
+                    link.carry_out(deferred)
+                host.deferred.clear()
 
-    def _note_leases(self, link: Link, body: Notes) -> None:
-        for note in body.notes:
-            match note:
-                case Applied(_, command, gpu):
-                    link.hold(gpu)
-                    self._settled(gpu, command)
-                case Refused(_, command, gpu):
-                    self._settled(gpu, command)
-                case LeaseEnded(_, gpu):
-                    link.let_go(gpu)
-                case _:
-                    pass  # nothing about leases
-
-    def _settled(self, gpu: str, command: str) -> None:
-        deferred = self._deferred.get(gpu)
-        if deferred is not None and deferred.command == command:
-            del self._deferred[gpu]
-
-    def ask(self, link: Link) -> Callable[[Ask], None]:
-        """Return what takes a script's question; the answer goes out by itself, now or when it is known."""
-
-        def asked(question: Ask) -> None:
-            for instruction in self._interpreter.ask(link.host, question):
-                link.carry_out(instruction)
-
-        return asked
+    def _ask(self, host: str, question: Ask) -> None:
+        """Take a script's question; the answer goes out by itself, now or when it is known."""
+        self._obey([], self._interpreter.ask(host, question))
 
     async def _write(self, job: Callable[[], T]) -> T:
         return await run_sync(job, limiter=self._writer)
 
     # ---- SQL and status ------------------------------------------------------------------------------
 
-    async def answer_queries(self, channel: sockets.Channel, link: Link) -> None:
+    async def answer_queries(self, channel: sockets.Channel, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
                 while True:
                     for message in await channel.receive():
-                        self._take(message, channel, link, tasks)
+                        self._take(message, channel, gate, tasks)
             finally:
                 self._queries.stop()
 
     def _take(
-        self, message: sockets.Received, channel: sockets.Channel, link: Link, tasks: TaskGroup
+        self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply, *parts: bytes) -> None:
-            if not channel.send(message.sender, message.parts[0], wire.encode(answer), *parts):
+            if not channel.send(message.sender, correlation, wire.encode(answer), *parts):
                 self._counters["replies to nobody"] += 1
 
         try:
-            request = wire.decode(message.parts[-1], Query, AskStatus)
+            correlation, payload = message.parts
+        except ValueError:
+            self._counters["malformed requests"] += 1
+            return
+        try:
+            request = wire.decode(payload, Query, AskStatus)
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
-            reply(No(str(wrong)))
+            reply(_no(wrong))
             return
         match request:
             case AskStatus():
-                reply(self._status(link))
+                reply(self._status(gate))
             case Query() if self._under_way >= MAX_QUERIES:
                 reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
             case Query():
@@ -247,24 +311,70 @@ class Analyzer:
         try:
             done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
         except RefusedError as wrong:
-            reply(No(str(wrong)))
+            reply(_no(wrong))
+        except Exception as wrong:  # noqa: BLE001  (no text of a stranger ends the analyzer: said to both, counted)
+            self._counters["queries failed"] += 1
+            _log.warning("query: failed: %r", wrong)
+            reply(_no(wrong))
         else:
             reply(done, *parts)
         finally:
             self._under_way -= 1
 
-    def _status(self, link: Link) -> Status:
-        last = self._last
-        lag = "nothing received yet" if last is None else f"{(monotonic_ns() - last.t_ns) / 1e9:.2f} s"
+    def _status(self, gate: Gate) -> Status:
         rows = [
             ("analyzer", "archive", str(self._path)),
             ("analyzer", "selector", self._settings.select),
-            ("collector", "connected", "yes" if link.connected else "no"),
-            ("collector", "last frame", "none" if last is None else f"{last.offset} of log {last.log_id}"),
-            ("collector", "lag", lag),
-            ("commands", "dropped", str(link.dropped)),
-            ("commands", "not understood", str(link.malformed)),
+            *(row for collector in self._collectors for row in self._collector_rows(collector)),
             ("queries", "under way", str(self._under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
+            *gate.status(),
         ]
         return Status(tuple(rows))
+
+    def _collector_rows(self, collector: Collector) -> list[tuple[str, str, str]]:
+        section, link = f"collector {collector.name}"[:2000], collector.link
+        rows = [
+            (section, "connected", "yes" if link.connected else "no"),
+            (section, "trouble", link.trouble or "none"),
+        ]
+        for name, host in self._hosts.items():
+            if host.collector is collector and host.last is not None:
+                behind = link.behind(host.last)
+                rows += [
+                    (section, "host", name),
+                    (section, "last frame", f"{host.last.offset} of log {host.last.log_id}"),
+                    (section, "behind", "not known" if behind is None else f"{behind} frames"),
+                ]
+        rows += [
+            (section, "commands dropped", str(link.dropped)),
+            (section, "messages not understood", str(link.malformed)),
+            *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
+        ]
+        return rows
+
+
+def _note_leases(host: Host, body: Notes) -> None:
+    for note in body.notes:
+        match note:
+            case Applied(_, command, gpu):
+                host.held.add(gpu)
+                _settled(host, gpu, command)
+            case Refused(_, command, gpu):
+                _settled(host, gpu, command)
+            case LeaseEnded(_, gpu):
+                host.held.discard(gpu)
+            case CollectorStarted(_, incarnation) if host.collector is not None:
+                host.collector.link.heard_start(incarnation)
+            case _:
+                pass  # nothing about leases or commands
+
+
+def _settled(host: Host, gpu: str, command: str) -> None:
+    deferred = host.deferred.get(gpu)
+    if deferred is not None and deferred.command == command:
+        del host.deferred[gpu]
+
+
+def _no(wrong: Exception) -> No:
+    return No(str(wrong)[:2000])

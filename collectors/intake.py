@@ -15,6 +15,7 @@ from collectors.guards import Guards
 from collectors.journal import Journal
 from collectors.log import SessionMemory
 from collectors.sessions import (
+    MAX_BYTES_PER_S,
     MAX_MESSAGES_PER_S,
     MAX_SESSIONS,
     Admission,
@@ -22,6 +23,7 @@ from collectors.sessions import (
     Senders,
     Session,
     admit,
+    check,
     from_json,
     receive,
     resolve,
@@ -29,11 +31,13 @@ from collectors.sessions import (
 from zeus_stream import wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Ack, Answer, Ask, Batch, Events, Lost, RunAdmitted, SessionEnded
+from zeus_stream.messages import Ack, Answer, Ask, Batch, Events, Lost, No, RunAdmitted, SessionEnded
 from zeus_stream.sockets import Channel, Received
 
 MAX_QUESTIONS = 1_000
 """Questions whose asker is remembered; the oldest is forgotten."""
+MAX_PROCESS_QUESTIONS = 32
+"""Of one process; its oldest is forgotten."""
 LAST_WORDS_S = 0.2
 """From the end of a process to the end of its sessions: what it sent last is taken in."""
 LOOKS_S = (0.0, 0.5, 1.0, 2.0, *([5.0] * 24))
@@ -61,7 +65,10 @@ class Intake:
         self._pass_on = pass_on
         self._boot_id = boot_id()
         self._sessions: dict[str, Session] = {}
-        self._questions: dict[str, bytes] = {}
+        self._questions: dict[str, tuple[bytes, Peer]] = {}
+        """Who asked, by question."""
+        self._watches: dict[str, anyio.CancelScope] = {}
+        """By session: the wait for the end of its process."""
         self.senders = Senders()
 
     @property
@@ -94,29 +101,31 @@ class Intake:
 
     def answer(self, answer: Answer) -> None:
         """Take an analyzer's answer to who asked."""
-        if (sender := self._questions.pop(answer.question, None)) is not None:
-            self._channel.send(sender, wire.encode(answer))
+        if (asked := self._questions.pop(answer.question, None)) is not None:
+            self._channel.send(asked[0], wire.encode(answer))
 
     def _receive(self, message: Received, tasks: TaskGroup) -> None:
         peer = (message.uid, message.pid)
-        if not self.senders.may_send(peer, monotonic_ns()):
-            self._wrong(peer, f"more than {MAX_MESSAGES_PER_S} messages a second")
+        if not self.senders.may_send(peer, sum(map(len, message.parts)), monotonic_ns()):
+            most = f"{MAX_MESSAGES_PER_S} messages or {MAX_BYTES_PER_S / 1e6:g} MB"
+            self._wrong(peer, f"more than {most} a second, or than its user may send")
             return
         try:
-            said = wire.decode(message.parts[-1], Batch, Ask)
-            match said:
-                case Batch():
-                    self._take_in(said, message.sender, peer, tasks)
-                case Ask():
-                    self._ask(said, message.sender)
+            match wire.decode(_only(message.parts), Batch, Ask):
+                case Batch() as batch:
+                    self._take_in(batch, message.sender, peer, tasks)
+                case Ask() as ask:
+                    self._ask(ask, message.sender, peer)
         except MalformedError as wrong:
             self._wrong(peer, str(wrong))
+            self._channel.send(message.sender, wire.encode(No(str(wrong)[:2000])))
 
     def _wrong(self, peer: Peer, why: str) -> None:
-        if self.senders.wrong(peer):
+        now_ns = monotonic_ns()
+        if self.senders.wrong(peer, now_ns):
             uid, pid = peer
             reason = f"Sent by process {pid} of user {uid}, which is named once: {why}"
-            self._journal.say(Lost(monotonic_ns(), "messages", 1, reason[:2000]))
+            self._journal.say(Lost(now_ns, "messages", 1, reason[:2000]))
 
     # ---- events ------------------------------------------------------------------------------------
 
@@ -128,6 +137,7 @@ class Intake:
             raise MalformedError(f"session {batch.session}: could not be logged: it is another process's.")
         session, new = receive(before, batch)
         if new:
+            check(session, new, self._sessions.values(), monotonic_ns())
             if known is None and not self._make_room():
                 raise MalformedError(
                     f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open."
@@ -149,13 +159,16 @@ class Intake:
         return Session(name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id)
 
     def _make_room(self) -> bool:
-        """Forget the oldest session whose process is gone, if there are too many."""
+        """Forget the oldest session that is over, if there are too many."""
         if len(self._sessions) < MAX_SESSIONS:
             return True
-        gone = next((session.session for session in self._sessions.values() if session.gone), None)
-        if gone is not None:
-            del self._sessions[gone]
-        return gone is not None
+        over = next((session.session for session in self._sessions.values() if session.over), None)
+        if over is None:
+            return False
+        del self._sessions[over]
+        if (watch := self._watches.pop(over, None)) is not None:
+            watch.cancel()
+        return True
 
     def _attend(self, session: Session, tasks: TaskGroup) -> None:
         tasks.start_soon(self._admit, session.session)
@@ -204,13 +217,17 @@ class Intake:
 
     async def _see_out(self, name: str) -> None:
         """Say so when the session's process is gone."""
-        session = self._sessions[name]
-        if session.boot_id == self._boot_id:
+        session = self._sessions.get(name)
+        if session is not None and session.boot_id == self._boot_id:
             if not session.pid:
                 return  # of a container whose processes cannot be seen: it ends by its own word only
-            await processes.ended(session.pid, session.started_ticks)
-            await anyio.sleep(LAST_WORDS_S)
-        session = self._sessions[name] = replace(self._sessions[name], over=True, gone=True)
+            with anyio.CancelScope() as self._watches[name]:
+                await processes.ended(session.pid, session.started_ticks)
+                await anyio.sleep(LAST_WORDS_S)
+        self._watches.pop(name, None)
+        if (session := self._sessions.get(name)) is None:
+            return  # forgotten, to make room
+        session = self._sessions[name] = replace(session, over=True, gone=True)
         self._journal.say(SessionEnded(monotonic_ns(), name, f"process {session.pid} has ended"))
         self._journal.remember(_memory(session))
         self._end_run(session.run)
@@ -221,13 +238,27 @@ class Intake:
 
     # ---- questions -------------------------------------------------------------------------------------
 
-    def _ask(self, ask: Ask, sender: bytes) -> None:
+    def _ask(self, ask: Ask, sender: bytes, peer: Peer) -> None:
+        session = self._sessions.get(ask.session)
+        if session is None or (session.uid, session.pid) != peer:
+            raise MalformedError(
+                f"session {ask.session}: could not be asked about: it is no session of yours."
+            )
+        pending = [question for question, (_, asker) in self._questions.items() if asker == peer]
+        if len(pending) >= MAX_PROCESS_QUESTIONS:
+            del self._questions[pending[0]]
         if len(self._questions) >= MAX_QUESTIONS:
             del self._questions[next(iter(self._questions))]
-        self._questions[ask.question] = sender
+        self._questions[ask.question] = sender, peer
         if not self._pass_on(ask):
             missing = "no analyzer is connected to this collector. Start `zeus-stream analyze`."
             self.answer(Answer(ask.question, None, (), missing))
+
+
+def _only(parts: list[bytes]) -> bytes:
+    if len(parts) != 1:
+        raise MalformedError(f"message: could not be read: {len(parts)} parts, 1 is taken.")
+    return parts[0]
 
 
 def _memory(session: Session) -> SessionMemory:

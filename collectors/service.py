@@ -29,10 +29,12 @@ from collectors.journal import Journal
 from collectors.leases import Outcome
 from collectors.log import Log
 from collectors.warden import Warden
-from zeus_stream import sockets, wire
+from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.config import Settings
 from zeus_stream.errors import MalformedError, SettingsError, StorageError
+from zeus_stream.gate import Gate
+from zeus_stream.keys import Role
 from zeus_stream.messages import (
     Answer,
     Ask,
@@ -59,6 +61,8 @@ KEEP_S = 2.0
 ANCHOR_S = 60.0
 FETCH_BYTES = 1_000_000
 """Frames in one reply to a fetch, about."""
+PUBLISH_QUEUE = 32
+"""Messages queued per publisher: strangers too may send here."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
 Asked: TypeAlias = Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases | AskStatus | Answer
@@ -78,7 +82,7 @@ async def collect(
     """
     where = places(environ)
     prepare(where, settings.group)
-    host = socket.gethostname()[:100]
+    host = host_name(settings)
     with (
         closing(bus),
         claim(where.run / "collector.lock", "collector"),
@@ -86,10 +90,15 @@ async def collect(
     ):
         context = sockets.context()
         try:
-            doors = _open(context, where, settings.group)
+            doors = _open(context, where, settings)
             await Collector(settings, bus, where, log, doors, host).run(started)
         finally:
             context.destroy(linger=0)
+
+
+def host_name(settings: Settings) -> str:
+    """Return the name under which this host appears in the log."""
+    return (settings.host or socket.gethostname())[:100]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +108,20 @@ class Doors:
     publish: sockets.Channel
     control: sockets.Channel
     feed: sockets.Channel
+    gate: Gate
+    """Control and feed, for other hosts."""
 
 
-def _open(context: sockets.Context, where: Places, group: str | None) -> Doors:
+def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
+    group = settings.group
     mode = 0o660 if group else 0o600
+    control = sockets.listen(context, where.control, mode=mode)
+    feed = sockets.listen(context, where.feed, feed=True, mode=mode)
     doors = Doors(
-        sockets.listen(context, where.publish, mode=0o666),
-        sockets.listen(context, where.control, mode=mode),
-        sockets.listen(context, where.feed, feed=True, mode=mode),
+        sockets.listen(context, where.publish, mode=0o666, queue=PUBLISH_QUEUE),
+        control,
+        feed,
+        Gate(context, settings.listen, where.keys, {"control": control, "feed": feed}),
     )
     if group is not None:
         for path in (where.control, where.feed):
@@ -127,6 +142,8 @@ class Collector:
         self._where = where
         self._store = log
         self._control = doors.control
+        self._gate = doors.gate
+        self._channels = doors.publish, doors.control, doors.feed
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
@@ -146,6 +163,7 @@ class Collector:
         self._commands: dict[str, tuple[bytes, bytes]] = {}
         """Sender and correlation of each command that has no outcome yet."""
         self._malformed = 0
+        self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Work until cancelled, then put everything back."""
@@ -160,6 +178,8 @@ class Collector:
                 tasks.start_soon(self._guards.look)
                 tasks.start_soon(self._intake.serve, memories)
                 tasks.start_soon(self._serve_control)
+                tasks.start_soon(self._gate.run)
+                tasks.start_soon(room.keep, self._channels, self._say_cut)
                 tasks.start_soon(self._beat)
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._tell_time)
@@ -188,6 +208,10 @@ class Collector:
         )
         if self._store.begun_anew is not None:
             self._journal.say(Lost(now.monotonic_ns, "log", 1, f"begun anew: {self._store.begun_anew}"))
+
+    def _say_cut(self, reason: str) -> None:
+        self._cuts += 1
+        self._journal.say(Lost(monotonic_ns(), "connections", 1, reason))
 
     # ---- what only time brings -------------------------------------------------------------------------
 
@@ -230,6 +254,9 @@ class Collector:
         except MalformedError as wrong:
             self._malformed += 1
             self._control.send(message.sender, correlation, wire.encode(No(str(wrong)[:2000])))
+            return
+        if (objection := self._gate.objection(message, _role(request))) is not None:
+            self._control.send(message.sender, correlation, wire.encode(No(objection)))
             return
         match request:
             case SetLimit() | ReleaseLimit():
@@ -319,6 +346,7 @@ class Collector:
             ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
             ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
             ("control", "messages refused", str(self._malformed)),
+            ("sockets", "times all connections were cut", str(self._cuts)),
         ]
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
@@ -329,11 +357,21 @@ class Collector:
             for session in sessions
             if not session.over
         ]
+        rows += self._gate.status()
         if self._guards.trouble is not None:
             rows.append(("devices", "none", self._guards.trouble))
         for guard in self._guards.guards:
             rows += _device_rows(guard)
         return rows
+
+
+def _role(request: Asked) -> Role:
+    """Return what somebody on another host needs, to ask this."""
+    match request:
+        case Hello("watcher") | Fetch() | AskStatus():
+            return "follow"
+        case _:
+            return "command"
 
 
 def _device_rows(guard: Guard) -> list[Row]:

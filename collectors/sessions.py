@@ -1,22 +1,35 @@
-"""Sessions of training processes: what is new in a batch, which GPUs a run may command. Pure."""
+"""Sessions of training processes: what is new in a batch and allowed, which GPUs a run may command. Pure."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, Unknown
+from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown
 
 MAX_SESSIONS = 1_000
+MAX_USER_SESSIONS = 500
+"""Of one user: nobody keeps others out."""
+MAX_PROCESS_SESSIONS = 64
 MAX_MESSAGES_PER_S = 500
 """Of one process; a publisher sends 50."""
+MAX_BYTES_PER_S = 8_000_000
+"""Of one process; a publisher that catches up sends 1.5 MB."""
+PROCESSES_OF_USER = 20
+"""A user may send as much as so many processes."""
 MAX_SENDERS = 1_000
 """Processes whose trouble is counted one by one."""
+NAME_NS = 1_000_000_000
+"""Between two processes that are named for their trouble."""
+AHEAD_NS = 1_000_000_000
+"""An event may be so far ahead of the collector's clock, which is the same clock."""
 ALL_GPUS = "index:all"
 Peer: TypeAlias = tuple[int | None, int | None]
 """uid and pid of a process, as the kernel says."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,50 @@ def receive(session: Session, batch: Batch) -> tuple[Session, tuple[Event | Unkn
             case _:
                 pass
     return replace(session, next_sequence=session.next_sequence + len(events)), events
+
+
+def check(session: Session, new: Sequence[Event | Unknown], others: Iterable[Session], now_ns: int) -> None:
+    """Raise MalformedError if a session says what it may not.
+
+    Args:
+        session: as `receive` returned it, with ``new``.
+        others: all sessions there are; itself may be among them.
+    """
+    latest_ns = max(map(_latest_ns, new), default=0)
+    if latest_ns > now_ns + AHEAD_NS:
+        raise MalformedError(
+            f"session {session.session}: could not be logged: an event is {(latest_ns - now_ns) / 1e9:.0f} s"
+            " ahead of this host's CLOCK_MONOTONIC. Stamp events with that clock."
+        )
+    if not any(isinstance(event, RunStarted) for event in new):
+        return
+    of_user = of_process = 0
+    for other in others:
+        if other.over:
+            continue
+        if other.run == session.run and other.uid != session.uid:
+            raise MalformedError(
+                f"session {session.session}: could not be logged: run {session.run} is user {other.uid}'s."
+                " Give this one another name."
+            )
+        of_user += other.uid == session.uid
+        of_process += (other.uid, other.pid) == (session.uid, session.pid)
+    if of_process >= MAX_PROCESS_SESSIONS or of_user >= MAX_USER_SESSIONS:
+        raise MalformedError(
+            f"session {session.session}: could not be logged: {of_process} of process {session.pid} and"
+            f" {of_user} of user {session.uid} are open, {MAX_PROCESS_SESSIONS} and"
+            f" {MAX_USER_SESSIONS} may be. End some."
+        )
+
+
+def _latest_ns(event: Event | Unknown) -> int:
+    match event:
+        case StepBoundary(_, ended_ns, began_ns):
+            return max(ended_ns or 0, began_ns or 0)
+        case Unknown():
+            return 0
+        case _:
+            return event.t_ns
 
 
 def resolve(asked: Sequence[str], devices: Sequence[Description]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -146,44 +203,57 @@ def admit(
     return Admission(gpus, may_command, reason[:2000], settled=may_command and not unknown)
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """What one process has sent."""
+@dataclass(slots=True)
+class _Sent:
+    """What one process, or one user, has sent within a second."""
 
     second: int = 0
     messages: int = 0
-    """In that second."""
-    wrong: int = 0
-    """Messages that were malformed, not its to send, or too many."""
+    sent_bytes: int = 0
+
+    def within(self, size: int, second: int, share: int) -> bool:
+        """Count a message; False: it is one too many in this second."""
+        if self.second != second:
+            self.second, self.messages, self.sent_bytes = second, 0, 0
+        self.messages += 1
+        self.sent_bytes += size
+        return self.messages <= share * MAX_MESSAGES_PER_S and self.sent_bytes <= share * MAX_BYTES_PER_S
 
 
 class Senders:
     """Counts what processes (uid, pid) send and what was wrong with it. Bounded: the oldest is forgotten."""
 
     def __init__(self) -> None:
-        self._senders: dict[Peer, Sender] = {}
+        self._processes: dict[Peer, _Sent] = {}
+        self._users: dict[int | None, _Sent] = {}
+        self._wrong: dict[Peer, int] = {}
+        self._named: dict[Peer, None] = {}
+        self._next_named_ns = 0
         self.wrong_messages = 0
 
-    def may_send(self, peer: Peer, now_ns: int) -> bool:
-        """Count a message; False: it is one too many of this process in this second."""
+    def may_send(self, peer: Peer, size: int, now_ns: int) -> bool:
+        """Count a message of ``size`` bytes; False: its process or its user sends too much now."""
         second = now_ns // 1_000_000_000
-        sender = self._of(peer)
-        messages = sender.messages + 1 if sender.second == second else 1
-        self._senders[peer] = replace(sender, second=second, messages=messages)
-        return messages <= MAX_MESSAGES_PER_S
+        of_process = _of(self._processes, peer, _Sent()).within(size, second, 1)
+        return of_process and _of(self._users, peer[0], _Sent()).within(size, second, PROCESSES_OF_USER)
 
-    def wrong(self, peer: Peer) -> bool:
-        """Count something wrong with a message; True: it is the first of this process."""
+    def wrong(self, peer: Peer, now_ns: int) -> bool:
+        """Count something wrong with a message. True: now its process is to be named, which happens once."""
         self.wrong_messages += 1
-        sender = self._of(peer)
-        self._senders[peer] = replace(sender, wrong=sender.wrong + 1)
-        return sender.wrong == 0
+        self._wrong[peer] = _of(self._wrong, peer, 0) + 1
+        if peer in self._named or now_ns < self._next_named_ns:
+            return False
+        _of(self._named, peer, None)
+        self._next_named_ns = now_ns + NAME_NS
+        return True
 
     def wrongs(self) -> dict[Peer, int]:
         """Return how many messages of each process something was wrong with."""
-        return {peer: sender.wrong for peer, sender in self._senders.items() if sender.wrong}
+        return dict(self._wrong)
 
-    def _of(self, peer: Peer) -> Sender:
-        if peer not in self._senders and len(self._senders) >= MAX_SENDERS:
-            del self._senders[next(iter(self._senders))]
-        return self._senders.get(peer, Sender())
+
+def _of(counted: dict[K, V], key: K, new: V) -> V:
+    """Return what is counted for a key; for a new one of too many, the oldest is forgotten."""
+    if key not in counted and len(counted) >= MAX_SENDERS:
+        del counted[next(iter(counted))]
+    return counted.setdefault(key, new)

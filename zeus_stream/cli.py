@@ -11,17 +11,21 @@ import click
 
 from zeus_stream.config import Settings, load
 from zeus_stream.errors import RefusedError, ZeusStreamError
-from zeus_stream.places import holder, places
+from zeus_stream.places import holder, places, prepare
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from zeus_stream.tables import Form
 
-COLLECTOR = ("device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group")
+COLLECTOR = (
+    "device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
+    "host", "listen",
+)  # fmt: skip
 ANALYZER = (
     "archive", "select", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
     "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "group",
+    "follow", "listen",
 )  # fmt: skip
 
 
@@ -87,7 +91,13 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def _metavar(hint: Any) -> str:
-    return {int: "N", float: "X", Path | None: "PATH", tuple[int, ...]: "N,N"}.get(hint, "TEXT")
+    return {
+        int: "N",
+        float: "X",
+        Path | None: "PATH",
+        tuple[int, ...]: "N,N",
+        tuple[str, ...]: "TEXT,TEXT",
+    }.get(hint, "TEXT")
 
 
 @click.group(
@@ -143,7 +153,7 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
 @main.command()
 @click.argument("query")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
-@settings_options("archive", "query_rows", "query_seconds")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
 def sql(settings: Settings, query: str, form: "Form") -> None:
     """Answer one SQL QUERY over the archive, analyzer running or not."""
     from zeus_stream.tables import write
@@ -152,11 +162,13 @@ def sql(settings: Settings, query: str, form: "Form") -> None:
 
 
 def _ask(settings: Settings, query: str) -> "pa.Table":
-    from zeus_stream.client import Connection
+    from zeus_stream.client import Connection, analyzer
 
     where = places(os.environ)
-    if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
-        return Connection(where).sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
+    running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
+    if settings.archive is None and running:
+        asked = Connection(analyzer(os.environ, settings.analyzer))
+        return asked.sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
     from analyzers.query import read_file
 
     return read_file(settings.archive or where.archive, query, settings)
@@ -175,22 +187,81 @@ def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"])
 
 
 @main.command()
-@settings_options()
-def status(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its work)
+@settings_options("analyzer")
+def status(settings: Settings) -> None:
     """Show who is connected, limits in force, lag, gaps, drops."""
+    from zeus_stream.client import analyzer
     from zeus_stream.client import status as ask
     from zeus_stream.errors import UnreachableError
     from zeus_stream.tables import print_status
 
-    where = places(os.environ)
+    where = analyzer(os.environ, settings.analyzer)
     silent = []
-    for process in ("collector", "analyzer"):
+    for process in ("collector", "analyzer") if settings.analyzer is None else ("analyzer",):
         try:
             print_status(process, ask(where, process), sys.stdout)
         except UnreachableError as wrong:
             silent.append(str(wrong))
     if silent:
         _fail(*silent)
+
+
+@main.group()
+def keys() -> None:
+    """Let other hosts in, and no more."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option(
+    "--roles", default="follow,command", help="What it may: follow, command, query.  [follow,command]"
+)
+@settings_options("host")
+def create(settings: Settings, name: str, roles: str) -> None:
+    """Make a key for NAME, and let it in.
+
+    follow: receive what the collector of this host logs. command: set power limits here, answer scripts.
+    query: ask the analyzer of this host SQL.
+    """
+    from collectors.service import host_name
+    from zeus_stream import keys as ring
+    from zeus_stream import sockets
+
+    where = places(os.environ)
+    prepare(where)
+    server = ring.server_pair(where.keys, make=sockets.new_keys)
+    host = host_name(settings)
+    file = ring.create(where.keys, name, ring.parse_roles(roles), host, make=sockets.new_keys, server=server)
+    click.echo(file)
+    click.echo(
+        "Move this secret to the host that is let in: keys/servers/ADDRESS:PORT.key in its state directory."
+        f" ADDRESS is where it reaches {host}, PORT the one of --listen.",
+        err=True,
+    )
+
+
+@keys.command("list")
+@settings_options()
+def list_keys(settings: Settings) -> None:  # noqa: ARG001  (--dir has done its work)
+    """Name the keys that are let in, with their roles."""
+    from zeus_stream.keys import allowed
+
+    listed, wrong = allowed(places(os.environ).keys)
+    for who in listed.values():
+        click.echo(f"{who.name}  {','.join(sorted(who.roles))}  {who.public}")
+    if wrong:
+        _fail(*wrong)
+
+
+@keys.command()
+@click.argument("name")
+@settings_options()
+def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has done its work)
+    """Let NAME in no more; its connections are cut within a second."""
+    from zeus_stream.keys import revoke as shut_out
+
+    shut_out(places(os.environ).keys, name)
+    click.echo(f"{name} is let in no more.")
 
 
 @main.command()

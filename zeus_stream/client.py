@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_stream import places, sockets, wire
+from zeus_stream.endpoints import Address, Distant, distant
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.messages import AskStatus, No, Query, QueryDone, Request, Status
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 
-def status(where: places.Places, process: str, timeout_s: float = 2.0) -> Status:
+def status(where: places.Places | Distant, process: str, timeout_s: float = 2.0) -> Status:
     """Return the state of the ``collector`` or ``analyzer`` of a setup. Raises UnreachableError."""
     path = where.control if process == "collector" else where.query
     reply, _ = _ask(path, AskStatus(), Status, timeout_s, process)
@@ -25,7 +26,7 @@ def status(where: places.Places, process: str, timeout_s: float = 2.0) -> Status
 class Connection:
     """A running analyzer, as a source of tables."""
 
-    def __init__(self, where: places.Places) -> None:
+    def __init__(self, where: places.Places | Distant) -> None:
         self._where = where
 
     def sql(self, query: str, *, max_rows: int = 1_000_000, timeout_s: float = 30.0) -> "pa.Table":
@@ -49,20 +50,33 @@ class Connection:
 
 
 def connect(environ: Mapping[str, str] = os.environ) -> Connection:
-    """Return a connection to the analyzer of this setup. Raises UnreachableError when none runs."""
-    where = places.places(environ)
+    """Return a connection to the analyzer of this setup, or to that at ``ZEUS_STREAM_ANALYZER``.
+
+    Raises:
+        UnreachableError: none runs there.
+        RefusedError, SettingsError: the key for another host is refused there, or absent here.
+    """
+    where = analyzer(environ, environ.get("ZEUS_STREAM_ANALYZER"))
     status(where, "analyzer")
     return Connection(where)
 
 
+def analyzer(environ: Mapping[str, str], address: str | None) -> places.Places | Distant:
+    """Return where the analyzer at ``HOST:PORT`` is asked; None: that of this setup."""
+    here = places.places(environ)
+    return here if address is None else distant(address, here.keys)
+
+
 def _ask(
-    path: Path, request: Request, expected: type[M], timeout_s: float, process: str
+    address: Address, request: Request, expected: type[M], timeout_s: float, process: str
 ) -> tuple[M, list[bytes]]:
-    parts = sockets.exchange(path, wire.encode(request), timeout_s) if path.exists() else None
+    there = not isinstance(address, Path) or (address.exists() and places.trusted(address))
+    parts = sockets.exchange(address, wire.encode(request), timeout_s) if there else None
     if not parts:
         verb = "collect" if process == "collector" else "analyze"
+        at = address if isinstance(address, Path) else address.address
         raise UnreachableError(
-            f"{process}: did not answer at {path}: none runs there, or it hangs."
+            f"{process}: did not answer at {at}: none runs there, or it hangs."
             f" Start one with `zeus-stream {verb}`, or set ZEUS_STREAM_DIR to where it is."
         )
     reply: M | No = wire.decode(parts[0], expected, No)

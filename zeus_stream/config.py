@@ -54,9 +54,7 @@ class Settings:
     follow: tuple[str, ...] = _setting(
         (), "Collectors to follow: directories and HOST:PORTs; this host's if none are given."
     )
-    analyzer: str | None = _setting(
-        None, "HOST:PORT of the analyzer to ask; this host's if not given."
-    )
+    analyzer: str | None = _setting(None, "HOST:PORT of the analyzer to ask; this host's if not given.")
     archive: Path | None = _setting(
         None, "The DuckDB file; energy.duckdb in the state directory if not given."
     )
@@ -166,10 +164,8 @@ def _convert(value: Any, hint: Any) -> object:
         parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
         return tuple(int(part) for part in parts)
     if hint == tuple[str, ...]:
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise TypeError
-        return tuple(part.strip() for part in parts if part.strip())
+        texts: list[str] = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(text.strip() for text in texts if text.strip())
     if not isinstance(value, str | Path):
         raise TypeError
     return Path(value) if hint == Path | None else str(value)

@@ -18,7 +18,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.messages import Ack, Answer, Ask, Batch
 from zeus_stream.outbox import Outbox, Question
-from zeus_stream.places import endpoint
+from zeus_stream.places import endpoint, trusted
 
 TICK_S = 0.02
 FLUSH_NS = 500_000_000
@@ -121,7 +121,7 @@ class Courier:
             self._hang_up(self._socket)
 
     def _look(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
-        there = [path for path in self._candidates if os.access(path, os.W_OK)]
+        there = [path for path in self._candidates if os.access(path, os.W_OK) and trusted(path)]
         if not there:
             self._next_look_ns = now_ns + LOOK_NS
             self._path = None

@@ -60,7 +60,12 @@ class Distant:
 def parse(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; the host as ZeroMQ wants it. Raises SettingsError."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65_535 - max(PORTS.values()):
+    if (
+        not host
+        or not port.isascii()
+        or not port.isdecimal()
+        or not 1 <= int(port) <= 65_535 - max(PORTS.values())
+    ):
         raise SettingsError(
             f"{text}: could not be an address: expected HOST:PORT. Two ports after that one are used, too."
         )

@@ -50,11 +50,16 @@ class Sequencer:
 
     Args:
         log_id, next_offset: where to go on; None: with the oldest frame of the collector's log.
-        counters: ``duplicates`` and frames ``put off`` are counted here.
+        counters: ``duplicates``, frames ``put off`` and those ``of another host`` are counted here.
+        host: the one that the collector may speak for; None: any.
     """
 
     def __init__(
-        self, log_id: str | None = None, next_offset: int | None = None, counters: Counter[str] | None = None
+        self,
+        log_id: str | None = None,
+        next_offset: int | None = None,
+        counters: Counter[str] | None = None,
+        host: str | None = None,
     ) -> None:
         self._log_id = log_id if next_offset is not None else None
         self._next = next_offset or 0
@@ -63,12 +68,15 @@ class Sequencer:
         self._kept: dict[int, Frame] = {}
         self._kept_bytes = 0
         self._counters = Counter() if counters is None else counters
+        self._host = host
 
     def frames(self, frames: Iterable[Frame]) -> list[Part]:
         """Take in frames, in any order; return those whose turn it is."""
         ready: list[Part] = []
         for frame in frames:
-            if frame.log_id != self._log_id:
+            if self._host not in (None, frame.host):
+                self._counters["of another host"] += 1
+            elif frame.log_id != self._log_id:
                 self._counters["put off"] += 1
             elif frame.offset == self._next:
                 self._next += 1
@@ -108,7 +116,10 @@ class Sequencer:
             self._log_id, self._end = log_id, self._next
             self._kept.clear()
             self._kept_bytes = 0
-        self._end = max(self._end, end)
+        self._end = max(end, self._next)  # a frame that lied about its offset ends here
+        for offset in [offset for offset in self._kept if offset >= self._end]:
+            self._kept_bytes -= len(self._kept.pop(offset).body)
+            self._counters["put off"] += 1
         while oldest > self._next:
             resume = min(oldest, *self._kept) if self._kept else oldest
             ready.append(Break(log_id, self._next, resume - self._next, "they had left the log"))
@@ -148,10 +159,10 @@ async def follow(
 
     It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
     the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
-    that were ``unanswered`` or ``refused``. ``host``: frames that speak for another are counted and no more.
+    that were ``unanswered`` or ``refused``. ``host``: as for the `Sequencer`.
     """
     counters = Counter() if counters is None else counters
-    sequencer = Sequencer(log_id, next_offset, counters)
+    sequencer = Sequencer(log_id, next_offset, counters, host)
     feed = sockets.follow(context, where.feed)
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO

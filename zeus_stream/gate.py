@@ -22,8 +22,6 @@ from zeus_stream.errors import StorageError
 from zeus_stream.keys import Allowed, Role
 
 LOOK_S = 0.25
-AGAIN_S = 0.005
-"""Between two tries to listen again at a port that is not free yet."""
 MAX_NAMED = 1_000
 """Addresses named in the log; those of more are counted only."""
 Door: TypeAlias = Literal["feed", "control", "query"]
@@ -96,7 +94,9 @@ class Gate:
         )
 
     def status(self) -> list[tuple[str, str, str]]:
-        rows = [("other hosts", listener.door, listener.address) for listener in self._listeners]
+        rows: list[tuple[str, str, str]] = [
+            ("other hosts", listener.door, listener.address) for listener in self._listeners
+        ]
         rows += [
             ("other hosts", f"key {who.name}", ", ".join(sorted(who.roles)))
             for who in list(self._allowed.values())[:100]
@@ -145,10 +145,7 @@ class Gate:
             if not self._look():
                 continue
             for listener in self._listeners:
-                listener.channel.shut_out(listener.address)
-            for listener in self._listeners:
-                while not listener.channel.let_in_again(listener.address):
-                    await anyio.sleep(AGAIN_S)
+                await listener.channel.cut_distant()
 
     def _look(self) -> bool:
         """Look at the list. Tells whether somebody may do less than before."""

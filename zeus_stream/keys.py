@@ -8,6 +8,7 @@
 Keys are Curve25519, in Z85 (40 characters, none of which needs an escape in TOML).
 """
 
+import json
 import os
 import re
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.errors import SettingsError, StorageError
 
 Role: TypeAlias = Literal["follow", "command", "query"]
 """Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
@@ -55,6 +56,14 @@ class Ticket:
     """The one host that it may speak for."""
 
 
+def parse_roles(text: str) -> frozenset[Role]:
+    """Return the roles in ``ROLE,ROLE``. Raises SettingsError."""
+    roles = {word.strip() for word in text.split(",")}
+    if not roles <= set(ROLES):
+        raise SettingsError(f"roles: {text!r} could not be roles: expected some of {', '.join(ROLES)}.")
+    return cast("frozenset[Role]", frozenset(roles))
+
+
 def create(
     keys: Path, name: str, roles: Iterable[Role], host: str, *, make: Callable[[], Pair], server: Pair
 ) -> Path:
@@ -75,11 +84,12 @@ def create(
         "server": server.public,
         "host": host,
     }
-    listed = f'public = "{pair.public}"\nroles = [{", ".join(f'"{role}"' for role in sorted(roles))}]\n'
+    quoted = ", ".join(f'"{role}"' for role in sorted(roles))
+    listed = f'public = "{pair.public}"\nroles = [{quoted}]\n'
     try:
         _write_new(keys / "allowed" / f"{name}.toml", listed, 0o644)
         issued.unlink(missing_ok=True)  # of a namesake that was revoked
-        _write_new(issued, "".join(f'{key} = "{value}"\n' for key, value in ticket.items()), 0o600)
+        _write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()), 0o600)
     except FileExistsError as wrong:
         raise SettingsError(
             f"keys: could not create {name}: it has a key already."
@@ -92,15 +102,14 @@ def create(
 
 def revoke(keys: Path, name: str) -> None:
     """Let ``name`` in no more. Raises SettingsError when there is none, StorageError."""
-    try:
-        if not _NAME.fullmatch(name):
-            raise FileNotFoundError(name)
-        (keys / "allowed" / f"{name}.toml").unlink()
-        (keys / "issued" / f"{name}.key").unlink(missing_ok=True)
-    except FileNotFoundError as wrong:
+    listed = {path.stem: path for path in (keys / "allowed").glob("*.toml")}
+    if name not in listed:
         raise SettingsError(
             f"keys: could not revoke {name!r}: there is no such key. `zeus-stream keys list` names them."
-        ) from wrong
+        )
+    try:
+        listed[name].unlink()
+        (keys / "issued" / f"{name}.key").unlink(missing_ok=True)
     except OSError as wrong:
         raise _storage(keys, "changed", wrong) from wrong
 

@@ -36,6 +36,8 @@ Gpu = Annotated[str, Within(1, 80)]
 """UUID ``GPU-...``; in `RunStarted` alone also ``index:N`` (PCI order) and ``index:all``: the collector
 resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
+WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
+"""Until 2100: with any `Ns` added it still is an int64."""
 Count = Annotated[int, Within(0, 2**53)]
 Milliwatts = Annotated[int, Within(0, 100_000_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
@@ -59,7 +61,7 @@ class RunStarted:
     gpus: Gpus
     pid: Count
     boot_id: Name
-    wall_ns: Ns
+    wall_ns: WallNs
     """UTC at ``t_ns``, ns since 1970, within ``wall_error_ns``."""
     wall_error_ns: Ns
     boundary: Name = "dispatch"
@@ -265,7 +267,7 @@ class CollectorStarted:
     incarnation: Name
     version: Name
     boot_id: Name
-    wall_ns: Ns
+    wall_ns: WallNs
     wall_error_ns: Ns
     observe: bool
 
@@ -273,7 +275,7 @@ class CollectorStarted:
 @dataclass(frozen=True, slots=True)
 class ClockAnchored:
     t_ns: Ns
-    wall_ns: Ns
+    wall_ns: WallNs
     wall_error_ns: Ns
 
 

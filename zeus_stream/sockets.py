@@ -1,9 +1,10 @@
 """Opens ZeroMQ sockets with every limit written out. The only file that imports zmq, but for the courier.
 
-ROUTER listens, DEALER asks; PUB is the feed, SUB follows it. On its host a socket is a file whose mode says
-who may come; the same socket may listen on TCP as well, where CURVE keys say that (`gate`). A request on ``control`` and ``query``
-is ``[8 bytes, message]``, its reply ``[the same 8 bytes, message, ...]``. A `Channel` is a socket in an
-event loop: bounded in both directions and never blocking.
+ROUTER listens, DEALER asks; PUB is the feed, SUB follows it. On its host a socket is a file whose mode
+says who may come; the same socket may listen on TCP as well, where CURVE keys say that (`gate`).
+
+A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[the same 8 bytes, message,
+...]``. A `Channel` is a socket in an event loop: bounded in both directions and never blocking.
 """
 
 import os
@@ -24,13 +25,18 @@ from zeus_stream.places import endpoint
 from zeus_stream.wire import MAX_BYTES
 
 QUEUE = 1_000
-"""Messages queued per peer and direction; past it a send is refused (PUB: dropped, followers fetch)."""
-FEED_QUEUE = 1_000
-"""Frames queued per follower, of up to 0.5 MB each."""
+"""Messages (frames are of up to 0.5 MB) queued per peer and direction; past it a send is refused, or, on the
+feed, dropped: followers fetch."""
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _CORRELATION = bytes(8)
 DRAIN = 256
 """Messages taken from a socket before other tasks have their turn."""
+DRAIN_BYTES = 1_000_000
+"""Likewise, about."""
+REQUEST_BYTES = 1_000_000
+"""Largest message part that a listener takes; the largest batches and queries have half of it."""
+CUT_S = 0.001
+"""Between two looks at whether a socket file is gone, or a port free."""
 HEARTBEAT_MS = 2_000
 """A host that is gone says nothing: over TCP it is asked so often,"""
 SILENCE_MS = 6_000
@@ -58,8 +64,14 @@ class Received:
 class Channel:
     """A socket in an event loop. One task receives; any task of the same thread may send."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", path: Path | None = None, mode: int = 0) -> None:
+        """``path``, ``mode``: of the socket file of a listener."""
         self._socket = socket
+        self._path = path
+        self._mode = mode
+        self._distant: tuple[str, bytes, bytes] | None = None
+        """TCP address, secret key and door, when other hosts may come."""
+        self._cutting = anyio.Lock()
         self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
 
@@ -92,17 +104,30 @@ class Channel:
         return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _drain(self) -> list[Received]:
-        messages = []
-        for _ in range(DRAIN):
+        messages: list[Received] = []
+        drained = 0
+        while len(messages) < DRAIN and drained < DRAIN_BYTES:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
+            drained += sum(len(frame) for frame in frames)
             peer = _peer(frames[0])
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
             messages.append(Received(sender, parts, *peer))
         return messages
+
+    def bind(self) -> None:
+        """Listen at the socket file."""
+        assert self._path is not None
+        # Options hold for what is bound after them. Here the mode of the file says who may come.
+        self._socket.setsockopt(zmq.CURVE_SERVER, 0)
+        mask = os.umask(0o777 & ~self._mode)
+        try:
+            self._socket.bind(endpoint(self._path))
+        finally:
+            os.umask(mask)
 
     def let_in(self, address: str, secret: str, door: str) -> "Failures":
         """Listen at a TCP address as well, for those whose keys the context's `Judge` accepts at ``door``.
@@ -113,16 +138,9 @@ class Channel:
         Raises:
             SettingsError: the address cannot be listened at.
         """
-        # Options hold for what is bound from now on: the socket file stays as it is.
-        for option, value in (
-            (zmq.CURVE_SERVER, 1),
-            (zmq.CURVE_SECRETKEY, secret.encode()),
-            (zmq.ZAP_DOMAIN, door.encode()),
-            *_over_tcp(address),
-        ):
-            self._socket.setsockopt(option, value)
+        self._distant = (address, secret.encode(), door.encode())
         try:
-            self._socket.bind(address)
+            self._bind_distant(*self._distant)
         except zmq.ZMQError as wrong:
             raise SettingsError(
                 f"{address}: could not be listened at: {wrong.strerror}."
@@ -130,14 +148,36 @@ class Channel:
             ) from wrong
         return Failures(self._socket.get_monitor_socket(_BROKEN_OFF))
 
-    def shut_out(self, address: str) -> None:
-        """Listen there no more; all connections that came in there are cut."""
-        self._socket.unbind(address)
+    def _bind_distant(self, address: str, secret: bytes, door: bytes) -> None:
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, door)
+        _over_tcp(self._socket, address)
+        self._socket.bind(address)
 
-    def let_in_again(self, address: str) -> bool:
-        """Listen there again after `shut_out`. False: the port is not free yet."""
+    async def cut(self) -> None:
+        """Cut all connections, and listen again."""
+        assert self._path is not None
+        await self.cut_distant()
+        group = self._path.stat().st_gid
+        self._socket.unbind(endpoint(self._path))
+        while self._path.exists():  # ZeroMQ removes it in a thread of its own, and would remove the next  # noqa: ASYNC110
+            await anyio.sleep(CUT_S)
+        self.bind()
+        os.chown(self._path, -1, group)
+
+    async def cut_distant(self) -> None:
+        """Cut all connections with other hosts, and listen again."""
+        async with self._cutting:
+            if self._distant is None:
+                return
+            self._socket.unbind(self._distant[0])
+            while not self._bound_again(*self._distant):  # noqa: ASYNC110  (ZeroMQ closes the port in a thread)
+                await anyio.sleep(CUT_S)
+
+    def _bound_again(self, address: str, secret: bytes, door: bytes) -> bool:
         try:
-            self._socket.bind(address)
+            self._bind_distant(address, secret, door)
         except zmq.ZMQError as wrong:
             if wrong.errno != zmq.EADDRINUSE:
                 raise
@@ -225,9 +265,12 @@ class Judge:
         """Wait for somebody. Each has to be answered; until then its handshake waits."""
         knocks = []
         for asked in await self._channel.receive():
-            empty, version, request, door, address, _, _, public = asked.parts
-            # The mechanism is CURVE: `let_in` sets up no other.
+            empty, version, request, door, address, _, mechanism, *credentials = asked.parts
             reply = (asked.sender, empty, version, request)
+            if mechanism != b"CURVE":  # by the socket file: a port takes CURVE only
+                self._channel.send(*reply, b"200", b"", b"", b"")
+                continue
+            (public,) = credentials
             knocks.append(Knock(door.decode(), address.decode(), z85.encode(public).decode(), reply))
         return knocks
 
@@ -260,21 +303,21 @@ def context() -> Context:
     return zmq.Context()
 
 
-def listen(context: Context, path: Path, *, feed: bool = False, mode: int = 0o600) -> Channel:
-    """Open a ROUTER (or, for the feed, a PUB) at a socket file of ``mode``.
+def listen(
+    context: Context, path: Path, *, feed: bool = False, mode: int = 0o600, queue: int = QUEUE
+) -> Channel:
+    """Open a ROUTER (or, for the feed, a PUB) at a socket file of ``mode``; ``queue``: see `QUEUE`.
 
     Whoever calls has `places.claim`-ed the directory: binding takes over a socket file that is there.
     """
-    socket = _open(context, zmq.PUB if feed else zmq.ROUTER, FEED_QUEUE if feed else QUEUE)
+    socket = _open(context, zmq.PUB if feed else zmq.ROUTER, queue)
     if not feed:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
-    mask = os.umask(0o777 & ~mode)
-    try:
-        socket.bind(endpoint(path))
-    finally:
-        os.umask(mask)
-    return Channel(socket)
+    socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
+    channel = Channel(socket, path, mode)
+    channel.bind()
+    return channel
 
 
 def ask(context: Context, address: Address) -> Asking:
@@ -288,7 +331,7 @@ def ask(context: Context, address: Address) -> Asking:
 
 def follow(context: Context, address: Address, topic: str = "") -> Channel:
     """Open a SUB to a feed."""
-    socket = _open(context, zmq.SUB, FEED_QUEUE)
+    socket = _open(context, zmq.SUB, QUEUE)
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
     _connect(socket, address)
     return Channel(socket)
@@ -319,24 +362,19 @@ def exchange(address: Address, payload: bytes, timeout_s: float) -> list[bytes] 
 
 def _connect(socket: "zmq.Socket[bytes]", address: Address) -> None:
     if isinstance(address, Tcp):
-        for option, value in (
-            (zmq.CURVE_PUBLICKEY, address.ticket.pair.public.encode()),
-            (zmq.CURVE_SECRETKEY, address.ticket.pair.secret.encode()),
-            (zmq.CURVE_SERVERKEY, address.ticket.server.encode()),
-            *_over_tcp(address.address),
-        ):
-            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, address.ticket.pair.public.encode())
+        socket.setsockopt(zmq.CURVE_SECRETKEY, address.ticket.pair.secret.encode())
+        socket.setsockopt(zmq.CURVE_SERVERKEY, address.ticket.server.encode())
+        _over_tcp(socket, address.address)
         socket.connect(address.address)
     else:
         socket.connect(endpoint(address))
 
 
-def _over_tcp(address: str) -> tuple[tuple[int, int], ...]:
-    return (
-        (zmq.IPV6, int("[" in address)),
-        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-        (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
-    )
+def _over_tcp(socket: "zmq.Socket[bytes]", address: str) -> None:
+    socket.setsockopt(zmq.IPV6, int("[" in address))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
 
 
 def _open(context: Context, kind: int, queue: int) -> "zmq.Socket[bytes]":

@@ -119,7 +119,7 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) 
     rebooted_ns = BOOTED_NS + 3600 * SECOND
     start = m.CollectorStarted(0, "inc-2", "0.1.0", "boot-2", rebooted_ns, 500, observe=False)
     archive.put_frames(list(frames()))
-    end = archive.position()[1] or 0
+    end = archive.position(HOST)[1] or 0
     archive.put_frames([frame(end, m.Notes((start,))), frame(end + 1, readings(1))])
     bounds = "epoch_ns(min(read_at)), epoch_ns(max(read_at))"
     assert ask(archive, f"FROM samples SELECT {bounds} WHERE t_hi_ns < 2_000_000_000") == [
@@ -176,7 +176,7 @@ def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int
             elif first <= next_offset:
                 archive.put_frames(part)
                 next_offset = max(next_offset, first + len(part))
-        assert archive.position() == ((LOG, next_offset) if next_offset else (None, None))
+        assert archive.position(HOST) == ((LOG, next_offset) if next_offset else (None, None))
         seconds = sum(isinstance(body, m.Readings) for _, body in stored[:next_offset])
         counted = ask(archive, 'SELECT count(DISTINCT "offset"), count(*) FROM readings')
         assert counted == [(seconds, 20 * seconds)]
@@ -185,7 +185,7 @@ def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int
 
 def test_of_a_log_that_was_pruned_before_the_first_look_any_frame_may_be_first(archive: Archive) -> None:
     archive.put_frames([frame(70, readings(1))])
-    assert archive.position() == (LOG, 71)
+    assert archive.position(HOST) == (LOG, 71)
 
 
 def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: Archive) -> None:
@@ -203,7 +203,7 @@ def test_a_new_log_begins_anew(archive: Archive) -> None:
     archive.put_frames([frame(0, readings(1)), frame(1, readings(2))])
     archive.put_break(Break(LOG, 2, 0, "the collector began a new log, log-2"))
     archive.put_frames([frame(0, readings(3), log_id="log-2")])
-    assert archive.position() == ("log-2", 1)
+    assert archive.position(HOST) == ("log-2", 1)
     assert ask(archive, "SELECT log_id, next_offset FROM logs ORDER BY log_id") == [(LOG, 2), ("log-2", 1)]
 
 
@@ -311,9 +311,9 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
 
 def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -> None:
     fill(archive)
-    archive.put_frames([frame((archive.position()[1] or 0), readings(200), t_ns=200 * SECOND)])
+    archive.put_frames([frame((archive.position(HOST)[1] or 0), readings(200), t_ns=200 * SECOND)])
     pages = [[frame.offset for frame, _ in page] for page in archive.to_replay()]
-    assert pages[-1][-1] == (archive.position()[1] or 0) - 1
+    assert pages[-1][-1] == (archive.position(HOST)[1] or 0) - 1
     assert len(pages[-1]) == 1 + 5 + 1, "the new frame, and five seconds before it"
 
 
@@ -344,11 +344,11 @@ WRITER = textwrap.dedent("""
     import sys
     from pathlib import Path
     from analyzers.archive import Archive
-    from tests.analyzers.archives import frame, readings
+    from tests.analyzers.archives import HOST, frame, readings
     from zeus_stream.config import Settings
     archive = Archive.open(Path(sys.argv[1]), Settings())
     print("open", flush=True)
-    offset = archive.position()[1] or 0
+    offset = archive.position(HOST)[1] or 0
     while True:
         archive.put_frames([frame(offset, readings(offset % 100))])
         offset += 1
@@ -378,7 +378,7 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_had_stored(path: Path) 
             while stored < 20 * (kill + 1):
                 stored = int(process.stdout.readline())
         with opened(path) as archive:
-            next_offset = archive.position()[1] or 0
+            next_offset = archive.position(HOST)[1] or 0
             assert next_offset >= stored
             assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
             assert ask(archive, "SELECT count(*) FROM readings") == [(20 * next_offset,)]

@@ -381,3 +381,57 @@ def test_a_question_about_a_cancelled_window_is_answered_at_once() -> None:
     made.interpreter.ask("h0", Ask("q", "session-h0", 9))
     made.hosts[0].flush_events()
     assert answered(made) == [("q", "the window was cancelled", 0)]
+
+
+# ---- two of a name, and one in two sessions --------------------------------------------------------------
+
+
+def also_trains(made: World, session: str, started: RunStarted, steps: int = 100) -> None:
+    """Let another session of the host begin, be admitted, and take 10 ms steps from now on."""
+    host = made.hosts[0]
+    host.log(Events(session, 0, 0, started.pid, (started,)))
+    host.note(RunAdmitted(host.now(), session, started.run, started.gpus, True, ""))  # noqa: FBT003 (a message)
+
+    def take(step: int) -> None:
+        ended_ns = host.now() if step else None
+        host.log(Events(session, step + 1, 0, started.pid, (StepBoundary(step, ended_ns, host.now()),)))
+        if step < steps:
+            made.at(made.now_ns + 10_000_000, lambda: take(step + 1))
+
+    take(0)
+
+
+def begins(made: World, pid: int) -> RunStarted:
+    now_ns = made.hosts[0].now()
+    return RunStarted(now_ns, "job", "run", 0, 1, (gpu(made),), pid, "boot", now_ns, 0)
+
+
+def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit() -> None:
+    made = world()
+    made.at(BEGIN_NS + S, lambda: also_trains(made, "session-2", begins(made, 2)))
+    made.run()
+    mine, other = (
+        [row for row in made.rows(RunRow) if row.session == session][-1]
+        for session in ("session-h0", "session-2")
+    )
+    assert (mine.run, mine.may_command) == ("run", True)
+    assert (other.run, other.may_command) == ("run (session-)", False)
+    assert "name of its own" in other.command_reason
+    assert {command.run for command in made.rows(ApplyLimit)} == {"run"}
+    refusals = [row.reason for row in made.rows(DecisionRow) if row.run == other.run]
+    assert any("name of its own" in reason for reason in refusals)
+    steps = [row for row in made.rows(WindowRow) if row.session == "session-2" and row.kind == "step"]
+    assert len(steps) == 100
+    assert all(step.shared for step in steps)
+
+
+def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
+    made = world(Training("imagenet", 0.02, 300))
+    first = replace(begins(made, 2), run="own")
+    made.at(BEGIN_NS + S, lambda: also_trains(made, "session-2", first, 20))
+    made.at(BEGIN_NS + 2 * S, lambda: also_trains(made, "session-3", first, 20))
+    made.run(4)
+    rows = {row.session: row for row in made.rows(RunRow)}
+    assert (rows["session-2"].run, rows["session-3"].run) == ("own", "own")
+    assert rows["session-2"].ended_how == "it goes on in another session"
+    assert rows["session-3"].ended_ns is None

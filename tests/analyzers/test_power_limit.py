@@ -291,7 +291,7 @@ def test_a_command_that_met_another_collector_is_repeated_and_its_limit_not_skip
     bench.steps(10)
     bench.refuse = {}
     bench.steps(60)
-    assert bench.limits[:4] == [300_000, 200_000, 200_000, 100_000]
+    assert bench.limits[:3] == [300_000, 200_000, 200_000]
     assert bench.decided[0].limit_mw == 200_000
 
 

@@ -14,7 +14,7 @@ import pytest
 from analyzers import query
 from analyzers.archive import Archive
 from analyzers.query import Queries, export, read_file
-from tests.analyzers.archives import A, B, fill, frame, readings
+from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.messages import Query, QueryDone
@@ -180,7 +180,7 @@ def test_a_huge_answer_is_refused_with_the_cure(queries: Queries, monkeypatch: p
 def test_a_query_that_needs_too_much_memory_is_refused(archive: Archive, queries: Queries) -> None:
     with pytest.raises(RefusedError, match="Out of Memory"):
         ask(queries, "SELECT list(range) FROM range(100_000_000)")
-    archive.put_frames([frame(archive.position()[1] or 0, readings(200))])
+    archive.put_frames([frame(archive.position(HOST)[1] or 0, readings(200))])
 
 
 def test_each_query_sees_whole_commits_while_others_are_written(archive: Archive, queries: Queries) -> None:
@@ -188,7 +188,7 @@ def test_each_query_sees_whole_commits_while_others_are_written(archive: Archive
     stop = threading.Event()
 
     def write() -> int:
-        offset = first = archive.position()[1] or 0
+        offset = first = archive.position(HOST)[1] or 0
         while not stop.is_set():
             archive.put_frames([frame(offset, readings(offset % 100))])
             offset += 1

@@ -4,17 +4,22 @@ from hypothesis import strategies as st
 
 from collectors.device import Description
 from collectors.sessions import (
+    MAX_BYTES_PER_S,
     MAX_MESSAGES_PER_S,
+    MAX_PROCESS_SESSIONS,
     MAX_SENDERS,
+    MAX_USER_SESSIONS,
+    PROCESSES_OF_USER,
     Senders,
     Session,
     admit,
+    check,
     from_json,
     receive,
     resolve,
 )
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Batch, EpochBegan, Event, RunEnded, RunStarted
+from zeus_stream.messages import Batch, EpochBegan, Event, RunEnded, RunStarted, StepBoundary, Unknown
 
 SECOND_NS = 1_000_000_000
 STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)
@@ -114,16 +119,87 @@ def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
 
 def test_a_process_that_sends_too_much_is_held_back_and_nobody_else_is() -> None:
     senders = Senders()
-    assert all(senders.may_send((1, 1), 0) for _ in range(MAX_MESSAGES_PER_S))
-    assert not senders.may_send((1, 1), SECOND_NS - 1)
-    assert senders.may_send((1, 2), SECOND_NS - 1)
-    assert senders.may_send((1, 1), SECOND_NS)
+    assert all(senders.may_send((1, 1), 10, 0) for _ in range(MAX_MESSAGES_PER_S))
+    assert not senders.may_send((1, 1), 10, SECOND_NS - 1)
+    assert senders.may_send((1, 2), 10, SECOND_NS - 1)
+    assert senders.may_send((1, 1), 10, SECOND_NS)
+    assert not senders.may_send((1, 2), MAX_BYTES_PER_S + 1, SECOND_NS)
 
 
-def test_trouble_is_counted_for_each_process_and_new_once() -> None:
+def test_a_user_with_many_processes_is_held_back_and_others_are_not() -> None:
     senders = Senders()
-    assert [senders.wrong((1, 1)), senders.wrong((1, 1)), senders.wrong((1, 2))] == [True, False, True]
-    assert (senders.wrongs(), senders.wrong_messages) == ({(1, 1): 2, (1, 2): 1}, 3)
-    for pid in range(2 * MAX_SENDERS):
-        senders.wrong((2, pid))
+    allowed = sum(
+        senders.may_send((1, pid), 10, 0)
+        for pid in range(2 * PROCESSES_OF_USER)
+        for _ in range(MAX_MESSAGES_PER_S)
+    )
+    assert allowed == PROCESSES_OF_USER * MAX_MESSAGES_PER_S
+    assert senders.may_send((2, 5000), 10, 0)
+
+
+def test_trouble_is_counted_for_each_process_and_each_is_named_once() -> None:
+    senders = Senders()
+    named = [senders.wrong((1, pid), second * SECOND_NS) for second, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
+    assert named == [True, False, True, False]
+    assert (senders.wrongs(), senders.wrong_messages) == ({(1, 1): 2, (1, 2): 2}, 4)
+
+
+def test_however_many_processes_make_trouble_one_a_second_is_named_and_memory_is_bounded() -> None:
+    senders = Senders()
+    named = [senders.wrong((2, pid), pid * SECOND_NS // 1000) for pid in range(2 * MAX_SENDERS)]
+    assert named.count(True) == 2
     assert len(senders.wrongs()) == MAX_SENDERS
+    assert senders.wrong_messages == 2 * MAX_SENDERS
+
+
+@pytest.mark.parametrize(
+    "event",
+    [EpochBegan(3 * SECOND_NS, 0), StepBoundary(1, 0, 2**62), StepBoundary(1, 2**62, None), RunEnded(2**62)],
+)
+def test_an_event_of_the_future_is_refused(event: Event) -> None:
+    with pytest.raises(MalformedError, match="ahead of this host's CLOCK_MONOTONIC"):
+        check(Session("s"), (event,), (), SECOND_NS)
+    check(Session("s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        pytest.param(Session("a", uid=1, pid=1, run="run"), True, id="another user's"),
+        pytest.param(Session("a", uid=1, pid=1, run="run", over=True), False, id="another user's, over"),
+        pytest.param(Session("a", uid=2, pid=1, run="run"), False, id="another rank of its own"),
+        pytest.param(Session("a", uid=1, pid=1, run="another"), False, id="another run"),
+    ],
+)
+def test_nobody_joins_another_users_run(other: Session, *, refused: bool) -> None:
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    if refused:
+        with pytest.raises(MalformedError, match="run run is user 1's"):
+            check(session, new, [other], 0)
+    else:
+        check(session, new, [other], 0)
+
+
+@pytest.mark.parametrize(
+    ("of_process", "of_user", "allowed"),
+    [
+        pytest.param(MAX_PROCESS_SESSIONS - 1, 0, True, id="there is room"),
+        pytest.param(MAX_PROCESS_SESSIONS, 0, False, id="a process has too many"),
+        pytest.param(0, MAX_USER_SESSIONS, False, id="a user has too many"),
+    ],
+)
+def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
+    of_process: int, of_user: int, *, allowed: bool
+) -> None:
+    others = [
+        *(Session(f"p{n}", uid=2, pid=2) for n in range(of_process)),
+        *(Session(f"u{n}", uid=2, pid=3 + n) for n in range(of_user)),
+        *(Session(f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
+        *(Session(f"x{n}", uid=1, pid=9) for n in range(2_000)),
+    ]
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    if allowed:
+        check(session, new, others, 0)
+    else:
+        with pytest.raises(MalformedError, match="End some"):
+            check(session, new, others, 0)

@@ -34,7 +34,7 @@ from zeus_stream.errors import ZeusStreamError
 from zeus_stream.simulated import attach
 
 run, gpu, index, directory = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
-told, stop, works = directory / "told" / run, directory / "stop", None
+told, stop, works = directory / "told" / run, directory / "told" / "stop", None
 
 def tell(now):
     told.with_suffix(".new").write_text(f"{now.acknowledged + now.waiting} {now.acknowledged}")
@@ -182,6 +182,14 @@ class Setup:
             return ""
         return next((value for of, key, value in rows if (of, key) == (section, name)), "")
 
+    def told(self, run: str) -> tuple[int, int]:
+        """Return how many events a publisher has put, and how many it knows to be in a log."""
+        try:
+            emitted, acknowledged = (self.directory / "told" / run).read_text().split()
+        except FileNotFoundError:
+            return 0, 0
+        return int(emitted), int(acknowledged)
+
     def sql(self, query: str) -> list[dict[str, Any]]:
         """Return the analyzer's answer; nothing while it does not answer."""
         try:
@@ -189,10 +197,10 @@ class Setup:
         except UnreachableError:
             return []
 
-    def finish(self) -> Account:
+    def finish(self, archive: Path | None = None) -> Account:
         """Let publishers hand over what they have, the analyzer archive it, and stop all: the account."""
         until(self.welcome)
-        (self.directory / "stop").touch()
+        (self.directory / "told" / "stop").touch()
         for name in [name for name in self._running if name.startswith("publisher")]:
             assert self._running.pop(name).wait(PATIENCE_S) == 0, self.said(name)
         assert self.stop("collector") == 0, self.said("collector")
@@ -203,7 +211,7 @@ class Setup:
         until(lambda: self._archived(*end))
         assert self.stop("analyzer") == 0, self.said("analyzer")
         assert self.stop("collector") == 0, self.said("collector")
-        return self.account()
+        return self.account(archive or self.directory / "energy.duckdb")
 
     def _end_of_log(self) -> tuple[str, int]:
         log = sqlite3.connect(self.directory / "log.sqlite")
@@ -218,9 +226,9 @@ class Setup:
         logs = self.sql("SELECT log_id, next_offset FROM logs")
         return any(log["log_id"] == log_id and log["next_offset"] >= end for log in logs)
 
-    def account(self) -> Account:
-        """Compare the archive, which nobody may have open, with what the publishers told."""
-        archive = Archive.open_read_only(self.directory / "energy.duckdb", Settings())
+    def account(self, path: Path) -> Account:
+        """Compare an archive, which nobody may have open, with what the publishers told."""
+        archive = Archive.open_read_only(path, Settings())
         with archive.reading() as reader:
 
             def rows(sql: str) -> list[dict[str, object]]:
@@ -265,11 +273,7 @@ class Setup:
             )
             gaps = rows("SELECT what, count, reason FROM gaps ORDER BY ALL")
         archive.close()
-        told = {
-            path.name: tuple(map(int, path.read_text().split()))
-            for path in (self.directory / "told").iterdir()
-            if not path.suffix
-        }
+        told = {run: self.told(run) for run in (f"run-{number + 1}" for number in range(self._runs))}
         none = dict.fromkeys(("n", "once", "all", "again"), 0)
         known = {run: acknowledged for run, (_, acknowledged) in told.items()}
         return Account(

@@ -11,6 +11,7 @@ from zeus_stream.errors import MalformedError
 
 names = st.text(min_size=1, max_size=200)
 ns = st.integers(0, 2**62)
+walls = st.integers(0, 4_102_444_800 * 10**9)
 counts = st.integers(0, 2**53)
 steps = st.builds(m.StepBoundary, counts, st.none() | ns, st.none() | ns)
 metrics = st.builds(m.Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
@@ -24,7 +25,7 @@ started = st.builds(
     st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
     counts,
     names,
-    ns,
+    walls,
     ns,
 )
 batches = st.builds(m.Batch, names, counts, st.lists(steps | metrics | started, max_size=20).map(tuple))

@@ -1,0 +1,244 @@
+"""What nobody should send: for tests, fuzzers and benchmarks over live sockets."""
+
+import random
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from zeus_stream import messages as m
+from zeus_stream import wire
+from zeus_stream.clock import monotonic_ns
+
+EXTREMES: tuple[object, ...] = (
+    *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
+    *(0.0, -0.0, 1e308, -1e308, float("inf"), float("nan")),
+    *(None, True, "", "x", "x" * 200, "x" * 201, "\0", "\x1b[2J", "\U0010ffff" * 200, "../../etc/passwd"),
+    *(b"", b"\xff" * 48, b"\xff" * 47, bytes(48), [], {}, [[]] * 100, ["Batch", {}], {"a": {}}),
+)
+SQL = (
+    "SELECT 1",
+    "SELECT",
+    "\0",
+    "SELECT '\0'",
+    "WITH a AS (" * 10,
+    "SELECT " + "(" * 5_000,
+    "SELECT " + "NOT " * 20_000 + "true",
+    "SELECT " + "x" * 90_000,
+    "SELECT error('" + "y" * 90_000 + "')",
+    "SELECT 1;" * 10_000,
+    "/*" * 40_000,
+    "DROP TABLE runs",
+    "COPY runs TO '/tmp/x'",
+    "FROM read_text('/etc/passwd')",
+    "SELECT count(*) FROM range(1e9::BIGINT) a, range(1e9::BIGINT) b",
+    "SELECT 1 AS a, 2 AS a, NULL, INTERVAL 1 DAY, {'a': [1]}, MAP {1: 2}, uuid(), 1::BIT",
+    "SET memory_limit = '1TB'",
+)
+
+
+def _started(rng: random.Random) -> m.RunStarted:
+    gpus = tuple(f"GPU-{n}" for n in range(rng.choice((0, 1, 256))))
+    name = rng.choice(("r", "x" * 200, f"r{rng.random()}"))
+    return m.RunStarted(monotonic_ns(), "job", name, 0, rng.choice((1, 2**53)), gpus, 1, "b", 0, 0)
+
+
+def _event(rng: random.Random) -> m.Event:
+    t_ns, index = monotonic_ns() + rng.choice((0, -(10**9), 10**8)), rng.choice((0, 1, 2, 2**53))
+    return rng.choice(
+        (
+            m.EpochBegan(t_ns, index),
+            m.EpochEnded(t_ns, index),
+            m.StepBoundary(index, t_ns, t_ns),
+            m.StepBoundary(index, 0, None),
+            m.WindowBegan(t_ns, rng.randrange(5_000), "w" * 200),
+            m.WindowEnded(t_ns, rng.randrange(5_000)),
+            m.Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
+            m.EventsDropped(t_ns, 2**53, "r" * 2000),
+            m.RunEnded(t_ns),
+        )
+    )
+
+
+def _said(rng: random.Random) -> object:
+    session = f"s{rng.randrange(2_000)}"
+    events = tuple(_event(rng) for _ in range(rng.choice((0, 1, 5, 400))))
+    return rng.choice(
+        (
+            lambda: m.Batch(session, 0, (_started(rng), *events)),
+            lambda: m.Batch(session, rng.choice((0, 1, 6, 2**53)), events),
+            lambda: m.Ask(rng.random().hex(), session, rng.randrange(5_000)),
+        )
+    )()
+
+
+def _commanded(rng: random.Random) -> object:
+    return rng.choice(
+        (
+            m.Hello("watcher", "x"),
+            m.Fetch(rng.choice(("l", "x")), 2**53, 1000),
+            m.SetLimit(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 0, 86_400_000),
+            m.ReleaseLimit("c", "o", "i", 0, "GPU-1"),
+            m.RenewLeases("o", "i", ("GPU-1",) * 256, 0),
+            m.AskStatus(),
+            m.Answer("q", None, (), "no"),
+        )
+    )
+
+
+def _asked(rng: random.Random) -> object:
+    return rng.choice((m.AskStatus(), m.Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100)))
+
+
+def _row(rng: random.Random) -> bytes:
+    numbers = [rng.choice((0, 1, -1, 10**9, 2**62, 2**63 - 1, -(2**63))) for _ in range(3)]
+    small = [rng.choice((0, -1, 250_000, 2**31 - 1, -(2**31))) for _ in range(4)]
+    rest = (rng.choice((-1, 40, 32_767)), -1, rng.choice((0, 1, 65_535)), rng.choice((0, 1, 4, 65_535)))
+    return struct.pack(m.READING_STRUCT, *numbers, *small, *rest)
+
+
+def _logged(rng: random.Random) -> object:
+    return rng.choice(
+        (
+            lambda: m.Readings(("GPU-1",) * rng.choice((0, 1, 256)), b"".join(_row(rng) for _ in range(20))),
+            lambda: m.Events("s", 0, 1, 1, (_started(rng), *(_event(rng) for _ in range(20)))),
+            lambda: m.Notes((m.DeviceGone(2**62, "GPU-1", ""), m.Lost(2**62, "x", 2**53, "r" * 2000))),
+            lambda: m.Notes(
+                (
+                    m.RunAdmitted(0, "s", "r", ("GPU-1",) * 256, may_command=True, reason=""),
+                    m.SessionEnded(0, "s", ""),
+                )
+            ),
+        )
+    )()
+
+
+def _replied(rng: random.Random) -> object:
+    offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
+    return rng.choice(
+        (
+            m.Welcome("h", "i", rng.choice(("l", "k")), offsets[0], offsets[1], observe=False),
+            m.Fetched(rng.choice(("l", "k")), *offsets),
+            m.No("no"),
+            m.Ack("s", 2**53),
+            m.Answer("q", 1e308, (m.GpuEnergy("GPU-1", 1e308, 0, 0),) * 256, None),
+            m.Ask("q", "s", 2**53),
+        )
+    )
+
+
+def _bent(rng: random.Random, data: bytes) -> bytes:
+    """Return a message with one value somewhere in it exchanged."""
+    content: Any = msgpack.unpackb(data)
+    places: list[tuple[Any, Any]] = []
+    todo = [content]
+    while todo:
+        inner = todo.pop()
+        for key in inner if isinstance(inner, dict) else range(len(inner)):
+            places.append((inner, key))
+            if isinstance(inner[key], list | dict):
+                todo.append(inner[key])
+    inner, key = rng.choice(places)
+    inner[key] = rng.choice(EXTREMES)
+    return bytes(msgpack.packb(content))
+
+
+def spoilt(rng: random.Random, data: bytes) -> bytes:
+    """Return something that came from a message."""
+    match rng.randrange(6):
+        case 0:
+            return data
+        case 1 | 2:
+            return _bent(rng, data)
+        case 3:
+            return data[: rng.randrange(len(data))]
+        case 4:
+            flipped = bytearray(data)
+            for _ in range(rng.randrange(1, 8)):
+                flipped[rng.randrange(len(flipped))] = rng.randrange(256)
+            return bytes(flipped)
+        case _:
+            return rng.choice((rng.randbytes(rng.randrange(200)), b"\x93" * 3_000, bytes(500_000), b""))
+
+
+def _parts(rng: random.Random, data: bytes) -> list[bytes]:
+    """Return a request on control or query."""
+    return rng.choice(
+        ([bytes(8), data], [bytes(8), data], [data], [b"", b""], [data] * 2_000, [b"x" * 900_000] * 2)
+    )
+
+
+def publish(rng: random.Random) -> list[bytes]:
+    data = spoilt(rng, wire.encode(_said(rng)))
+    return [data] if rng.random() < 0.95 else [data] * rng.choice((2, 2_000))
+
+
+def control(rng: random.Random) -> list[bytes]:
+    return _parts(rng, spoilt(rng, wire.encode(_commanded(rng))))
+
+
+def query(rng: random.Random) -> list[bytes]:
+    return _parts(rng, spoilt(rng, wire.encode(_asked(rng))))
+
+
+def frame(rng: random.Random) -> list[bytes]:
+    """Return the three parts of a frame, or what looks like them."""
+    offset = rng.choice((0, 1, 2, 3, 4, 5, 2**53, 2**62))
+    envelope = bytes(msgpack.packb([rng.choice(("l", "k")), offset, "h", rng.choice((0, 10**12, 2**62))]))
+    parts = [b"events/h/j", envelope, wire.encode(_logged(rng))]
+    if rng.random() < 0.6:
+        spoil = rng.randrange(3)
+        parts[spoil] = spoilt(rng, parts[spoil]) if spoil else rng.randbytes(20)
+    return parts if rng.random() < 0.95 else parts * rng.choice((2, 700))
+
+
+def reply(rng: random.Random) -> list[bytes]:
+    """Return the parts of an answer of a collector, without who it is for and to what."""
+    head = spoilt(rng, wire.encode(_replied(rng)))
+    return [head, *(part for _ in range(rng.choice((0, 0, 1, 5))) for part in frame(rng))]
+
+
+SENT: dict[str, Callable[[random.Random], list[bytes]]] = {
+    "publish": publish,
+    "control": control,
+    "query": query,
+}
+"""By socket, what a client may send to it."""
+
+
+# ---- below ZeroMQ --------------------------------------------------------------------------------------
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+MORE, LONG, COMMAND = 1, 2, 4
+
+
+def raw(path: Path) -> socket.socket:
+    """Return a connection to a socket file, on which nothing has been said."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(5)
+    connection.connect(str(path))
+    return connection
+
+
+def zmtp(flags: int, body: bytes) -> bytes:
+    """Return a ZMTP 3.0 frame (rfc.zeromq.org/spec/23)."""
+    return struct.pack(">BQ", flags | LONG, len(body)) + body
+
+
+def ready(**properties: bytes) -> bytes:
+    """Return the command that ends a handshake."""
+    body = b"\x05READY"
+    for name, value in properties.items():
+        key = name.replace("_", "-").encode()
+        body += bytes([len(key)]) + key + struct.pack(">I", len(value)) + value
+    return zmtp(COMMAND, body)
+
+
+def dealer(path: Path, **properties: bytes) -> socket.socket:
+    """Return a connection that has shaken hands as a DEALER."""
+    connection = raw(path)
+    connection.sendall(GREETING + ready(Socket_Type=b"DEALER", **properties))
+    return connection

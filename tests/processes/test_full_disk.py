@@ -1,0 +1,119 @@
+"""A full or damaged disk: the collector stops writing and says so, goes on guarding, and recovers."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.processes.pipeline import Setup, pipeline, until
+from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
+from zeus_stream.messages import Refused
+
+DISK_KB = 2_000
+
+
+@pytest.fixture
+def small_disk(zeus_dir: Path, tmp_path: Path) -> Iterator[Path]:
+    """A setup on a disk of DISK_KB; its simulated GPUs and what tests write live elsewhere."""
+    options = ["-o", f"size={DISK_KB}k,mode=755", "zeus-stream", str(zeus_dir)]
+    mounted = subprocess.run(["mount", "-t", "tmpfs", *options], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted: {mounted.stderr.strip()}. Run the tests as root.")
+    try:
+        for name in ("simulated", "told"):
+            (tmp_path / name).mkdir()
+            (zeus_dir / name).symlink_to(tmp_path / name)
+        yield zeus_dir
+    finally:
+        subprocess.run(["umount", "--lazy", str(zeus_dir)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Leave no room at all."""
+    filler = directory / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65_536, 4_096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    assert os.statvfs(directory).f_bavail == 0
+    return filler
+
+
+def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_is_archived(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "energy.duckdb"
+    with pipeline(small_disk, analyze=("--select", "none", "--archive", str(archive))) as setup:
+        until(lambda: setup.told("run-1")[1] > 50)
+        filler = fill(small_disk)
+        until(lambda: "could not be written" in setup.status("collector", "log", "trouble"))
+        # What is not in the log is not acknowledged: it waits.
+        until(lambda: setup.told("run-1")[0] > setup.told("run-1")[1] + 500)
+        filler.unlink()
+        until(lambda: setup.status("collector", "log", "trouble") == "none")
+        until(lambda: setup.told("run-1")[0] < setup.told("run-1")[1] + 100)
+        account = setup.finish(archive)
+    assert "could not be written" in setup.said("collector")
+    assert (account.lost, account.twice) == (0, 0)
+    assert account.archived >= account.emitted
+    [dropped] = account.gaps
+    assert "readings: " in dropped
+    assert "could not be written" in dropped
+
+
+def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) -> None:
+    with (
+        simulated(small_disk) as host,
+        collector(host, small_disk) as running,
+        trainer(host, small_disk) as training,
+    ):
+        running.hold()
+        filler = fill(small_disk)
+        refused = running.ask(OURS_MW + 10_000)
+        assert isinstance(refused, Refused)
+        assert refused.cause == "storage"
+        assert host.read_mw() == OURS_MW
+        training.kill()
+        until(lambda: host.read_mw() == FOUND_MW, 2)
+        filler.unlink()
+
+
+def damage(setup: Setup, rng: Random) -> None:
+    """Cut the newest part of a dead collector's log, or flip a bit in it."""
+    wal = setup.directory / "log.sqlite-wal"
+    content = bytearray(wal.read_bytes())
+    if rng.random() < 0.5:
+        del content[-rng.randrange(1, 4_000) :]
+    else:
+        content[-rng.randrange(1, 4_000)] ^= 1 << rng.randrange(8)
+    wal.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_log_whose_tail_was_damaged_is_left_for_another_and_the_gap_is_named(
+    zeus_dir: Path, seed: int
+) -> None:
+    with pipeline(zeus_dir) as setup:
+        until(lambda: setup.told("run-1")[1] > 50)
+        until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
+        first = setup.welcome()
+        setup.kill("collector")
+        damage(setup, Random(seed))
+        setup.start("collector")
+        until(setup.welcome)
+        second = setup.welcome()
+        account = setup.finish()
+    assert first is not None
+    assert second is not None
+    assert first.log_id != second.log_id
+    assert account.twice == 0
+    # What only the damaged tail had is gone, and no more: before it and after it, all is there.
+    assert account.archived > account.acknowledged - 200
+    assert any("log: begun anew: it was cut" in gap for gap in account.gaps)
+    assert any(f"the collector began a new log, {second.log_id}" in gap for gap in account.gaps)

@@ -1,0 +1,70 @@
+"""Two of a kind over one directory: one works, the other is refused with a sentence and a name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.pipeline import environment, pipeline, until
+
+EAGER = ("--profile-steps", "3", "--warmup-steps", "1", "--stride-w", "75", "--settle-ms", "50")
+TRAINING = """
+import sys, time
+from zeus_stream import Publisher
+with Publisher(job="job", run=sys.argv[1], gpus=[0]) as publisher:
+    for _ in publisher.steps(iter(int, 1)):
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("collector", ["collect", "--device", "simulated:v100x1"]), ("analyzer", ["analyze"])],
+)
+def test_a_second_process_of_a_kind_is_refused_with_the_pid_of_the_first(
+    zeus_dir: Path, name: str, command: list[str]
+) -> None:
+    with pipeline(zeus_dir, publishers=0) as setup:
+        until(lambda: setup.status(name, name, "archive" if name == "analyzer" else "host"))
+        second = subprocess.run(
+            [sys.executable, "-m", "zeus_stream.cli", *command],
+            env=environment(zeus_dir),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert second.returncode == 1
+        sentence = f"{name}: could not start: process {setup.pid(name)} already is the {name} of {zeus_dir}."
+        assert sentence in second.stderr
+        assert "Traceback" not in second.stderr
+        assert setup.status(name, name, "archive" if name == "analyzer" else "host")
+
+
+@pytest.mark.parametrize("second_name", ["second", "first"])
+def test_of_two_trainings_on_a_gpu_one_sets_its_limit_and_the_other_is_told_who(
+    zeus_dir: Path, second_name: str
+) -> None:
+    with pipeline(zeus_dir, publishers=0, analyze=EAGER) as setup:
+        until(setup.welcome)
+        trainings = []
+        try:
+            for number, run in enumerate(("first", second_name)):
+                command = [sys.executable, "-c", TRAINING, run]
+                trainings.append(subprocess.Popen(command, env=environment(zeus_dir)))
+                if number == 0:
+                    until(lambda: setup.sql("SELECT 1 FROM commands WHERE outcome = 'applied'"))
+            refused = "SELECT run, reason FROM decisions WHERE NOT applied AND run <> 'first'"
+            until(lambda: setup.sql(refused))
+            [decision, *_] = setup.sql(refused)
+            commands = setup.sql("SELECT DISTINCT run, outcome FROM commands WHERE outcome IS NOT NULL")
+            shared = "SELECT DISTINCT run FROM steps WHERE shared AND energy_j > 0"
+            until(lambda: {row["run"] for row in setup.sql(shared)} == {"first", decision["run"]})
+        finally:
+            for training in trainings:
+                training.kill()
+                training.wait()
+    assert "first" in decision["reason"], json.dumps(decision)
+    assert {command["run"] for command in commands} == {"first"}

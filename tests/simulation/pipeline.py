@@ -1,0 +1,882 @@
+"""The whole pipeline in one thread under one seed, with everything that goes wrong.
+
+    Trainer -- stream --> Collector (leases, log on disk) -- feed --> Analyzer (archive, interpreter)
+    (outbox)  <- acks --     ^                            <-- control (fetch, commands, replies)
+                             '- Device (arithmetic), restore record, Guard
+
+What is pure is the real thing: outbox, sessions, leases, log, sequencer, interpreter, the GPU. What waits
+(sockets, threads, DuckDB) is played here: a stream is ordered and is cut, the feed loses, repeats and
+delays. Processes die between two of their actions, disks fill, log tails are damaged, wall clocks jump,
+somebody else sets limits. The truth is known, and compared after every step.
+"""
+
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from analyzers import selectors
+from analyzers.interpreter import Interpreter, Plan
+from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, WindowRow
+from analyzers.runs import Output
+from collectors import leases, sampler
+from collectors.log import Log, SessionMemory
+from collectors.records import put_back
+from collectors.sessions import Session, from_json, receive
+from collectors.simulated import Schedule, SimulatedDevice
+from collectors.simulated_spec import parse
+from zeus_stream import wire
+from zeus_stream.board import LimitChange, Load
+from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
+from zeus_stream.follower import Break, Part, Sequencer
+from zeus_stream.messages import (
+    Ack,
+    Applied,
+    Batch,
+    Body,
+    ClockAnchored,
+    CollectorStarted,
+    DeviceFound,
+    DeviceGone,
+    Event,
+    Events,
+    Fetch,
+    Fetched,
+    Frame,
+    Hello,
+    LeaseEnded,
+    Lost,
+    Metric,
+    Note,
+    Notes,
+    Readings,
+    Refused,
+    ReleaseLimit,
+    RenewLeases,
+    RunAdmitted,
+    RunEnded,
+    RunStarted,
+    SessionEnded,
+    SetLimit,
+    StepBoundary,
+    Welcome,
+)
+from zeus_stream.outbox import Outbox
+
+MS = 1_000_000
+S = 1_000_000_000
+START_NS = 1_000 * S
+TROUBLE_NS = 8 * S
+"""Things go wrong for so long; then all heals, and what should be there must be."""
+HEAL_NS = 9 * S
+HOST = "host"
+BOOT = "boot"
+FOUND_MW = 220_000
+RESTORED_NS = 2 * S
+PLAN = Plan(
+    selectors.parse("energy"), stride_mw=60_000, warmup_steps=1, profile_steps=4, settle_ns=0, refreshes=2
+)
+
+
+@dataclass
+class Report:
+    """What a simulation counted."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    emitted: int = 0
+    archived: int = 0
+    gaps: int = 0
+    sets: int = 0
+    slowest_restore_s: float = 0.0
+    windows: int = 0
+
+
+class Process:
+    """Something that can be killed: what it had planned does not happen then."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.alive = True
+
+    def after(self, wait_ns: float, action: Callable[[], None]) -> None:
+        self.world.at(self.world.now_ns + round(wait_ns), lambda: action() if self.alive else None)
+
+
+class Stream:
+    """A connection: ordered, with delays. Once cut, what was under way is lost, either way."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.open = True
+        self._arrives_ns = [0, 0]
+
+    def send(self, way: int, deliver: Callable[[Any], None], message: Any) -> None:
+        """``way`` is 0 or 1: there or back."""
+        delay_ns = self._world.rng.expovariate(1 / (2 * MS))
+        at_ns = max(self._arrives_ns[way] + 1, self._world.now_ns + round(delay_ns))
+        self._arrives_ns[way] = at_ns
+        self._world.at(at_ns, lambda: deliver(message) if self.open else None)
+
+
+# ---- the training ---------------------------------------------------------------------------------------
+
+
+class Trainer(Process):
+    """Steps that feel the power limit, and an outbox whose courier is played here."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(world)
+        self.pid = number
+        self.run = f"run-{number}"
+        wall_ns = world.wall_ns()
+        self.started = RunStarted(world.now_ns, "job", self.run, 0, 1, (world.gpu,), number, BOOT, wall_ns, 1)
+        self.emitted: list[Event] = [self.started]
+        self.sessions: list[str] = []
+        self.outbox = Outbox(self.started, self._new_session)
+        self._stream: Stream | None = None
+        self._sent: tuple[str, int] | None = None
+        self._heard_ns = world.now_ns
+        self._step = 0
+        self.after(0, self._tick)
+        self.after(1, lambda: self._begin_step(None))
+
+    def _new_session(self) -> str:
+        self.sessions.append(f"{self.run}-{len(self.sessions)}")
+        return self.sessions[-1]
+
+    def _put(self, kind: type[Event], *values: Any) -> None:
+        self.emitted.append(kind(*values))
+        self.outbox.put((kind, *values))
+
+    def _begin_step(self, ended_ns: int | None) -> None:
+        world, now_ns = self.world, self.world.now_ns
+        self._put(StepBoundary, self._step, ended_ns, now_ns)
+        self._put(Metric, now_ns, "step", float(self._step))
+        self._step += 1
+        slowdown = world.model.workloads["imagenet"].slowdown(world.requested_mw())
+        work_ns = round(50 * MS * slowdown)
+        world.loads.pending.append(Load(now_ns, now_ns + work_ns, "imagenet"))
+        self.after(work_ns, lambda: self._begin_step(world.now_ns))
+
+    def _tick(self) -> None:
+        world = self.world
+        if self._stream is None or not self._stream.open:
+            self._stream, self._sent = Stream(world), None
+            world.streams.append(self._stream)
+        batch = self.outbox.batch(world.now_ns)
+        if batch is None:
+            self._heard_ns = world.now_ns
+        elif self._sent != (batch.session, batch.sequence) and world.collector.alive:
+            self._sent = batch.session, batch.sequence
+            stream = self._stream
+            stream.send(0, lambda message: world.collector.take_in(self, stream, message), batch)
+        if world.now_ns - self._heard_ns > S:
+            self._stream.open = False  # nothing was acknowledged for so long
+            self._heard_ns = world.now_ns
+        self.after(20 * MS, self._tick)
+
+    def acknowledge(self, ack: Ack) -> None:
+        if self.alive and self.outbox.acknowledge(ack):
+            self._heard_ns = self.world.now_ns
+
+    def kill(self) -> None:
+        self.alive = False
+        if self._stream is not None:
+            self._stream.open = False
+        # What it had declared as work ends with it.
+        self.world.loads.pending.append(Load(self.world.now_ns, self.world.now_ns + 1, "imagenet"))
+
+    def finish(self) -> None:
+        """End in order; the courier goes on until it is killed."""
+        self._put(RunEnded, self.world.now_ns)
+        self._begin_step = lambda _: None  # type: ignore[method-assign]  # it takes no more steps
+
+
+# ---- the collector --------------------------------------------------------------------------------------
+
+
+class FillingLog(Log):
+    """The real log, on a disk that fills up."""
+
+    full = False
+
+    def append(self, entries: Any, t_ns: int, session: SessionMemory | None = None) -> list[Frame]:
+        if self.full:
+            raise StorageError("log: could not be written: no room. Make room.")
+        return super().append(entries, t_ns, session)
+
+    def die(self) -> None:
+        """Be a file whose process was killed."""
+        self._db.close()
+        os.close(self._mark)
+
+
+class Collector(Process):
+    """Takes in events, reads the device, obeys commands; remembers nothing but its log and the record."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(world)
+        self.incarnation = f"incarnation-{number}"
+        self.log = FillingLog(world.path, HOST, BOOT)
+        if self.log.begun_anew is not None:
+            world.logs_lost += 1
+        self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
+        self._rules = leases.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
+        self.guarded: leases.Guarded | None = None
+        self._notes: list[Note] = []
+        self._lost = 0
+        self._rows = bytearray()
+        self._seen = sampler.State()
+        self._requested_mw: int | None = None
+        """As last read, or set and read back."""
+        self._jobs: list[leases.Instruction] = []
+        self.control = Stream(world)
+        self._say(
+            CollectorStarted(world.now_ns, self.incarnation, "0", BOOT, world.wall_ns(), 1, observe=False)
+        )
+        if self.log.begun_anew is not None:
+            self._say(Lost(world.now_ns, "log", 1, f"begun anew: {self.log.begun_anew}"))
+        for session in self._sessions.values():
+            if not session.gone:
+                self._see_out(session.session)
+        self.after(0, self._open)
+        self.after(20 * MS, self._beat)
+
+    # what goes into the log
+
+    def _append(self, topic: str, body: Body, session: Session | None = None) -> bool:
+        memory = None
+        if session is not None:
+            memory = SessionMemory(session.session, session.next_sequence, session.to_json())
+        try:
+            frames = self.log.append([(topic, wire.encode(body))], self.world.now_ns, memory)
+        except StorageError:
+            return False
+        for frame in frames:
+            self.world.feed(frame)
+        return True
+
+    def _say(self, *notes: Note) -> None:
+        self._notes += notes
+        lost = [Lost(self.world.now_ns, "readings", self._lost, "no room")] if self._lost else []
+        if (self._notes or lost) and self._append("notes/host", Notes((*lost, *self._notes))):
+            self._notes.clear()
+            self._lost = 0
+
+    def _beat(self) -> None:
+        if self._rows:
+            rows, self._rows = bytes(self._rows), bytearray()
+            if not self._append("readings/host", Readings((self.world.gpu,), rows)):
+                self._lost += len(rows) // 48
+        if self.guarded is not None:
+            self._tell(leases.Beat(self._requested_mw))
+        self._say()
+        self.after(25 * MS, self._beat)
+
+    def take_in(self, trainer: Trainer, stream: Stream, batch: Batch) -> None:
+        if not self.alive:
+            return
+        known = self._sessions.get(batch.session)
+        before = known or Session(batch.session, uid=0, pid=trainer.pid, boot_id=BOOT)
+        try:
+            session, new = receive(before, batch)
+        except MalformedError as wrong:
+            raise AssertionError("a publisher broke the protocol") from wrong
+        if new:
+            events = Events(batch.session, before.next_sequence, 0, trainer.pid, new)
+            if not self._append("events/host/job", events, session):
+                return
+            self._sessions[session.session] = session
+            if known is None:
+                self._say(
+                    RunAdmitted(
+                        self.world.now_ns,
+                        session.session,
+                        session.run,
+                        (self.world.gpu,),
+                        may_command=True,
+                        reason="trusted",
+                    )
+                )
+                self._see_out(session.session)
+            if session.over and not before.over:
+                self._tell(leases.RunGone(session.run))
+        stream.send(1, trainer.acknowledge, Ack(session.session, session.next_sequence))
+
+    def _see_out(self, name: str) -> None:
+        """Notice the end of the session's process, as a pidfd does."""
+        session = self._sessions[name]
+        if session.pid in self.world.living:
+            self.after(10 * MS, lambda: self._see_out(name))
+            return
+        self._sessions[name] = replace(session, over=True, gone=True)
+        self._say(SessionEnded(self.world.now_ns, name, "its process has ended"))
+        self._tell(leases.RunGone(session.run))
+
+    # the device
+
+    def _open(self) -> None:
+        world = self.world
+        try:
+            told, requested_mw = world.device.describe(), world.device.requested_limit_mw()
+        except DeviceError:
+            self.after(300 * MS, self._open)
+            return
+        if world.guarding:  # it holds the record's lock
+            self.after(20 * MS, self._open)
+            return
+        self._seen, self._requested_mw = sampler.State(), requested_mw
+        todo: tuple[leases.Instruction, ...] = ()
+        if self.guarded is None:
+            left, settled = world.record, world.settled
+            self.guarded, todo = leases.begin(
+                self._rules, requested_mw, left, same_boot=True, now_ns=world.now_ns, settled=settled
+            )
+        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found_mw
+        self._say(
+            DeviceFound(
+                world.now_ns, told.gpu, 0, told.name, told.driver, told.counts_energy, *limits, mig=False
+            )
+        )
+        self._carry_out(todo)
+        self._poll()
+
+    def _poll(self) -> None:
+        world = self.world
+        try:
+            sample = world.device.sample()
+        except RetryError:
+            self.after(100 * MS, self._poll)
+            return
+        except DeviceError as wrong:
+            self._say(DeviceGone(world.now_ns, world.gpu, str(wrong)))
+            self.after(300 * MS, self._open)
+            return
+        now_ns, self._requested_mw = world.now_ns, sample.requested_mw
+        self._seen, reading = sampler.observe(self._seen, sample, now_ns - 50_000, now_ns, 500 * MS)
+        if reading is not None:
+            self._rows += sampler.pack(reading, 0)
+        self.after(world.rng.uniform(10, 30) * MS, self._poll)
+
+    def _tell(self, event: leases.Event) -> None:
+        if self.guarded is not None:
+            self.guarded, todo = leases.step(self._rules, self.guarded, event, self.world.now_ns)
+            self._carry_out(todo)
+
+    def _carry_out(self, todo: tuple[leases.Instruction, ...]) -> None:
+        for instruction in todo:
+            match instruction:
+                case leases.Say(note):
+                    self._say(note)
+                    if isinstance(note, Applied | Refused):
+                        self._reply(note)
+                case leases.Repeat(outcome):
+                    self._reply(outcome)
+                case _:
+                    self._jobs.append(instruction)
+                    if len(self._jobs) == 1:
+                        self.after(self.world.rng.uniform(0.1, 5) * MS, self._work)
+
+    def _work(self) -> None:
+        """Be the device's thread: do the oldest job."""
+        world, job = self.world, self._jobs[0]
+        event: leases.Event | None = None
+        match job:
+            case leases.WriteRecord(limits) if self.log.full:
+                event = leases.RecordFailed(limits, "no room")
+            case leases.WriteRecord(limits):
+                world.record, world.settled = limits, None
+                event = leases.RecordWritten(limits)
+            case leases.CallSet(limit_mw, expected_mw):
+                event = self._set(limit_mw, expected_mw)
+            case leases.CallRestore(limits):
+                try:
+                    done = put_back(world.device, limits)
+                    self._requested_mw = done.requested_mw
+                    event = leases.RestoreDone(done.requested_mw, done.stranger)
+                except DeviceError as wrong:
+                    event = leases.RestoreFailed(str(wrong))
+            case leases.ClearRecord():
+                world.record = world.settled = None
+            case _:
+                pass
+        del self._jobs[0]
+        if self._jobs:
+            self.after(self.world.rng.uniform(0.1, 5) * MS, self._work)
+        if event is not None:
+            self._tell(event)
+
+    def _set(self, limit_mw: int, expected_mw: int) -> leases.Event:
+        device = self.world.device
+        try:
+            requested_mw = device.requested_limit_mw()
+            if not leases.close(requested_mw, expected_mw):
+                return leases.SetFoundStranger(requested_mw)
+            device.set_limit(limit_mw)
+            self.world.report.sets += 1
+            self._requested_mw = device.requested_limit_mw()
+            return leases.SetDone(self._requested_mw)
+        except DeviceError as wrong:
+            return leases.SetFailed("device", str(wrong), None)
+
+    # the control socket
+
+    def hear(self, message: Any) -> None:
+        if not self.alive:
+            return
+        match message:
+            case Hello():
+                extent = self.log.extent
+                self._reply(
+                    Welcome(
+                        HOST,
+                        self.incarnation,
+                        extent.log_id,
+                        extent.first_offset,
+                        extent.next_offset,
+                        False,  # noqa: FBT003  (a message)
+                    )
+                )
+            case Fetch(log_id, first, wanted):
+                extent = self.log.extent
+                frames = self.log.fetch(first, wanted, 100_000) if log_id == extent.log_id else []
+                at = frames[0].offset if frames else first
+                self._reply((Fetched(extent.log_id, at, extent.first_offset, extent.next_offset), frames))
+            case SetLimit() | ReleaseLimit():
+                runs = {session.run for session in self._sessions.values() if not session.over}
+                gone = isinstance(message, SetLimit) and message.run not in runs
+                self._tell(leases.Asked(message, "its run is not here" if gone else None))
+            case RenewLeases():
+                self._tell(message)
+
+    def _reply(self, message: Any) -> None:
+        self.control.send(1, self.world.analyzer_hears, message)
+
+    def kill(self) -> None:
+        self.alive = False
+        self.control.open = False
+        self.log.die()
+        for stream in self.world.streams:
+            stream.open = False
+
+
+# ---- the analyzer ---------------------------------------------------------------------------------------
+
+
+class Archive:
+    """What DuckDB keeps: frames in order, exactly once. Outlives the analyzer."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, int] = {}
+        self.frames: list[tuple[Frame, Body]] = []
+        self.breaks: list[Break] = []
+
+    def put(self, part: Part) -> None:
+        if isinstance(part, Break):
+            self.breaks.append(part)
+            self.logs[part.log_id] = max(self.logs.get(part.log_id, 0), part.first_offset + part.count)
+            return
+        assert part.offset == self.logs.get(part.log_id, 0), "a frame is archived out of turn"
+        self.logs[part.log_id] = part.offset + 1
+        self.frames.append((part, wire.decode(part.body, Readings, Events, Notes)))
+
+    def position(self) -> tuple[str | None, int | None]:
+        return next(reversed(self.logs.items()), (None, None))
+
+
+class Analyzer(Process):
+    """Follows, archives, interprets, commands; after a kill it hears its archive again."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(world)
+        self._fence = number << 32
+        self._sequencer = Sequencer(*world.archive.position())
+        self._interpreter = Interpreter(PLAN)
+        self._waiting: list[Frame] = []
+        self._asked: Hello | Fetch | None = None
+        self._asked_ns = self._heard_ns = 0
+        self._welcome: Welcome | None = None
+        self._held: set[str] = set()
+        self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
+        self._to_interpret: list[tuple[Frame, Body]] = list(world.archive.frames)
+        for frame, body in world.archive.frames:
+            self._interpret(frame, body, obey=False)
+        self._to_interpret.clear()
+        self._tick()
+        self.after(0, self._renew)
+
+    def _tick(self) -> None:
+        now_ns = self.world.now_ns
+        if self._asked is not None and now_ns - self._asked_ns > S:
+            self._asked = None
+        if self._asked is None and (self._welcome is None or now_ns - self._heard_ns > S):
+            self._ask(Hello("analyzer", "analyzer"))
+        self.after(100 * MS, self._tick)
+
+    def _ask(self, request: Hello | Fetch) -> None:
+        self._asked, self._asked_ns = request, self.world.now_ns
+        self._send(request)
+
+    def _send(self, message: Any) -> None:
+        collector = self.world.collector
+        if collector.alive:
+            collector.control.send(0, collector.hear, message)
+
+    def feed(self, frame: Frame) -> None:
+        self._waiting.append(frame)
+        if self._asked is None and self._welcome is not None:
+            self._take_in(self._sequencer.frames(self._waiting))
+            self._waiting.clear()
+
+    def hear(self, message: Any) -> None:
+        match message:
+            case Welcome():
+                self._welcome = message
+                if isinstance(self._asked, Hello):
+                    self._asked = None
+                    self._take_in(self._sequencer.welcome(message))
+            case (Fetched() as fetched, list(frames)):
+                if isinstance(self._asked, Fetch):
+                    self._asked = None
+                    self._take_in(self._sequencer.fetched(fetched, frames))
+            case Applied(_, command) | Refused(_, command):
+                self._unanswered.pop(command, None)
+            case _:
+                raise AssertionError(message)
+
+    def _take_in(self, ready: list[Part]) -> None:
+        """Archive what is in order, interpret it a little later, and fetch what is missing."""
+        if ready:
+            self._heard_ns = self.world.now_ns
+        for part in ready:
+            self.world.archive.put(part)
+            if isinstance(part, Frame):
+                self._to_interpret.append(self.world.archive.frames[-1])
+        if ready:
+            self.after(self.world.rng.uniform(0, 20) * MS, self._interpret_all)
+        if self._asked is None and (wanted := self._sequencer.wanted()) is not None:
+            self._ask(wanted)
+
+    def _interpret_all(self) -> None:
+        for frame, body in self._to_interpret:
+            self._interpret(frame, body, obey=self.world.now_ns - frame.t_ns < S)
+        self._to_interpret.clear()
+
+    def _interpret(self, frame: Frame, body: Body, *, obey: bool) -> None:
+        for note in body.notes if isinstance(body, Notes) else ():
+            match note:
+                case Applied(gpu=gpu):
+                    self._held.add(gpu)
+                case LeaseEnded(gpu=gpu):
+                    self._held.discard(gpu)
+                case _:
+                    pass
+        for output in self._interpreter.hear(frame, body):
+            self.world.derived(output)
+            if obey and isinstance(output, ApplyLimit | RestoreLimit):
+                self._command(output)
+
+    def _command(self, wanted: ApplyLimit | RestoreLimit) -> None:
+        if self._welcome is None:
+            return
+        self._fence += 1
+        who = wanted.command, "analyzer", self._welcome.incarnation, self._fence
+        request: SetLimit | ReleaseLimit
+        if isinstance(wanted, ApplyLimit):
+            request = SetLimit(*who, wanted.run, wanted.gpu, wanted.limit_mw, 1500)
+        else:
+            self._held.discard(wanted.gpu)
+            request = ReleaseLimit(*who, wanted.gpu)
+        self._unanswered[wanted.command] = request
+        self._send(request)
+
+    def _renew(self) -> None:
+        self._send(Hello("analyzer", "analyzer"))
+        if self._welcome is not None and self._held:
+            self._send(RenewLeases("analyzer", self._welcome.incarnation, tuple(self._held), 1500))
+        for request in self._unanswered.values():
+            self._send(request)
+        self.after(300 * MS, self._renew)
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+# ---- the world ------------------------------------------------------------------------------------------
+
+
+class World:
+    """One host, its GPU and its three processes; ``seed`` decides what goes wrong, and when."""
+
+    def __init__(self, seed: int, path: Path) -> None:
+        self.rng = Random(seed)
+        self.path = path
+        self.now_ns = START_NS
+        self.report = Report()
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._numbers = count(1)
+        self._wall_step_ns = 0
+        self._healed = False
+        self._bereft_ns: int | None = None
+        """Since when the limit in force should return."""
+        faults = self.rng.choice(["", "", ",fault=reset@3", ",fault=lost@2-3.5", ",fault=timeout@4-5"])
+        [spec] = parse(f"simulated:v100,seed={seed},noise=0.05,period_ms=100{faults}")
+        self.model = spec.model
+        self.loads = Schedule(LimitChange(self.now_ns - S, FOUND_MW))
+        self.device = SimulatedDevice(spec, 0, self.loads, lambda: self.now_ns, lambda _: None)
+        self.gpu = self.device.gpu
+        self.ceiling_mw = FOUND_MW
+        """What an administrator has set last; nobody may go above it."""
+        self._faulty = "lost" in faults or "timeout" in faults
+        """The device cannot be restored at times."""
+        self.record: leases.Limits | None = None
+        self.settled: str | None = None
+        self.guarding = False
+        self.logs_lost = 0
+        self.living: set[int] = set()
+        self.streams: list[Stream] = []
+        self.archive = Archive()
+        self.windows: dict[tuple[object, ...], WindowRow] = {}
+        self.trainers: list[Trainer] = []
+        self.collector = Collector(self, next(self._numbers))
+        self.analyzer = Analyzer(self, next(self._numbers))
+        self._train()
+
+    def at(self, t_ns: int, action: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (t_ns, next(self._order), action))
+
+    def wall_ns(self) -> int:
+        return 1_700_000_000 * S + self.now_ns + self._wall_step_ns
+
+    def run(self) -> Report:
+        """Let things go wrong, let them heal, and compare. Raises AssertionError."""
+        self._plan_trouble()
+        self._until(START_NS + TROUBLE_NS)
+        self._heal()
+        self._until(self.now_ns + HEAL_NS // 2)
+        for trainer in self.trainers:
+            if trainer.alive:
+                trainer.finish()
+        self._until(self.now_ns + HEAL_NS // 2)
+        logged = self.collector.log.extent
+        self._until(self.now_ns + 2 * S)
+        assert self.archive.logs.get(logged.log_id, 0) >= logged.next_offset, "the archive is behind"
+        self._compare()
+        self.collector.log.die()
+        return self.report
+
+    def _until(self, end_ns: int) -> None:
+        while self._due[0][0] <= end_ns:
+            self.now_ns, _, action = heapq.heappop(self._due)
+            action()
+            self._look_at_limit()
+        self.now_ns = end_ns
+
+    def _look_at_limit(self) -> None:
+        requested_mw = self.requested_mw()
+        assert requested_mw <= self.ceiling_mw, "the limit is above what was found"
+        if self._bereft_ns is not None:
+            waited_ns = self.now_ns - self._bereft_ns
+            assert waited_ns <= RESTORED_NS or self._faulty, "a limit is in force that nobody wants"
+            if requested_mw == self.ceiling_mw:
+                self._bereft_ns = None
+                self.report.slowest_restore_s = max(self.report.slowest_restore_s, waited_ns / S)
+
+    def _bereave(self) -> None:
+        """Somebody died without whom no limit of ours may stay."""
+        if self._bereft_ns is None and self.requested_mw() != self.ceiling_mw:
+            self._bereft_ns = self.now_ns
+
+    def requested_mw(self) -> int:
+        """What the driver would say, also while the GPU is lost."""
+        self.device._learn()
+        return self.device._draw.limit_mw
+
+    # what goes wrong
+
+    def _plan_trouble(self) -> None:
+        troubles = (
+            (4, self._kill_collector),
+            (4, self._kill_analyzer),
+            (2, self._kill_trainer),
+            (3, self._cut),
+            (1, self._fill_disk),
+            (1, self._step_wall_clock),
+            (0.5, self._set_by_stranger),
+        )
+        actions, weights = [action for _, action in troubles], [weight for weight, _ in troubles]
+        for _ in range(self.rng.randrange(3, 12)):
+            at_ns = START_NS + round(self.rng.uniform(0.2, TROUBLE_NS / S - 1) * S)
+            [action] = self.rng.choices(actions, weights)
+            self.at(at_ns, action)
+
+    def _kill_collector(self) -> None:
+        if not self.collector.alive:
+            return
+        self.report.kills["collector"] += 1
+        self.collector.kill()
+        damaged = self.rng.random() < 0.15
+        if damaged:
+            self._damage_log()
+        if self.rng.random() < 0.8:  # else the guard died as well
+            self.guarding = True
+            self._bereave()
+            self.at(self.now_ns + round(self.rng.uniform(50, 800) * MS), self._guard)
+        self.at(self.now_ns + round(self.rng.uniform(1, 2_000) * MS), self._start_collector)
+
+    def _start_collector(self) -> None:
+        if not self.collector.alive:
+            self.collector = Collector(self, next(self._numbers))
+
+    def _guard(self) -> None:
+        """Do what the guard process does at the death of its collector."""
+        if self.record is not None and self.settled is None:
+            try:
+                done = put_back(self.device, self.record)
+            except DeviceError:
+                self.at(self.now_ns + 100 * MS, self._guard)
+                return
+            self.settled = f"restored to {done.requested_mw} mW by the guard"
+        self.guarding = False
+
+    def _damage_log(self) -> None:
+        wal = self.path.with_name(self.path.name + "-wal")
+        if wal.exists() and (content := bytearray(wal.read_bytes())):
+            content[-self.rng.randrange(1, min(len(content), 5_000) + 1)] ^= 1 << self.rng.randrange(8)
+            wal.write_bytes(content)
+
+    def _kill_analyzer(self) -> None:
+        if self.analyzer.alive:
+            self.report.kills["analyzer"] += 1
+            self.analyzer.kill()
+            self.at(self.now_ns + round(self.rng.uniform(1, 2_500) * MS), self._start_analyzer)
+
+    def _start_analyzer(self) -> None:
+        if not self.analyzer.alive:
+            self.analyzer = Analyzer(self, next(self._numbers))
+
+    def _kill_trainer(self) -> None:
+        trainer = self.trainers[-1]
+        if trainer.alive:
+            self.report.kills["publisher"] += 1
+            trainer.kill()
+            self.living.discard(trainer.pid)
+            if self.collector.alive:
+                self._bereave()
+            self.at(self.now_ns + round(self.rng.uniform(1, 500) * MS), self._train)
+
+    def _train(self) -> None:
+        if not self.trainers or not self.trainers[-1].alive:
+            number = next(self._numbers)
+            self.living.add(number)
+            self.trainers.append(Trainer(self, number))
+
+    def _cut(self) -> None:
+        """Cut every connection; new ones are made when somebody notices."""
+        for stream in self.streams:
+            stream.open = False
+        self.streams.clear()
+        if self.collector.alive:
+            self.collector.control.open = False
+            self.collector.control = Stream(self)
+
+    def _fill_disk(self) -> None:
+        self.collector.log.full = True
+
+        def empty() -> None:
+            self.collector.log.full = False
+
+        self.at(self.now_ns + round(self.rng.uniform(100, 1_500) * MS), empty)
+
+    def _step_wall_clock(self) -> None:
+        self._wall_step_ns += self.rng.choice([-1, 1]) * self.rng.randrange(3600 * S, 24 * 3600 * S)
+        if self.collector.alive:
+            self.collector._say(ClockAnchored(self.now_ns, self.wall_ns(), 1))
+
+    def _set_by_stranger(self) -> None:
+        self._bereft_ns = None
+        self.ceiling_mw = self.rng.choice([140_000, 180_000, 240_000])
+        self.loads.set_limit(self.ceiling_mw, self.now_ns)
+
+    def _heal(self) -> None:
+        self._healed = True
+        self.collector.log.full = False
+        self._start_collector()
+        self._start_analyzer()
+        self._train()
+
+    # what is under way
+
+    def feed(self, frame: Frame) -> None:
+        """Carry a frame to the analyzer: perhaps late, perhaps twice, perhaps never."""
+        copies = 1 if self._healed else self.rng.choices([0, 1, 2], [0.1, 0.85, 0.05])[0]
+        for _ in range(copies):
+            self.at(self.now_ns + round(self.rng.expovariate(1 / (3 * MS))), lambda: self._arrive(frame))
+
+    def _arrive(self, frame: Frame) -> None:
+        if self.analyzer.alive:
+            self.analyzer.feed(frame)
+
+    def analyzer_hears(self, message: Any) -> None:
+        if self.analyzer.alive:
+            self.analyzer.hear(message)
+
+    def derived(self, output: Output) -> None:
+        """Look at what the interpreter makes of it."""
+        if isinstance(output, GapRow):
+            self.report.gaps += 1
+        if not isinstance(output, WindowRow):
+            return
+        self.windows[output.session, output.kind, output.index, output.gpu] = output
+        if output.energy_j is None:
+            assert output.quality != "ok", "energy is missing without a reason"
+            return
+        assert output.energy_low_j is not None
+        assert output.energy_high_j is not None
+        assert 0 <= output.energy_low_j <= output.energy_j <= output.energy_high_j, "impossible energy"
+        truth_j = self.device.energy_mj(output.begin_ns, output.end_ns) / 1000
+        slack_j = 0.01 + 0.001 * truth_j
+        within = output.energy_low_j - slack_j <= truth_j <= output.energy_high_j + slack_j
+        assert within, f"{truth_j} J is not within {output.energy_low_j} to {output.energy_high_j}: {output}"
+
+    # what must be there in the end
+
+    def _compare(self) -> None:
+        report = self.report
+        archived: Counter[Event] = Counter()
+        for _, body in self.archive.frames:
+            if isinstance(body, Events):
+                archived.update(event for event in body.events if not isinstance(event, RunStarted))
+        for trainer in self.trainers:
+            acknowledged = trainer.outbox.acknowledged - (len(trainer.sessions) - 1)
+            emitted = [event for event in trainer.emitted if not isinstance(event, RunStarted)]
+            report.emitted += len(emitted)
+            if self.logs_lost == 0:
+                times = [archived[event] for event in emitted]
+                assert max(times, default=0) <= 1, "an event is archived twice"
+                assert all(times[: max(0, acknowledged - 1)]), "an acknowledged event is not archived"
+                assert times == sorted(times, reverse=True), "a hole among the events of a run"
+            if trainer.alive:
+                assert trainer.outbox.waiting == 0, "events are not delivered though all is well"
+        everything = {event for trainer in self.trainers for event in trainer.emitted}
+        assert set(archived) <= everything, "an event is archived that nobody emitted"
+        report.archived = archived.total()
+        lost_logs = {gap.log_id for gap in self.archive.breaks}
+        assert len(self.archive.logs) - 1 <= len(lost_logs), "a log was left without a gap"
+        assert self.requested_mw() == self.ceiling_mw, "the limit found has not returned"
+        assert self.record is None, "a restore record is left"
+        report.windows = len(self.windows)
+        again = Interpreter(PLAN)
+        once = {
+            (row.session, row.kind, row.index, row.gpu): row
+            for frame, body in self.archive.frames
+            for row in again.hear(frame, body)
+            if isinstance(row, WindowRow)
+        }
+        assert once == self.windows, "restarts of the analyzer have changed what is derived"

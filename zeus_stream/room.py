@@ -1,0 +1,63 @@
+"""What others may take of a process that listens: descriptors and memory.
+
+ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
+has no descriptor left. So both are looked at, often: past a bound all connections are cut. Who means
+well is back within a second, with what was not acknowledged.
+"""
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+
+from zeus_stream.sockets import Channel
+
+LOOK_S = 0.02
+"""Between two looks; in that time some 1,000 connections or 40 MB can come in."""
+PAUSE_S = 1.0
+"""Between two cuts."""
+MAX_GROWTH_BYTES = 512 << 20
+"""Beyond the memory in use at the start."""
+
+
+async def keep(
+    channels: Sequence[Channel], say: Callable[[str], None], most_bytes: int = MAX_GROWTH_BYTES
+) -> None:
+    """Cut the connections of these listeners whenever there are too many, and say why. Until cancelled.
+
+    Args:
+        most_bytes: by how much this process may grow.
+    """
+    most_files = _all_files() // 2
+    most_bytes += _memory_bytes()
+    while True:
+        await anyio.sleep(LOOK_S)
+        if (reason := _trouble(most_files, most_bytes)) is not None:
+            for channel in channels:
+                await channel.cut()
+            say(f"{reason}: all connections were cut")
+            await anyio.sleep(PAUSE_S)
+
+
+def _all_files() -> int:
+    """Let this process open as many files as it may, and return how many that is."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def _trouble(most_files: int, most_bytes: int) -> str | None:
+    free = os.eventfd(0)  # the kernel gives the lowest free number: about how many are open
+    os.close(free)
+    if free > most_files:
+        return f"over {most_files} files were open, half of all that may be"
+    if _memory_bytes() > most_bytes:
+        return f"over {most_bytes >> 20} MiB of memory were in use"
+    return None
+
+
+def _memory_bytes() -> int:
+    resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(resident) * resource.getpagesize()
