@@ -102,6 +102,9 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("beware", "another run used the same GPU meanwhile; its energy is in here too"))
     if summary.saving is not None:
         facts += chosen(summary.saving)
+    elif summary.trials.num_rows:
+        undecided = "no power limit: the training ended before all were measured. Train longer, or set a"
+        facts.append(("chosen", f"{undecided} smaller --profile-steps or a larger --stride-w"))
     return facts
 
 

@@ -116,6 +116,11 @@ def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:
     assert "no power limit: No permission." in shown(of([RUN, WHOLE, none]))
 
 
+def test_a_run_too_short_for_a_choice_says_so_with_the_cure(of: Summarize) -> None:
+    told = shown(of((RUN, WHOLE, *TRIALS)))
+    assert "the training ended before all were measured. Train longer" in " ".join(told.split())
+
+
 def test_missing_energy_is_named_and_never_a_sum_of_the_rest(of: Summarize) -> None:
     lost = replace(
         WHOLE, gpu="GPU-b", energy_j=None, energy_low_j=None, energy_high_j=None, quality="the GPU was lost"
