@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Between two looks at whether a collector lets us in."""
-BACKLOG = 64
+BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""

@@ -166,15 +166,23 @@ async def follow(
     feed = sockets.follow(context, where.feed)
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
+    silent = False
     try:
         while True:
             if request is None:
-                ready = sequencer.frames(await _received(feed, counters))
+                received = await _received(feed, counters)
+                silent = not received
+                ready = sequencer.frames(received)
                 request = sequencer.wanted() or (None if ready else HELLO)
             else:
                 ready = _heard(await control.ask(request), sequencer, counters)
                 if ready or request is HELLO:
                     request = sequencer.wanted()
+                    if silent and request is not None:
+                        # It was logged and not brought. ZeroMQ does not try again where it was refused.
+                        feed.close()
+                        feed = sockets.follow(context, where.feed)
+                        silent = False
                 else:  # what was there is not, or nobody is: ask how it stands, at leisure
                     request = HELLO
                     await anyio.sleep(RETRY_S)

@@ -211,9 +211,13 @@ class FillingLog(Log):
         return super().append(entries, t_ns, session)
 
     def die(self) -> None:
-        """Be a file whose process was killed."""
+        """Be files whose process was killed: closing would tidy them up."""
+        files = [self._path.with_name(f"{self._path.name}{suffix}") for suffix in ("", "-wal")]
+        left = {file: file.read_bytes() for file in files if file.exists()}
         self._db.close()
         os.close(self._mark)
+        for file, content in left.items():
+            file.write_bytes(content)
 
 
 class Collector(Process):
@@ -867,6 +871,11 @@ class World:
         everything = {event for trainer in self.trainers for event in trainer.emitted}
         assert set(archived) <= everything, "an event is archived that nobody emitted"
         report.archived = archived.total()
+        log = self.collector.log
+        stored = {frame.offset: frame for frame, _ in self.archive.frames if frame.log_id == log.log_id}
+        for offset in range(0, self.archive.logs[log.log_id], 1000):
+            for frame in log.fetch(offset, 1000, 10**9):
+                assert stored.get(frame.offset, frame) == frame, "the archive has another frame than the log"
         lost_logs = {gap.log_id for gap in self.archive.breaks}
         assert len(self.archive.logs) - 1 <= len(lost_logs), "a log was left without a gap"
         assert self.requested_mw() == self.ceiling_mw, "the limit found has not returned"

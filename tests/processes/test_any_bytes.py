@@ -1,0 +1,291 @@
+"""Any bytes on any socket: every process lives, stays small, counts, and goes on serving who means well."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests import hostile
+from tests.processes.under_fire import (
+    Impostor,
+    Sender,
+    Victim,
+    analyzer,
+    collector,
+    environment,
+    fire,
+    train,
+    until,
+    victim,
+)
+from zeus_stream import messages as m
+from zeus_stream import sockets, wire
+from zeus_stream.client import Connection
+from zeus_stream.places import places
+
+MESSAGES = 1_500
+GROWTH_MB = 100
+"""What queues and sessions at their bounds may take."""
+NOBODY = 65_534
+
+
+def archived(directory: Path, run: str) -> int:
+    """Return how many steps of a run the analyzer can tell of."""
+    table = Connection(places({"ZEUS_STREAM_DIR": str(directory)})).sql(
+        f"SELECT count(*) AS n FROM steps WHERE run = '{run}'", timeout_s=20
+    )
+    return int(table["n"][0].as_py())
+
+
+@pytest.fixture
+def both(zeus_dir: Path) -> Iterator[tuple[Victim, Victim]]:
+    with collector(zeus_dir) as collects, analyzer(zeus_dir) as analyzes:
+        yield collects, analyzes
+
+
+def test_collector_and_analyzer_live_through_anything_and_serve_who_means_well(
+    both: tuple[Victim, Victim], zeus_dir: Path
+) -> None:
+    collects, analyzes = both
+    before_mb = [process.memory_mb for process in both]
+    for name, make in hostile.SENT.items():
+        sent, _ = fire(zeus_dir / name, make, seed=1, count=MESSAGES if name != "query" else MESSAGES // 5)
+        assert sent
+        of = "analyzer" if name == "query" else "collector"
+        (collects if of == "collector" else analyzes).rows(of)
+    assert collects.alive
+    assert analyzes.alive
+    rows = collects.rows("collector")
+    assert int(rows["publish", "messages refused"]) > MESSAGES / 4
+    assert int(rows["control", "messages refused"]) > MESSAGES / 4
+    assert int(rows["publish", f"refused of process {os.getpid()} of user {os.getuid()}"]) > MESSAGES / 4
+    assert int(analyzes.rows("analyzer")["counters", "malformed requests"]) > MESSAGES / 20
+    trained = train(zeus_dir, "honest", 20)
+    assert (trained.returncode, trained.stderr) == (0, "")
+    until(lambda: archived(zeus_dir, "honest") == 20)
+    for process, mb in zip(both, before_mb, strict=True):
+        assert process.memory_mb < mb + GROWTH_MB
+
+
+def test_what_a_collector_that_is_none_says_harms_neither_analyzer_nor_training(zeus_dir: Path) -> None:
+    impostor = Impostor(zeus_dir, seed=2)
+    with ExitStack() as ends:
+        ends.callback(impostor.close)
+        analyzes = ends.enter_context(analyzer(zeus_dir))
+        trains = ends.enter_context(
+            victim(zeus_dir, "-c", TRAINER_UNDER_FIRE, str(zeus_dir / "over"), ready="feed")
+        )
+        before_mb = analyzes.memory_mb
+        deadline = time.monotonic() + 30
+        while impostor.sent < 3_000 or not (zeus_dir / "over").exists():
+            impostor.turn()
+            assert time.monotonic() < deadline
+        rows = analyzes.rows("analyzer")
+        assert analyzes.alive
+        assert analyzes.memory_mb < before_mb + GROWTH_MB
+        assert impostor.heard
+        assert trains.process.wait(20) == 0
+    assert sum(
+        int(value) for (_, name), value in rows.items() if "malformed" in name or name == "not understood"
+    )
+
+
+TRAINER_UNDER_FIRE = """
+import sys, time
+from pathlib import Path
+from zeus_stream import Publisher
+with Publisher(job="honest", run="fired at", gpus=["index:0"]) as publisher:
+    for step in publisher.steps(range(100)):
+        time.sleep(0.01)
+    with publisher.window("asked") as window:
+        pass
+    window.energy(timeout_s=0.2)
+Path(sys.argv[1]).touch()
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
+        pytest.param(b"\xff" * 10_000, id="no greeting"),
+        pytest.param(hostile.GREETING + b"\xff" * 10_000, id="no handshake"),
+        pytest.param(hostile.GREETING[:12] + b"CURVE".ljust(52, b"\0"), id="another mechanism"),
+        pytest.param(hostile.GREETING + hostile.ready(Socket_Type=b"PUB"), id="a socket that does not fit"),
+        pytest.param(
+            hostile.GREETING + hostile.ready(Socket_Type=b"DEALER", Identity=b"i" * 5_000),
+            id="a long identity",
+        ),
+        pytest.param(
+            hostile.GREETING + hostile.ready(Socket_Type=b"DEALER") + b"\x02" + b"\xff" * 8,
+            id="a size of 2^64",
+        ),
+        pytest.param(
+            hostile.GREETING
+            + hostile.ready(Socket_Type=b"DEALER")
+            + hostile.zmtp(hostile.COMMAND, b"\x04PING" + b"x" * 5_000),
+            id="an odd command",
+        ),
+    ],
+)
+def test_bytes_below_zeromq_harm_nobody(fired_at: Victim, data: bytes) -> None:
+    for name in ("publish", "control", "feed"):
+        connection = hostile.raw(fired_at.directory / name)
+        connection.sendall(data)
+        connection.close()
+    assert fired_at.rows("collector")
+    assert fired_at.alive
+
+
+@pytest.fixture(scope="module")
+def fired_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    directory = tmp_path_factory.mktemp("z", numbered=True)
+    with collector(directory) as running:
+        yield running
+
+
+def test_who_claims_to_be_another_process_is_named_as_what_it_is(fired_at: Victim) -> None:
+    connection = hostile.dealer(fired_at.directory / "publish", Peer_Address=b"localhost:7:7:7")
+    connection.sendall(hostile.zmtp(0, b"no message"))
+    until(
+        lambda: (
+            ("publish", f"refused of process {os.getpid()} of user {os.getuid()}")
+            in fired_at.rows("collector")
+        )
+    )
+    assert not any("user 7" in name for _, name in fired_at.rows("collector"))
+    connection.close()
+
+
+def test_an_identity_that_is_taken_neither_disturbs_its_owner_nor_gets_its_replies(fired_at: Victim) -> None:
+    control = fired_at.directory / "control"
+    owner, thief = Sender(control, identity=b"me"), Sender(control, identity=b"me")
+    ask = [bytes(8), wire.encode(m.AskStatus())]
+    owner.send(ask)
+    assert owner.wait()
+    thief.send(ask)
+    assert not thief.wait(0.3)
+    owner.send(ask)
+    assert owner.wait()
+    owner.close()
+    thief.close()
+
+
+def test_a_message_without_end_is_cut_before_it_takes_the_memory(fired_at: Victim) -> None:
+    """ZeroMQ keeps the parts of a message until its last has come."""
+    before_mb, cuts = fired_at.memory_mb, ("sockets", "times all connections were cut")
+    connection = hostile.dealer(fired_at.directory / "publish")
+    part = hostile.zmtp(hostile.MORE, bytes(900_000))
+    with pytest.raises(OSError, match="pipe|reset"):
+        for _ in range(4_000):
+            connection.sendall(part)
+    connection.close()
+    until(lambda: fired_at.memory_mb < before_mb + GROWTH_MB)
+    assert fired_at.alive
+    assert int(fired_at.rows("collector")[cuts]) >= 1
+
+
+def test_thousands_of_connections_are_cut_and_others_are_served_again(zeus_dir: Path) -> None:
+    with collector(zeus_dir, files=1_000) as running:
+        connections = []
+        for _ in range(3_000):
+            try:
+                connections.append(hostile.raw(zeus_dir / "publish"))
+            except OSError:
+                time.sleep(0.001)  # it listens anew, or its queue is full
+            if len(connections) > 600:
+                connections.pop(0).close()
+        for connection in connections:
+            connection.close()
+        assert running.alive
+        assert train(zeus_dir, "honest", 5).stderr == ""
+        until(
+            lambda: (
+                ("runs", "honest") in running.rows("collector")
+                or running.rows("collector")["publish", "sessions"]
+            )
+        )
+
+
+def test_who_never_reads_its_replies_takes_no_memory_without_end(
+    both: tuple[Victim, Victim], zeus_dir: Path
+) -> None:
+    collects, analyzes = both
+    rng = Random(3)
+    before_mb = [process.memory_mb for process in both]
+    readers = [
+        (Sender(zeus_dir / "control", reads=False), m.Fetch("l", 0, 1_000)),
+        (Sender(zeus_dir / "control", reads=False), m.AskStatus()),
+        (Sender(zeus_dir / "query", reads=False), m.AskStatus()),
+        (
+            Sender(zeus_dir / "query", reads=False),
+            m.Query("SELECT repeat('x', 1_000_000) FROM range(20)", 100, 1_000),
+        ),
+    ]
+    for _ in range(60):
+        for sender, request in readers:
+            sender.send([rng.randbytes(8), wire.encode(request)])
+    until(lambda: analyzes.rows("analyzer")["queries", "under way"] == "0")
+    for sender, _ in readers:
+        sender.close()
+    for process, mb in zip(both, before_mb, strict=True):
+        until(lambda process=process, mb=mb: process.memory_mb < mb + 3 * GROWTH_MB)  # type: ignore[misc]
+        assert process.alive
+
+
+STRANGER = """
+import os, sys
+from pathlib import Path
+import anyio, sniffio
+from zeus_stream import sockets, wire
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.messages import Ack, Batch, No, RunEnded, RunStarted
+import anyio._backends._asyncio
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+
+async def main():
+    channel = sockets.ask(sockets.context(), sockets_path)
+    now = monotonic_ns()
+    started = RunStarted(now, "job", sys.argv[2], 1, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
+    while not channel.send(wire.encode(Batch("stranger", 0, (started, RunEnded(now))))):
+        await anyio.sleep(0.01)
+    (reply,) = await channel.receive()
+    print(wire.decode(reply.parts[0], Ack, No))
+
+sockets_path = Path(sys.argv[1]) / "publish"
+anyio.run(main)
+"""
+"""Another user, who says that a run is over."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_cannot_join_end_or_command_a_run(zeus_dir: Path) -> None:
+    with collector(zeus_dir) as running, victim(zeus_dir, "-c", TRAINER_OF_ANOTHER, ready="publish"):
+        until(lambda: ("runs", "mine") in running.rows("collector"))
+        for run, said in (("mine", "run mine is user 0's"), ("theirs", "next_sequence=2")):
+            stranger = subprocess.run(
+                [sys.executable, "-c", STRANGER, str(zeus_dir), run],
+                env=environment(zeus_dir),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert said in stranger.stdout, stranger.stderr
+        rows = running.rows("collector")
+        assert ("runs", "mine") in rows
+        assert rows["publish", "messages refused"] == "1"
+        assert any(name.endswith(f"of user {NOBODY}") for _, name in rows)
+
+
+TRAINER_OF_ANOTHER = """
+import time
+from zeus_stream import Publisher
+with Publisher(job="honest", run="mine", gpus=["index:0"]):
+    time.sleep(60)
+"""

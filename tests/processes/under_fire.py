@@ -1,0 +1,196 @@
+"""Live processes that are sent what nobody should send, and what becomes of them."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import zmq
+
+from tests import hostile
+from zeus_stream.client import status
+from zeus_stream.places import places
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 20.0
+TRAINER = """
+import sys, time
+from zeus_stream import Publisher
+with Publisher(job="honest", run=sys.argv[1], gpus=["index:0"]) as publisher:
+    for step in publisher.steps(range(int(sys.argv[2]))):
+        time.sleep(0.01)
+"""
+
+
+def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until a condition holds. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s} s: {condition}")
+        time.sleep(0.02)
+
+
+def environment(directory: Path) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
+    return {**clean, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+
+
+class Victim:
+    """A process of ours that is not spared."""
+
+    def __init__(self, directory: Path, *arguments: str, files: int | None = None) -> None:
+        """``files``: as many as it may open."""
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment(directory),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if files is not None:
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def memory_mb(self) -> int:
+        """Resident, without what it shares with files."""
+        _, resident, shared = Path(f"/proc/{self.process.pid}/statm").read_text().split()[:3]
+        return (int(resident) - int(shared)) * resource.getpagesize() >> 20
+
+    def rows(self, of: str) -> dict[tuple[str, str], str]:
+        """Return the status of this collector or analyzer."""
+        rows = status(places({"ZEUS_STREAM_DIR": str(self.directory)}), of, PATIENCE_S).rows
+        return {(section, name): value for section, name, value in rows}
+
+    def end(self) -> str:
+        """Stop it in order, and return what it said to people."""
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        return said
+
+
+@contextmanager
+def victim(directory: Path, *arguments: str, ready: str, files: int | None = None) -> Iterator[Victim]:
+    """Run ``python ARGUMENTS`` until the end of the block, from when its socket ``ready`` is there."""
+    running = Victim(directory, *arguments, files=files)
+    try:
+        until(lambda: (directory / ready).exists() or not running.alive)
+        yield running
+    finally:
+        said = running.end()
+        sys.stderr.write(said[-5_000:])
+
+
+@contextmanager
+def collector(directory: Path, *, files: int | None = None) -> Iterator[Victim]:
+    arguments = ("-m", "zeus_stream.cli", "collect", "--device", "simulated:v100x1")
+    with victim(directory, *arguments, ready="feed", files=files) as running:
+        running.rows("collector")
+        yield running
+
+
+@contextmanager
+def analyzer(directory: Path) -> Iterator[Victim]:
+    with victim(directory, "-m", "zeus_stream.cli", "analyze", ready="query") as running:
+        yield running
+
+
+def train(directory: Path, run: str, steps: int = 20) -> "subprocess.CompletedProcess[str]":
+    """Run an honest training of so many steps."""
+    command = [sys.executable, "-c", TRAINER, run, str(steps)]
+    return subprocess.run(command, env=environment(directory), capture_output=True, text=True, check=False)
+
+
+class Sender:
+    """Somebody who sends to a socket whatever there is, and reads a reply now and then, or never."""
+
+    def __init__(self, path: Path, *, identity: bytes = b"", reads: bool = True) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._reads = reads
+        for option, value in ((zmq.SNDHWM, 100), (zmq.RCVHWM, 100), (zmq.SNDTIMEO, 1_000), (zmq.LINGER, 0)):
+            self._socket.setsockopt(option, value)
+        if identity:
+            self._socket.setsockopt(zmq.IDENTITY, identity)
+        self._socket.connect(f"ipc://{path}")
+        self.sent = self.replies = 0
+
+    def send(self, parts: list[bytes]) -> None:
+        """Send a message; one for which there is no room within a second is let go."""
+        try:
+            self._socket.send_multipart(parts)
+        except zmq.Again:
+            return
+        self.sent += 1
+        while self._reads and self._socket.poll(0):
+            self._socket.recv_multipart()
+            self.replies += 1
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> bool:
+        """Wait for a reply, and return whether there was one."""
+        if not self._socket.poll(round(timeout_s * 1000)):
+            return False
+        self._socket.recv_multipart()
+        self.replies += 1
+        return True
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+def fire(path: Path, make: Callable[[Random], list[bytes]], seed: int, count: int) -> tuple[int, int]:
+    """Send messages to a socket; return how many went out, and how many replies were seen."""
+    sender, rng = Sender(path), Random(seed)
+    try:
+        for _ in range(count):
+            sender.send(make(rng))
+        return sender.sent, sender.replies
+    finally:
+        sender.close()
+
+
+class Impostor:
+    """Plays a collector towards whoever comes: nothing it says makes sense."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._rng = Random(seed)
+        self._context = zmq.Context()
+        self._routers = [self._bound(zmq.ROUTER, directory / name) for name in ("control", "publish")]
+        self._feed = self._bound(zmq.PUB, directory / "feed")
+        self.heard = self.sent = 0
+
+    def _bound(self, kind: int, path: Path) -> "zmq.Socket[bytes]":
+        opened = self._context.socket(kind)
+        opened.setsockopt(zmq.SNDHWM, 1_000)
+        opened.bind(f"ipc://{path}")
+        return opened
+
+    def turn(self) -> None:
+        """Answer what was asked, a few times over, and say something on the feed."""
+        for router in self._routers:
+            while router.poll(0):
+                sender, *asked = router.recv_multipart()
+                self.heard += 1
+                for _ in range(self._rng.randrange(4)):
+                    known = [asked[0]] if len(asked) > 1 else []
+                    router.send_multipart([sender, *known, *hostile.reply(self._rng)], zmq.NOBLOCK)
+                    self.sent += 1
+        for _ in range(20):
+            self._feed.send_multipart(hostile.frame(self._rng), zmq.NOBLOCK)
+            self.sent += 1
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
