@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEVICE ?= simulated:v100x1
+KILLS ?= 60
 
-.PHONY: help install demo test check soak lock clean
+.PHONY: help install demo test check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -30,9 +31,18 @@ check: install   ## format, lint, types, layers
 test: check      ## everything a change needs
 	$(BIN)/python -m pytest
 
+soak: install    ## 1000 simulated worlds, then KILLS SIGKILLs of real processes: nothing lost, nothing twice
+	$(BIN)/python benchmarks/soak.py --kills $(KILLS)
+
+fuzz: install    ## fuzz the decoders with atheris, in an environment of its own, for SECONDS=60
+	test -d .fuzz || $(PYTHON) -m venv .fuzz
+	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	.fuzz/bin/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
 lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) demo-out
+	rm -rf $(VENV) .fuzz demo-out

@@ -318,9 +318,10 @@ class Archive:
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted, again or for the first time, a page at a time.
 
-        Of each log what no rows were derived from yet; of a host's last one everything since its oldest
-        open run began. Before that, what it stands on: the collector's notes since its start, for the devices
-        it has, and LEAD_NS of readings, for what a counter said before the first window began.
+        Of each log what no rows were derived from yet; of a host's last one everything since its oldest run
+        began that is open or not measured to its end. Before that, what it stands on: the collector's notes
+        since its start, for the devices it has, and LEAD_NS of readings, for what a counter said before the
+        first window began. Sessions that began before that are over: their events are left out.
         """
         with self._cursor() as cursor:
             interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
@@ -328,7 +329,9 @@ class Archive:
                 cursor.execute(
                     """
                     SELECT log_id, min("offset") FROM events JOIN runs USING (session)
-                    WHERE kind = 'run_started' AND runs.ended_ns IS NULL GROUP BY log_id
+                    WHERE events.kind = 'run_started'
+                        AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+                    GROUP BY log_id
                     """
                 ).fetchall()
             )
@@ -337,9 +340,23 @@ class Archive:
             offset = interpreted[log_id]
             if log_id in last:
                 offset = min(offset, began.get(log_id, offset))
-            offset = self._lead(log_id, offset)
-            yield from self._notes_before(log_id, offset)
-            yield from self.frames_since(log_id, offset)
+            over = self._begun_before(log_id, offset)
+            lead = self._lead(log_id, offset)
+            yield from self._notes_before(log_id, lead)
+            for page in self.frames_since(log_id, lead):
+                yield [
+                    (frame, body)
+                    for frame, body in page
+                    if not (isinstance(body, Events) and body.session in over)
+                ]
+
+    def _begun_before(self, log_id: str, offset: int) -> set[str]:
+        with self._cursor() as cursor:
+            rows = cursor.execute(
+                "SELECT session FROM events WHERE kind = 'run_started' AND log_id = $1 AND \"offset\" < $2",
+                [log_id, offset],
+            ).fetchall()
+        return {session for (session,) in rows}
 
     def _lead(self, log_id: str, offset: int) -> int:
         with self._cursor() as cursor:

@@ -31,6 +31,7 @@ class Parser:
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._closed = False
         self.lost = 0
         """Processes that a text has ended."""
 
@@ -38,9 +39,11 @@ class Parser:
         """Return the kinds of the first statements of a text: ``SELECT``, ...; two stand for more than one.
 
         Raises:
-            RefusedError: it is not SQL, or its parsing takes too much.
+            RefusedError: it is not SQL, or its parsing takes too much, or this is closed.
         """
         with self._lock:
+            if self._closed:
+                raise RefusedError("query: could not be answered: the analyzer is stopping. Ask again later.")
             process = self._process = self._process or _start()
             assert process.stdin is not None
             assert process.stdout is not None
@@ -63,8 +66,9 @@ class Parser:
         return [str(kind) for kind in kinds]
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; there is no other."""
         with self._lock:
+            self._closed = True
             if self._process is not None:
                 self._end(self._process)
 

@@ -85,8 +85,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, interpreter, collectors)
-            mode = 0o660 if settings.group else 0o600
-            channel = sockets.listen(context, where.query, mode=mode)
+            channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:

@@ -18,6 +18,8 @@ from zeus_stream.sockets import Channel
 
 MAX_NOTES = 1_000
 """Notes that wait for room; past it the oldest is dropped and counted."""
+FRAME_NOTES = 100
+"""In one frame: whatever they say, it is no longer than a follower takes."""
 MAX_TOPIC = 200
 _log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Journal:
         """Log what waits."""
         now_ns = monotonic_ns()
         lost = [Lost(now_ns, what, count, reason[:2000]) for what, (count, reason) in self._lost.items()]
-        notes: Sequence[Note] = [*lost, *self._notes][:MAX_NOTES]
+        notes: Sequence[Note] = [*lost, *self._notes][:FRAME_NOTES]
         if notes and self._append(f"notes/{self._host}", Notes(tuple(notes))):
             self._lost.clear()
             for _ in range(len(notes) - len(lost)):

@@ -10,7 +10,6 @@ One task a source, all in one thread. Calls to devices and writes of restore rec
 in the devices' own threads (`sampling`).
 """
 
-import shutil
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -32,7 +31,7 @@ from collectors.warden import Warden
 from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.config import Settings
-from zeus_stream.errors import MalformedError, SettingsError, StorageError
+from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.gate import Gate
 from zeus_stream.keys import Role
 from zeus_stream.messages import (
@@ -113,23 +112,14 @@ class Doors:
 
 
 def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
-    group = settings.group
-    mode = 0o660 if group else 0o600
-    control = sockets.listen(context, where.control, mode=mode)
-    feed = sockets.listen(context, where.feed, feed=True, mode=mode)
-    doors = Doors(
+    control = sockets.listen(context, where.control, group=settings.group)
+    feed = sockets.listen(context, where.feed, feed=True, group=settings.group)
+    return Doors(
         sockets.listen(context, where.publish, mode=0o666, queue=PUBLISH_QUEUE),
         control,
         feed,
         Gate(context, settings.listen, where.keys, {"control": control, "feed": feed}),
     )
-    if group is not None:
-        for path in (where.control, where.feed):
-            try:
-                shutil.chown(path, group=group)
-            except (LookupError, OSError) as wrong:
-                raise SettingsError(f"group: could not give {path} to {group!r}: {wrong}.") from wrong
-    return doors
 
 
 class Collector:

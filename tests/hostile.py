@@ -63,7 +63,7 @@ def _event(rng: random.Random) -> m.Event:
     )
 
 
-def _said(rng: random.Random) -> object:
+def said(rng: random.Random) -> object:
     session = f"s{rng.randrange(2_000)}"
     events = tuple(_event(rng) for _ in range(rng.choice((0, 1, 5, 400))))
     return rng.choice(
@@ -75,7 +75,7 @@ def _said(rng: random.Random) -> object:
     )()
 
 
-def _commanded(rng: random.Random) -> object:
+def commanded(rng: random.Random) -> object:
     return rng.choice(
         (
             m.Hello("watcher", "x"),
@@ -89,7 +89,7 @@ def _commanded(rng: random.Random) -> object:
     )
 
 
-def _asked(rng: random.Random) -> object:
+def asked(rng: random.Random) -> object:
     return rng.choice((m.AskStatus(), m.Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100)))
 
 
@@ -100,7 +100,7 @@ def _row(rng: random.Random) -> bytes:
     return struct.pack(m.READING_STRUCT, *numbers, *small, *rest)
 
 
-def _logged(rng: random.Random) -> object:
+def logged(rng: random.Random) -> object:
     return rng.choice(
         (
             lambda: m.Readings(("GPU-1",) * rng.choice((0, 1, 256)), b"".join(_row(rng) for _ in range(20))),
@@ -116,7 +116,7 @@ def _logged(rng: random.Random) -> object:
     )()
 
 
-def _replied(rng: random.Random) -> object:
+def replied(rng: random.Random) -> object:
     offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
     return rng.choice(
         (
@@ -167,28 +167,28 @@ def spoilt(rng: random.Random, data: bytes) -> bytes:
 def _parts(rng: random.Random, data: bytes) -> list[bytes]:
     """Return a request on control or query."""
     return rng.choice(
-        ([bytes(8), data], [bytes(8), data], [data], [b"", b""], [data] * 2_000, [b"x" * 900_000] * 2)
+        ([bytes(8), data], [bytes(8), data], [data], [b"", b""], [data[:400]] * 2_000, [b"x" * 900_000] * 2)
     )
 
 
 def publish(rng: random.Random) -> list[bytes]:
-    data = spoilt(rng, wire.encode(_said(rng)))
-    return [data] if rng.random() < 0.95 else [data] * rng.choice((2, 2_000))
+    data = spoilt(rng, wire.encode(said(rng)))
+    return [data] if rng.random() < 0.95 else [data[:400]] * rng.choice((2, 2_000))
 
 
 def control(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(_commanded(rng))))
+    return _parts(rng, spoilt(rng, wire.encode(commanded(rng))))
 
 
 def query(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(_asked(rng))))
+    return _parts(rng, spoilt(rng, wire.encode(asked(rng))))
 
 
 def frame(rng: random.Random) -> list[bytes]:
     """Return the three parts of a frame, or what looks like them."""
     offset = rng.choice((0, 1, 2, 3, 4, 5, 2**53, 2**62))
     envelope = bytes(msgpack.packb([rng.choice(("l", "k")), offset, "h", rng.choice((0, 10**12, 2**62))]))
-    parts = [b"events/h/j", envelope, wire.encode(_logged(rng))]
+    parts = [b"events/h/j", envelope, wire.encode(logged(rng))]
     if rng.random() < 0.6:
         spoil = rng.randrange(3)
         parts[spoil] = spoilt(rng, parts[spoil]) if spoil else rng.randbytes(20)
@@ -197,7 +197,7 @@ def frame(rng: random.Random) -> list[bytes]:
 
 def reply(rng: random.Random) -> list[bytes]:
     """Return the parts of an answer of a collector, without who it is for and to what."""
-    head = spoilt(rng, wire.encode(_replied(rng)))
+    head = spoilt(rng, wire.encode(replied(rng)))
     return [head, *(part for _ in range(rng.choice((0, 0, 1, 5))) for part in frame(rng))]
 
 
@@ -219,12 +219,18 @@ def raw(path: Path) -> socket.socket:
     """Return a connection to a socket file, on which nothing has been said."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(5)
-    connection.connect(str(path))
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 
 def zmtp(flags: int, body: bytes) -> bytes:
     """Return a ZMTP 3.0 frame (rfc.zeromq.org/spec/23)."""
+    if len(body) < 256:
+        return bytes([flags, len(body)]) + body
     return struct.pack(">BQ", flags | LONG, len(body)) + body
 
 
@@ -241,4 +247,7 @@ def dealer(path: Path, **properties: bytes) -> socket.socket:
     """Return a connection that has shaken hands as a DEALER."""
     connection = raw(path)
     connection.sendall(GREETING + ready(Socket_Type=b"DEALER", **properties))
+    heard = b""
+    while b"\x05READY" not in heard:  # ZeroMQ takes nothing more in before it has answered
+        heard += connection.recv(1_000)
     return connection

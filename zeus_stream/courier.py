@@ -9,14 +9,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import zmq
 
 from zeus_stream import wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Ack, Answer, Ask, Batch
+from zeus_stream.messages import Ack, Answer, Ask, Batch, No
 from zeus_stream.outbox import Outbox, Question
 from zeus_stream.places import endpoint, trusted
 
@@ -170,7 +170,7 @@ class Courier:
             except zmq.Again:
                 return
             try:
-                message = wire.decode(parts[-1], Ack, Answer)
+                message = wire.decode(parts[-1], Ack, Answer, No)
             except MalformedError as wrong:
                 self.errors += 1
                 self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")
@@ -183,3 +183,5 @@ class Courier:
                     self._outbox.answered(question)
                     if (box := self._answers.get(question)) is not None:
                         box.put(message)
+                case No(reason):
+                    self._say("refused", f"the collector at {self._path} refused what was sent: {reason}")

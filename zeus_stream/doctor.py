@@ -13,9 +13,11 @@ from pathlib import Path
 
 from analyzers.query import read_file
 from collectors.device import Bus, Description, Device
+from zeus_stream import keys
 from zeus_stream.client import Connection, status
 from zeus_stream.config import Settings
-from zeus_stream.errors import DeviceError, ZeusStreamError
+from zeus_stream.endpoints import parse, source
+from zeus_stream.errors import DeviceError, StorageError, ZeusStreamError
 from zeus_stream.places import Places, endpoint, holder
 from zeus_stream.tables import Check
 
@@ -32,6 +34,7 @@ def examine(settings: Settings, where: Places, open_bus: Callable[[], Bus]) -> l
         *_versions(),
         *_directories(settings, where),
         *_sockets(where),
+        *_other_hosts(settings, where),
         *_devices(settings, open_bus),
         _permission(settings),
         *_processes(where),
@@ -93,6 +96,26 @@ def _sockets(where: Places) -> Iterator[Check]:
         yield _wrong("socket paths", wrong)
     else:
         yield Check("works", "socket paths", f"{longest} is short enough for a socket.")
+
+
+def _other_hosts(settings: Settings, where: Places) -> Iterator[Check]:
+    what = "other hosts"
+    try:
+        allowed, wrong = keys.allowed(where.keys)
+        if settings.listen is None:
+            yield Check("works", what, "No TCP port is opened: listen is not set.")
+        else:
+            host, port = parse(settings.listen)
+            names = ", ".join(sorted(who.name for who in allowed.values())) or "nobody"
+            says = f"Ports {port} to {port + 2} of {host} are opened, to keys only: {names} may come in."
+            yield Check("works", what, says)
+        for sentence in wrong:
+            yield _wrong(what, StorageError(sentence))
+        for text in settings.follow:
+            source(text, where.keys)
+            yield Check("works", what, f"The collector at {text} is followed.")
+    except ZeusStreamError as error:
+        yield _wrong(what, error)
 
 
 def _devices(settings: Settings, open_bus: Callable[[], Bus]) -> Iterator[Check]:

@@ -22,16 +22,10 @@ MAX_GROWTH_BYTES = 512 << 20
 """Beyond the memory in use at the start."""
 
 
-async def keep(
-    channels: Sequence[Channel], say: Callable[[str], None], most_bytes: int = MAX_GROWTH_BYTES
-) -> None:
-    """Cut the connections of these listeners whenever there are too many, and say why. Until cancelled.
-
-    Args:
-        most_bytes: by how much this process may grow.
-    """
+async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
+    """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
     most_files = _all_files() // 2
-    most_bytes += _memory_bytes()
+    most_bytes = _memory_bytes() + MAX_GROWTH_BYTES
     while True:
         await anyio.sleep(LOOK_S)
         if (reason := _trouble(most_files, most_bytes)) is not None:

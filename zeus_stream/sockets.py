@@ -8,6 +8,7 @@ A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[t
 """
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -27,6 +28,8 @@ from zeus_stream.wire import MAX_BYTES
 QUEUE = 1_000
 """Messages (frames are of up to 0.5 MB) queued per peer and direction; past it a send is refused, or, on the
 feed, dropped: followers fetch."""
+FOLLOWED = 200
+"""Frames queued at a follower."""
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _CORRELATION = bytes(8)
 DRAIN = 256
@@ -36,7 +39,7 @@ DRAIN_BYTES = 1_000_000
 REQUEST_BYTES = 1_000_000
 """Largest message part that a listener takes; the largest batches and queries have half of it."""
 CUT_S = 0.001
-"""Between two looks at whether a socket file is gone, or a port free."""
+"""Between two looks at whether a port is free."""
 HEARTBEAT_MS = 2_000
 """A host that is gone says nothing: over TCP it is asked so often,"""
 SILENCE_MS = 6_000
@@ -64,11 +67,18 @@ class Received:
 class Channel:
     """A socket in an event loop. One task receives; any task of the same thread may send."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", path: Path | None = None, mode: int = 0) -> None:
-        """``path``, ``mode``: of the socket file of a listener."""
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        path: Path | None = None,
+        mode: int = 0,
+        group: str | None = None,
+    ) -> None:
+        """``path``, ``mode``, ``group``: of the socket file of a listener."""
         self._socket = socket
         self._path = path
         self._mode = mode
+        self._group = group
         self._distant: tuple[str, bytes, bytes] | None = None
         """TCP address, secret key and door, when other hosts may come."""
         self._cutting = anyio.Lock()
@@ -119,7 +129,7 @@ class Channel:
         return messages
 
     def bind(self) -> None:
-        """Listen at the socket file."""
+        """Listen at the socket file. Raises SettingsError: it cannot be given to the group."""
         assert self._path is not None
         # Options hold for what is bound after them. Here the mode of the file says who may come.
         self._socket.setsockopt(zmq.CURVE_SERVER, 0)
@@ -128,6 +138,15 @@ class Channel:
             self._socket.bind(endpoint(self._path))
         finally:
             os.umask(mask)
+        if self._group is not None:
+            try:
+                shutil.chown(self._path, group=self._group)
+                self._path.chmod(0o660)
+            except (LookupError, OSError) as wrong:
+                raise SettingsError(
+                    f"group: could not give {self._path} to {self._group!r}: {wrong}."
+                    " Name a group that there is, and that this user belongs to."
+                ) from wrong
 
     def let_in(self, address: str, secret: str, door: str) -> "Failures":
         """Listen at a TCP address as well, for those whose keys the context's `Judge` accepts at ``door``.
@@ -159,12 +178,8 @@ class Channel:
         """Cut all connections, and listen again."""
         assert self._path is not None
         await self.cut_distant()
-        group = self._path.stat().st_gid
         self._socket.unbind(endpoint(self._path))
-        while self._path.exists():  # ZeroMQ removes it in a thread of its own, and would remove the next  # noqa: ASYNC110
-            await anyio.sleep(CUT_S)
         self.bind()
-        os.chown(self._path, -1, group)
 
     async def cut_distant(self) -> None:
         """Cut all connections with other hosts, and listen again."""
@@ -223,6 +238,7 @@ class Asking(Channel):
     def close(self) -> None:
         if self._handshakes is not None:
             self._socket.disable_monitor()
+            self._handshakes.close(linger=0)
             self._handshakes = None
         super().close()
 
@@ -304,9 +320,23 @@ def context() -> Context:
 
 
 def listen(
-    context: Context, path: Path, *, feed: bool = False, mode: int = 0o600, queue: int = QUEUE
+    context: Context,
+    path: Path,
+    *,
+    feed: bool = False,
+    mode: int = 0o600,
+    group: str | None = None,
+    queue: int = QUEUE,
 ) -> Channel:
-    """Open a ROUTER (or, for the feed, a PUB) at a socket file of ``mode``; ``queue``: see `QUEUE`.
+    """Open a ROUTER (or, for the feed, a PUB) at a socket file.
+
+    Args:
+        mode: of the file, from the first moment.
+        group: becomes the file's, which then has mode 0660.
+        queue: see `QUEUE`.
+
+    Raises:
+        SettingsError: the path is too long, or the file cannot be given to the group.
 
     Whoever calls has `places.claim`-ed the directory: binding takes over a socket file that is there.
     """
@@ -315,8 +345,12 @@ def listen(
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
-    channel = Channel(socket, path, mode)
-    channel.bind()
+    channel = Channel(socket, path, mode, group)
+    try:
+        channel.bind()
+    except SettingsError:
+        channel.close()
+        raise
     return channel
 
 
@@ -331,7 +365,7 @@ def ask(context: Context, address: Address) -> Asking:
 
 def follow(context: Context, address: Address, topic: str = "") -> Channel:
     """Open a SUB to a feed."""
-    socket = _open(context, zmq.SUB, QUEUE)
+    socket = _open(context, zmq.SUB, FOLLOWED)
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
     _connect(socket, address)
     return Channel(socket)

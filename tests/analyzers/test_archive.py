@@ -30,6 +30,7 @@ from tests.analyzers.archives import (
     LOG,
     RUN,
     SECOND,
+    STARTED,
     A,
     B,
     energy_mj,
@@ -199,6 +200,14 @@ def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: Archive) -> Non
     assert [frame.offset for frame, _ in replayed(archive)] == [0, 10]
 
 
+def test_each_host_has_a_position_of_its_own(archive: Archive) -> None:
+    first, second = frame(0, readings(1)), frame(0, readings(1), log_id="of beta")
+    archive.put_frames([first, (replace(second[0], host="beta"), second[1]), frame(1, readings(2))])
+    assert archive.position(HOST) == (LOG, 2)
+    assert archive.position("beta") == ("of beta", 1)
+    assert archive.position("gamma") == (None, None)
+
+
 def test_a_new_log_begins_anew(archive: Archive) -> None:
     archive.put_frames([frame(0, readings(1)), frame(1, readings(2))])
     archive.put_break(Break(LOG, 2, 0, "the collector began a new log, log-2"))
@@ -315,6 +324,31 @@ def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -
     pages = [[frame.offset for frame, _ in page] for page in archive.to_replay()]
     assert pages[-1][-1] == (archive.position(HOST)[1] or 0) - 1
     assert len(pages[-1]) == 1 + 5 + 1, "the new frame, and five seconds before it"
+
+
+def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: Archive) -> None:
+    stored = list(frames())
+    archive.put_frames(stored)
+    archive.put_rows([replace(RUN, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
+
+    def replayed() -> list[str]:
+        return [
+            body.session for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)
+        ]
+
+    assert RUN.session in replayed()
+    archive.put_rows([window("run", 0, 10, 50, A)], {}, replaying=False)
+    assert replayed() == []
+
+
+def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(archive: Archive) -> None:
+    stored = list(frames())
+    archive.put_frames(stored)
+    archive.put_rows([RUN, window("run", 0, 10, 50, A)], {LOG: len(stored)}, replaying=False)
+    later = m.Events("session-2", 0, 0, 8, (replace(STARTED, t_ns=119 * SECOND, run="run-2"),))
+    archive.put_frames([frame(len(stored), later)])
+    events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+    assert events == [later]
 
 
 def test_earlier_trials_are_known_by_job_model_and_number_of_gpus(archive: Archive) -> None:
@@ -496,3 +530,11 @@ def test_gaps_and_metrics_repeat_only_when_replaying(archive: Archive) -> None:
     assert ask(
         archive, "SELECT (SELECT count(*) FROM gaps), (SELECT count(*) FROM metrics), count(*) FROM commands"
     ) == [(1, 1, 1)]
+
+
+def test_the_latest_times_that_a_message_may_hold_are_stored(path: Path) -> None:
+    """UTC is computed from three of them."""
+    latest = replace(RUN, began_ns=0, ended_ns=2**62, began_wall_ns=4_102_444_800 * 10**9, world_size=2**53)
+    with opened(path) as archive:
+        archive.put_rows([latest], {}, replaying=False)
+        assert ask(archive, "SELECT year(began_at), year(ended_at) FROM runs") == [(2100, 2246)]

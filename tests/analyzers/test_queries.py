@@ -25,7 +25,9 @@ J_A, J_B = 200, 100
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
     archive = Archive.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", Settings())
     fill(archive)
-    yield Queries(archive, Settings())
+    queries = Queries(archive, Settings())
+    yield queries
+    queries.stop()
     archive.close()
 
 

@@ -302,6 +302,13 @@ async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_di
             wire.encode(Batch("x", 0, (RunEnded(1),))),
         ):
             await client.send(client.publish, junk)
+        refusals: list[No] = []
+        with anyio.fail_after(PATIENCE_S):
+            while len(refusals) < 4:
+                refusals += [
+                    wire.decode(received.parts[0], No) for received in await client.publish.receive()
+                ]
+        assert "one RunStarted" in refusals[-1].reason
         await client.start_run()
         (named,) = [note for note in await client.notes(Lost) if note.what == "messages"]
         assert f"process {os.getpid()} of user {os.getuid()}" in named.reason
@@ -315,6 +322,7 @@ async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_di
 async def test_a_question_goes_to_the_analyzer_and_its_answer_comes_back(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         await client.greet()
+        await client.start_run()
         await client.send(client.publish, wire.encode(Ask("q", "s", 3)))
         (passed,) = await client.control.receive()
         assert wire.decode(passed.parts[1], Ask) == Ask("q", "s", 3)
@@ -324,9 +332,18 @@ async def test_a_question_goes_to_the_analyzer_and_its_answer_comes_back(zeus_di
         assert wire.decode(received.parts[0], Answer) == answer
 
 
+async def test_a_question_about_no_session_of_ones_own_is_refused(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        await client.greet()
+        await client.send(client.publish, wire.encode(Ask("q", "s", 3)))
+        (received,) = await client.publish.receive()
+        assert "no session of yours" in wire.decode(received.parts[0], No).reason
+
+
 async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as first:
         analyzer = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+        await first.start_run()
         await analyzer.greet()
         analyzer.close()
         other = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))

@@ -59,6 +59,13 @@ with Publisher(job="soak", run=run, gpus=[index]) as publisher:
 """
 
 
+UNMEASURED = """
+SELECT count(DISTINCT session) AS n FROM events
+WHERE kind = 'run_started' AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+"""
+"""Runs that are not measured to their end."""
+
+
 def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
@@ -84,9 +91,11 @@ class Account:
     """Of those, what publishers knew to be in a log."""
     archived: int
     twice: int
-    """Events, readings or frames stored more than once."""
+    """Events, readings, frames or windows stored more than once."""
     lost: int
     """Acknowledged events, or frames of a log, that are neither archived nor in ``gaps``."""
+    unmeasured: int
+    """Steps that are archived and have no row in ``windows``."""
     gaps: tuple[str, ...]
     """What ``gaps`` says, a sentence each."""
     frames: int
@@ -96,28 +105,32 @@ class Account:
 class Setup:
     """Processes over one directory. Names: ``collector``, ``analyzer``, and ``publisher`` and a number."""
 
-    def __init__(self, directory: Path, gpus: int, analyze: tuple[str, ...]) -> None:
+    def __init__(
+        self, directory: Path, gpus: int = 1, analyze: tuple[str, ...] = (), collect: tuple[str, ...] = ()
+    ) -> None:
+        """``analyze``, ``collect``: flags of the analyzer and of the collector."""
         self.directory = directory
         self._where = places({"ZEUS_STREAM_DIR": str(directory)})
         self._device = f"simulated:v100x{gpus}"
         self._gpus = [spec.uuid(index) for index, spec in enumerate(parse(self._device))]
-        self._analyze = analyze
+        self._analyze, self._collect = analyze, collect
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0
+        self._run_of: dict[str, str] = {}
         (directory / "told").mkdir(exist_ok=True)
 
-    def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
         """Start a process; it need not be ready when this returns."""
         match name:
             case "collector":
-                command = ["-m", "zeus_stream.cli", "collect", "--device", self._device, *arguments]
+                command = ["-m", "zeus_stream.cli", "collect", "--device", self._device, *self._collect]
             case "analyzer":
-                command = ["-m", "zeus_stream.cli", "analyze", *self._analyze, *arguments]
+                command = ["-m", "zeus_stream.cli", "analyze", *self._analyze]
             case _:
                 self._runs += 1
+                self._run_of[name] = run = f"run-{self._runs}"
                 index = int(name.split()[1])
-                gpu = self._gpus[index]
-                command = ["-c", PUBLISHER, f"run-{self._runs}", gpu, str(index), str(self.directory)]
+                command = ["-c", PUBLISHER, run, self._gpus[index], str(index), str(self.directory)]
         with (self.directory / f"{name}.err").open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, *command],
@@ -136,9 +149,12 @@ class Setup:
 
     def stop(self, name: str) -> int:
         """End a process in order and return its exit code."""
-        process = self._running.pop(name)
-        process.terminate()
-        return process.wait(PATIENCE_S)
+        self._running[name].terminate()
+        return self.wait(name)
+
+    def wait(self, name: str) -> int:
+        """Wait for a process to end by itself and return its exit code."""
+        return self._running.pop(name).wait(PATIENCE_S)
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
@@ -148,15 +164,22 @@ class Setup:
         return (self.directory / f"{name}.err").read_text(errors="replace")
 
     def kill_in_turn(
-        self, kills: int, rng: Random, killed_one: Callable[[str], None] = lambda _: None
+        self,
+        kills: int,
+        rng: Random,
+        killed_one: Callable[[str], None] = lambda _: None,
+        longest_s: float = 1.2,
     ) -> dict[str, int]:
-        """Kill one after the other, and start it again sooner or later: return how often each was killed."""
+        """Kill one after the other, and start it again sooner or later: return how often each was killed.
+
+        ``longest_s`` is between two kills at most.
+        """
         killed = dict.fromkeys(self._running, 0)
         for number in range(kills):
             name = list(killed)[number % len(killed)]
             if name not in self._running:
                 self.start(name)
-            time.sleep(rng.uniform(0.0, 0.8))
+            time.sleep(rng.uniform(0.0, longest_s))
             self.kill(name)
             killed[name] += 1
             killed_one(name)
@@ -193,22 +216,27 @@ class Setup:
     def sql(self, query: str) -> list[dict[str, Any]]:
         """Return the analyzer's answer; nothing while it does not answer."""
         try:
-            return Connection(self._where).sql(query).to_pylist()
+            rows: list[dict[str, Any]] = Connection(self._where).sql(query).to_pylist()
         except UnreachableError:
             return []
+        return rows
 
     def finish(self, archive: Path | None = None) -> Account:
         """Let publishers hand over what they have, the analyzer archive it, and stop all: the account."""
         until(self.welcome)
+        publishers = [name for name in self._running if name.startswith("publisher")]
+        for name in publishers:
+            until(lambda run=self._run_of[name]: self.told(run)[1] > 100)  # type: ignore[misc]  # mypy cannot type a lambda's default
         (self.directory / "told" / "stop").touch()
-        for name in [name for name in self._running if name.startswith("publisher")]:
-            assert self._running.pop(name).wait(PATIENCE_S) == 0, self.said(name)
+        for name in publishers:
+            assert self.wait(name) == 0, self.said(name)
         assert self.stop("collector") == 0, self.said("collector")
         # One that starts again has everything in its log, and an end that cannot move while it is reached.
         end = self._end_of_log()
         self.start("collector")
         until(self.welcome)
         until(lambda: self._archived(*end))
+        until(lambda: self.sql(UNMEASURED) == [{"n": 0}])
         assert self.stop("analyzer") == 0, self.said("analyzer")
         assert self.stop("collector") == 0, self.said("collector")
         return self.account(archive or self.directory / "energy.duckdb")
@@ -257,7 +285,8 @@ class Setup:
             [twice] = rows(
                 """
                 SELECT (SELECT count(*) - count(DISTINCT (log_id, "offset")) FROM frames)
-                    + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings) AS n
+                    + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings)
+                    + (SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows) AS n
                 """
             )
             [missing] = rows(
@@ -269,6 +298,13 @@ class Setup:
                 SELECT CAST(sum(next_offset - counted.n - coalesce(named.n, 0)) AS BIGINT) AS n,
                     CAST(sum(counted.n) AS BIGINT) AS frames, (SELECT count(*) FROM readings) AS readings
                 FROM logs JOIN counted USING (log_id) LEFT JOIN named USING (log_id)
+                """
+            )
+            [unmeasured] = rows(
+                """
+                SELECT count(*) AS n FROM events ANTI JOIN windows ON events.session = windows.session
+                    AND windows.kind = 'step' AND windows.index = events.index - 1
+                WHERE events.kind = 'step_boundary' AND ended_ns IS NOT NULL
                 """
             )
             gaps = rows("SELECT what, count, reason FROM gaps ORDER BY ALL")
@@ -285,6 +321,7 @@ class Setup:
             lost=int(str(missing["n"]))
             + sum(max(0, known[run] - runs.get(run, none)["once"]) for run in known)
             + sum(run["all"] - run["once"] for run in runs.values()),
+            unmeasured=int(str(unmeasured["n"])),
             gaps=tuple(f"{row['count']} {row['what']}: {row['reason']}" for row in gaps),
             frames=int(str(missing["frames"])),
             readings=int(str(missing["readings"])),
@@ -300,10 +337,13 @@ class Setup:
 
 @contextmanager
 def pipeline(
-    directory: Path, publishers: int = 1, analyze: tuple[str, ...] = ("--select", "none")
+    directory: Path,
+    publishers: int = 1,
+    analyze: tuple[str, ...] = ("--select", "none"),
+    collect: tuple[str, ...] = (),
 ) -> Iterator[Setup]:
     """Run a collector, an analyzer and publishers, one a GPU; at the end kill what is left of them."""
-    setup = Setup(directory, max(publishers, 1), analyze)
+    setup = Setup(directory, max(publishers, 1), analyze, collect)
     try:
         for name in ("collector", "analyzer", *(f"publisher {i}" for i in range(publishers))):
             setup.start(name)

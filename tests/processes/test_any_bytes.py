@@ -1,6 +1,7 @@
 """Any bytes on any socket: every process lives, stays small, counts, and goes on serving who means well."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,20 +26,34 @@ from tests.processes.under_fire import (
     victim,
 )
 from zeus_stream import messages as m
-from zeus_stream import sockets, wire
+from zeus_stream import wire
 from zeus_stream.client import Connection
 from zeus_stream.places import places
 
 MESSAGES = 1_500
-GROWTH_MB = 100
+GROWTH_MB = 250
 """What queues and sessions at their bounds may take."""
 NOBODY = 65_534
+
+
+def for_ever(connection: socket.socket, data: bytes) -> None:
+    """Send the same again and again, 4 GB at most."""
+    for _ in range(4 * 10**9 // len(data)):
+        connection.sendall(data)
+
+
+def counted(analyzes: Victim) -> int:
+    """Return how many messages of collectors the analyzer could make nothing of."""
+    rows = analyzes.rows("analyzer")
+    words = ("malformed", "messages not understood")
+    return sum(int(value) for (_, name), value in rows.items() if name in words)
 
 
 def archived(directory: Path, run: str) -> int:
     """Return how many steps of a run the analyzer can tell of."""
     table = Connection(places({"ZEUS_STREAM_DIR": str(directory)})).sql(
-        f"SELECT count(*) AS n FROM steps WHERE run = '{run}'", timeout_s=20
+        f"SELECT count(*) AS n FROM steps WHERE run = '{run}'",  # noqa: S608  (our own name)
+        timeout_s=20,
     )
     return int(table["n"][0].as_py())
 
@@ -86,14 +101,11 @@ def test_what_a_collector_that_is_none_says_harms_neither_analyzer_nor_training(
         while impostor.sent < 3_000 or not (zeus_dir / "over").exists():
             impostor.turn()
             assert time.monotonic() < deadline
-        rows = analyzes.rows("analyzer")
+        until(lambda: counted(analyzes))
         assert analyzes.alive
         assert analyzes.memory_mb < before_mb + GROWTH_MB
         assert impostor.heard
         assert trains.process.wait(20) == 0
-    assert sum(
-        int(value) for (_, name), value in rows.items() if "malformed" in name or name == "not understood"
-    )
 
 
 TRAINER_UNDER_FIRE = """
@@ -165,10 +177,11 @@ def test_who_claims_to_be_another_process_is_named_as_what_it_is(fired_at: Victi
 
 def test_an_identity_that_is_taken_neither_disturbs_its_owner_nor_gets_its_replies(fired_at: Victim) -> None:
     control = fired_at.directory / "control"
-    owner, thief = Sender(control, identity=b"me"), Sender(control, identity=b"me")
     ask = [bytes(8), wire.encode(m.AskStatus())]
+    owner = Sender(control, identity=b"me")
     owner.send(ask)
     assert owner.wait()
+    thief = Sender(control, identity=b"me")
     thief.send(ask)
     assert not thief.wait(0.3)
     owner.send(ask)
@@ -182,9 +195,8 @@ def test_a_message_without_end_is_cut_before_it_takes_the_memory(fired_at: Victi
     before_mb, cuts = fired_at.memory_mb, ("sockets", "times all connections were cut")
     connection = hostile.dealer(fired_at.directory / "publish")
     part = hostile.zmtp(hostile.MORE, bytes(900_000))
-    with pytest.raises(OSError, match="pipe|reset"):
-        for _ in range(4_000):
-            connection.sendall(part)
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        for_ever(connection, part)
     connection.close()
     until(lambda: fired_at.memory_mb < before_mb + GROWTH_MB)
     assert fired_at.alive
@@ -216,7 +228,7 @@ def test_thousands_of_connections_are_cut_and_others_are_served_again(zeus_dir: 
 def test_who_never_reads_its_replies_takes_no_memory_without_end(
     both: tuple[Victim, Victim], zeus_dir: Path
 ) -> None:
-    collects, analyzes = both
+    _, analyzes = both
     rng = Random(3)
     before_mb = [process.memory_mb for process in both]
     readers = [
@@ -235,16 +247,16 @@ def test_who_never_reads_its_replies_takes_no_memory_without_end(
     for sender, _ in readers:
         sender.close()
     for process, mb in zip(both, before_mb, strict=True):
-        until(lambda process=process, mb=mb: process.memory_mb < mb + 3 * GROWTH_MB)  # type: ignore[misc]
+        until(lambda process=process, mb=mb: process.memory_mb < mb + 2 * GROWTH_MB)  # type: ignore[misc]
         assert process.alive
 
 
 STRANGER = """
 import os, sys
 from pathlib import Path
-import anyio, sniffio
+import anyio
 from zeus_stream import sockets, wire
-from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.messages import Ack, Batch, No, RunEnded, RunStarted
 import anyio._backends._asyncio
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -252,7 +264,7 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 async def main():
     channel = sockets.ask(sockets.context(), sockets_path)
     now = monotonic_ns()
-    started = RunStarted(now, "job", sys.argv[2], 1, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
+    started = RunStarted(now, "job", sys.argv[2], 1, 1, ("index:0",), os.getpid(), "boot", 0, 0)
     while not channel.send(wire.encode(Batch("stranger", 0, (started, RunEnded(now))))):
         await anyio.sleep(0.01)
     (reply,) = await channel.receive()

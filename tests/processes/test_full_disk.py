@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -12,23 +13,28 @@ from tests.processes.pipeline import Setup, pipeline, until
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
 from zeus_stream.messages import Refused
 
-DISK_KB = 2_000
 
-
-@pytest.fixture
-def small_disk(zeus_dir: Path, tmp_path: Path) -> Iterator[Path]:
-    """A setup on a disk of DISK_KB; its simulated GPUs and what tests write live elsewhere."""
-    options = ["-o", f"size={DISK_KB}k,mode=755", "zeus-stream", str(zeus_dir)]
+@contextmanager
+def small(directory: Path, size_kb: int) -> Iterator[None]:
+    """Have a directory be a disk of its own."""
+    options = ["-o", f"size={size_kb}k,mode=755", "zeus-stream", str(directory)]
     mounted = subprocess.run(["mount", "-t", "tmpfs", *options], capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"no small disk can be mounted: {mounted.stderr.strip()}. Run the tests as root.")
     try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@pytest.fixture
+def small_disk(zeus_dir: Path, tmp_path: Path) -> Iterator[Path]:
+    """A setup on a small disk; its simulated GPUs and what tests write live elsewhere."""
+    with small(zeus_dir, 2_000):
         for name in ("simulated", "told"):
             (tmp_path / name).mkdir()
             (zeus_dir / name).symlink_to(tmp_path / name)
         yield zeus_dir
-    finally:
-        subprocess.run(["umount", "--lazy", str(zeus_dir)], check=True)
 
 
 def fill(directory: Path) -> Path:
@@ -82,6 +88,26 @@ def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) ->
         training.kill()
         until(lambda: host.read_mw() == FOUND_MW, 2)
         filler.unlink()
+
+
+def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothing(
+    zeus_dir: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "energy.duckdb"
+    with (
+        small(tmp_path, 6_000),
+        pipeline(zeus_dir, analyze=("--select", "none", "--archive", str(archive))) as setup,
+    ):
+        until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
+        filler = fill(tmp_path)
+        assert setup.wait("analyzer") == 1
+        assert "Make room on its disk" in setup.said("analyzer")
+        assert "Traceback" not in setup.said("analyzer")
+        filler.unlink()
+        setup.start("analyzer")
+        account = setup.finish(archive)
+    assert (account.lost, account.twice, account.unmeasured, account.gaps) == (0, 0, 0, ())
+    assert account.archived >= account.emitted
 
 
 def damage(setup: Setup, rng: Random) -> None:

@@ -162,7 +162,7 @@ def nothing() -> None:
 @contextmanager
 def collecting(directory: Path, *, limit_bytes: int | None = None) -> Iterator[Setup]:
     """Run a collector; ``limit_bytes``: none of its files may grow past it, as on a full disk."""
-    setup = Setup(directory, 1, ())
+    setup = Setup(directory)
     try:
         process = setup.start("collector")
         until(setup.welcome)

@@ -6,12 +6,16 @@
 
 What is pure is the real thing: outbox, sessions, leases, log, sequencer, interpreter, the GPU. What waits
 (sockets, threads, DuckDB) is played here: a stream is ordered and is cut, the feed loses, repeats and
-delays. Processes die between two of their actions, disks fill, log tails are damaged, wall clocks jump,
-somebody else sets limits. The truth is known, and compared after every step.
+delays. Processes die between two of their actions, disks fill, log tails are damaged, wall clocks jump, the
+host is suspended, somebody else sets limits. The truth is known, and compared after every step.
+
+    python -m tests.simulation.pipeline --seed 7
 """
 
+import argparse
 import heapq
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -64,6 +68,7 @@ from zeus_stream.messages import (
     SessionEnded,
     SetLimit,
     StepBoundary,
+    Unknown,
     Welcome,
 )
 from zeus_stream.outbox import Outbox
@@ -90,10 +95,21 @@ class Report:
     kills: Counter[str] = field(default_factory=Counter)
     emitted: int = 0
     archived: int = 0
+    twice: int = 0
+    lost: int = 0
+    """Acknowledged, not archived: their log was damaged, as a row in gaps says."""
     gaps: int = 0
+    records: int = 0
+    """Restore records written, with the limit found."""
     sets: int = 0
+    """Of a limit, below the one found."""
+    restored: int = 0
+    """Times the limit was back at the one found."""
     slowest_restore_s: float = 0.0
+    """Back at the one found, after a kill."""
     windows: int = 0
+    suspends: int = 0
+    wall_steps: int = 0
 
 
 class Process:
@@ -142,6 +158,7 @@ class Trainer(Process):
         self._sent: tuple[str, int] | None = None
         self._heard_ns = world.now_ns
         self._step = 0
+        self._over = False
         self.after(0, self._tick)
         self.after(1, lambda: self._begin_step(None))
 
@@ -154,6 +171,8 @@ class Trainer(Process):
         self.outbox.put((kind, *values))
 
     def _begin_step(self, ended_ns: int | None) -> None:
+        if self._over:
+            return
         world, now_ns = self.world, self.world.now_ns
         self._put(StepBoundary, self._step, ended_ns, now_ns)
         self._put(Metric, now_ns, "step", float(self._step))
@@ -194,7 +213,7 @@ class Trainer(Process):
     def finish(self) -> None:
         """End in order; the courier goes on until it is killed."""
         self._put(RunEnded, self.world.now_ns)
-        self._begin_step = lambda _: None  # type: ignore[method-assign]  # it takes no more steps
+        self._over = True
 
 
 # ---- the collector --------------------------------------------------------------------------------------
@@ -395,6 +414,7 @@ class Collector(Process):
                 event = leases.RecordFailed(limits, "no room")
             case leases.WriteRecord(limits):
                 world.record, world.settled = limits, None
+                world.report.records += 1
                 event = leases.RecordWritten(limits)
             case leases.CallSet(limit_mw, expected_mw):
                 event = self._set(limit_mw, expected_mw)
@@ -430,7 +450,7 @@ class Collector(Process):
 
     # the control socket
 
-    def hear(self, message: Any) -> None:
+    def hear(self, message: Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases) -> None:
         if not self.alive:
             return
         match message:
@@ -617,7 +637,8 @@ class Analyzer(Process):
 class World:
     """One host, its GPU and its three processes; ``seed`` decides what goes wrong, and when."""
 
-    def __init__(self, seed: int, path: Path) -> None:
+    def __init__(self, seed: int, path: Path, *, wall_steps: bool = True) -> None:
+        """``path``: of the log. Without ``wall_steps`` the wall clock goes on where it would have jumped."""
         self.rng = Random(seed)
         self.path = path
         self.now_ns = START_NS
@@ -626,10 +647,14 @@ class World:
         self._order = count()
         self._numbers = count(1)
         self._wall_step_ns = 0
+        self._wall_steps = wall_steps
         self._healed = False
+        self._lowered = False
         self._bereft_ns: int | None = None
         """Since when the limit in force should return."""
         faults = self.rng.choice(["", "", ",fault=reset@3", ",fault=lost@2-3.5", ",fault=timeout@4-5"])
+        self._reset_ns = START_NS + 4 * S if "reset" in faults else 0
+        """The counter has begun anew by then, and somebody has seen it."""
         [spec] = parse(f"simulated:v100,seed={seed},noise=0.05,period_ms=100{faults}")
         self.model = spec.model
         self.loads = Schedule(LimitChange(self.now_ns - S, FOUND_MW))
@@ -661,8 +686,9 @@ class World:
     def run(self) -> Report:
         """Let things go wrong, let them heal, and compare. Raises AssertionError."""
         self._plan_trouble()
-        self._until(START_NS + TROUBLE_NS)
-        self._heal()
+        self.at(START_NS + TROUBLE_NS, self._heal)
+        while not self._healed:
+            self._step()
         self._until(self.now_ns + HEAL_NS // 2)
         for trainer in self.trainers:
             if trainer.alive:
@@ -677,14 +703,20 @@ class World:
 
     def _until(self, end_ns: int) -> None:
         while self._due[0][0] <= end_ns:
-            self.now_ns, _, action = heapq.heappop(self._due)
-            action()
-            self._look_at_limit()
+            self._step()
         self.now_ns = end_ns
+
+    def _step(self) -> None:
+        self.now_ns, _, action = heapq.heappop(self._due)
+        action()
+        self._look_at_limit()
 
     def _look_at_limit(self) -> None:
         requested_mw = self.requested_mw()
+        lowered, self._lowered = self._lowered, requested_mw != self.ceiling_mw
+        self.report.restored += lowered and not self._lowered
         assert requested_mw <= self.ceiling_mw, "the limit is above what was found"
+        assert self.record is not None or not self._lowered, "a limit is in force without a restore record"
         if self._bereft_ns is not None:
             waited_ns = self.now_ns - self._bereft_ns
             assert waited_ns <= RESTORED_NS or self._faulty, "a limit is in force that nobody wants"
@@ -712,6 +744,7 @@ class World:
             (3, self._cut),
             (1, self._fill_disk),
             (1, self._step_wall_clock),
+            (1, self._suspend),
             (0.5, self._set_by_stranger),
         )
         actions, weights = [action for _, action in troubles], [weight for weight, _ in troubles]
@@ -798,8 +831,22 @@ class World:
 
         self.at(self.now_ns + round(self.rng.uniform(100, 1_500) * MS), empty)
 
+    def _suspend(self) -> None:
+        """All clocks jump; what was due meanwhile is done late, in the order in which it was due."""
+        if self.now_ns < self._reset_ns:
+            return  # nobody can tell a counter that began anew unseen, and has passed its old value, from one
+            # that went on: it is no promise of ours
+        self.report.suspends += 1
+        slept_ns = round(self.rng.uniform(0.5, 20) * S)
+        awake_ns = self.now_ns + slept_ns
+        self._due = [(max(at_ns, awake_ns), next(self._order), do) for at_ns, _, do in sorted(self._due)]
+        if self._bereft_ns is not None:
+            self._bereft_ns += slept_ns
+
     def _step_wall_clock(self) -> None:
-        self._wall_step_ns += self.rng.choice([-1, 1]) * self.rng.randrange(3600 * S, 24 * 3600 * S)
+        self.report.wall_steps += 1
+        step_ns = self.rng.choice([-1, 1]) * self.rng.randrange(3600 * S, 24 * 3600 * S)
+        self._wall_step_ns += step_ns if self._wall_steps else 0
         if self.collector.alive:
             self.collector._say(ClockAnchored(self.now_ns, self.wall_ns(), 1))
 
@@ -853,7 +900,7 @@ class World:
 
     def _compare(self) -> None:
         report = self.report
-        archived: Counter[Event] = Counter()
+        archived: Counter[Event | Unknown] = Counter()
         for _, body in self.archive.frames:
             if isinstance(body, Events):
                 archived.update(event for event in body.events if not isinstance(event, RunStarted))
@@ -861,13 +908,14 @@ class World:
             acknowledged = trainer.outbox.acknowledged - (len(trainer.sessions) - 1)
             emitted = [event for event in trainer.emitted if not isinstance(event, RunStarted)]
             report.emitted += len(emitted)
-            if self.logs_lost == 0:
-                times = [archived[event] for event in emitted]
-                assert max(times, default=0) <= 1, "an event is archived twice"
-                assert all(times[: max(0, acknowledged - 1)]), "an acknowledged event is not archived"
-                assert times == sorted(times, reverse=True), "a hole among the events of a run"
+            times = [archived[event] for event in emitted]
+            report.twice += sum(number - 1 for number in times if number)
+            report.lost += times[: max(0, acknowledged - 1)].count(0)
+            assert self.logs_lost or times == sorted(times, reverse=True), "a hole among the events of a run"
             if trainer.alive:
                 assert trainer.outbox.waiting == 0, "events are not delivered though all is well"
+        assert report.twice == 0, "an event is archived twice"
+        assert self.logs_lost or report.lost == 0, "an acknowledged event is not archived"
         everything = {event for trainer in self.trainers for event in trainer.emitted}
         assert set(archived) <= everything, "an event is archived that nobody emitted"
         report.archived = archived.total()
@@ -889,3 +937,19 @@ class World:
             if isinstance(row, WindowRow)
         }
         assert once == self.windows, "restarts of the analyzer have changed what is derived"
+
+
+def run(seed: int) -> Report:
+    """Run the world of one seed. Raises AssertionError, which says how to repeat it."""
+    with tempfile.TemporaryDirectory() as made:
+        try:
+            return World(seed, Path(made) / "log.sqlite").run()
+        except AssertionError as wrong:
+            wrong.add_note(f"Repeat it with: python -m tests.simulation.pipeline --seed {seed}")
+            raise
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Run one simulated world, and print what it counted.")
+    parser.add_argument("--seed", type=int, required=True)
+    print(run(parser.parse_args().seed))

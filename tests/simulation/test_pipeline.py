@@ -4,17 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.pipeline import World
+from tests.simulation.pipeline import World, run
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_through_all_trouble_every_event_is_archived_once_and_every_limit_returns(
-    tmp_path: Path, seed: int
-) -> None:
-    try:
-        report = World(seed, tmp_path / "log.sqlite").run()
-    except AssertionError as wrong:
-        wrong.add_note(f"Repeat it with: python -m pytest tests/simulation/test_pipeline.py -k '[{seed}]'")
-        raise
+def test_through_all_trouble_every_event_is_archived_once_and_every_limit_returns(seed: int) -> None:
+    report = run(seed)
     assert report.archived > 100
     assert report.windows > 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_seed_gives_the_same_report(seed: int) -> None:
+    assert run(seed) == run(seed)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_steps_of_the_wall_clock_change_no_energy_and_no_duration(tmp_path: Path, seed: int) -> None:
+    stepped, steady = World(seed, tmp_path / "a"), World(seed, tmp_path / "b", wall_steps=False)
+    assert stepped.run().wall_steps > 0
+    steady.run()
+    assert stepped.windows == steady.windows

@@ -31,6 +31,8 @@ def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
         ("select = 5", "select = 5: expected a text"),
         ("archive = 5", "archive = 5: expected a path"),
         ('trust_uid = "me"', "expected whole numbers"),
+        ("follow = 5600", "expected texts"),
+        ("follow = [5600]", "expected texts"),
         ("colour = 1", "colour: there is no such setting. The settings are dir,"),
         ("select = ", "could not be read"),
     ],
@@ -51,6 +53,11 @@ def test_a_wrong_environment_variable_is_named() -> None:
 def test_a_file_that_was_named_must_exist(toml: Path) -> None:
     with pytest.raises(SettingsError, match="could not be read"):
         load({}, {}, toml)
+
+
+@pytest.mark.parametrize("given", ["gpu7:5600, /run/zeus-stream", ["gpu7:5600", "/run/zeus-stream"]])
+def test_collectors_to_follow_are_a_list_or_a_text_with_commas(given: object) -> None:
+    assert load({"follow": given}, {}).follow == ("gpu7:5600", "/run/zeus-stream")
 
 
 @pytest.mark.parametrize("given", ["1000,1001", [1000, 1001]])

@@ -121,6 +121,21 @@ def test_a_directory_too_deep_for_sockets_fails_with_the_cure(where: Places) -> 
     assert "ZEUS_STREAM_DIR" in paths.cure
 
 
+def test_no_port_is_open_unless_it_is_set_and_doctor_says_so(where: Places) -> None:
+    def others(settings: Settings) -> list[Check]:
+        return [
+            check for check in examine(settings, where, lambda: Bench((A100,))) if check.what == "other hosts"
+        ]
+
+    (closed,) = others(SETTINGS)
+    assert (closed.verdict, closed.says) == ("works", "No TCP port is opened: listen is not set.")
+    (opened,) = others(replace(SETTINGS, listen="0.0.0.0:5600"))
+    assert "Ports 5600 to 5602 of 0.0.0.0" in opened.says
+    _, keyless = others(replace(SETTINGS, follow=("gpu7:5600",)))
+    assert keyless.verdict == "fails"
+    assert "zeus-stream keys create" in keyless.cure
+
+
 def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> None:
     well = zeus("doctor", "--device", SIMULATED)
     assert (well.returncode, well.stderr) == (0, "")

@@ -148,6 +148,20 @@ def test_a_new_log_is_gone_over_to_when_the_collector_says_so_not_when_a_frame_o
     assert sequencer.frames([frame(5, "old"), frame(0, "new")]) == [frame(0, "new")]
 
 
+def test_a_frame_that_claims_an_absurd_offset_is_let_go_once_the_collector_says_how_far_its_log_goes() -> (
+    None
+):
+    counters: Counter[str] = Counter()
+    sequencer = Sequencer("log", 0, counters)
+    assert sequencer.frames([frame(2**53)]) == []
+    assert sequencer.wanted() == Fetch("log", 0, MAX_FETCH)
+    frames = [frame(offset) for offset in range(3)]
+    assert sequencer.fetched(Fetched("log", 0, 0, 3), frames) == frames
+    assert sequencer.wanted() is None
+    assert counters["put off"] == 1
+    assert sequencer.frames([frame(3)]) == [frame(3)]
+
+
 @pytest.mark.parametrize("size", [1, 1024 * 1024])
 def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(size: int) -> None:
     counters: Counter[str] = Counter()
@@ -165,6 +179,14 @@ def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(siz
         )
         out += sequencer.fetched(Fetched("log", wanted.first_offset, 0, count), found)
     assert [part.offset for part in out if isinstance(part, Frame)] == list(range(count))
+
+
+def test_a_collector_may_speak_for_its_own_host_only() -> None:
+    counters: Counter[str] = Counter()
+    sequencer = Sequencer("log", 0, counters, host="alpha")
+    spoken = [Frame("log", 0, host, 0, "t", b"") for host in ("beta", "alpha")]
+    assert sequencer.frames(spoken) == spoken[1:]
+    assert counters["of another host"] == 1
 
 
 # ---- following

@@ -44,6 +44,32 @@ def test_a_stranger_s_directory_is_not_used(tmp_path: Path) -> None:
         places.prepare(places.Places(tmp_path / "run", tmp_path / "state"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_socket_that_a_stranger_may_have_put_under_tmp_is_not_trusted(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "tmp"
+    ours, theirs = open_to_all / "ours", open_to_all / "theirs"
+    for directory in (ours, theirs):
+        directory.mkdir(parents=True)
+    open_to_all.chmod(0o1777)
+    os.chown(theirs, 12345, -1)
+    (open_to_all / "link").symlink_to(ours)
+    os.lchown(open_to_all / "link", 12345, -1)
+    assert places.trusted(ours / "publish")
+    assert not places.trusted(theirs / "publish")
+    assert not places.trusted(open_to_all / "link" / "publish")
+    open_to_all.chmod(0o755)
+    assert places.trusted(theirs / "publish"), "only root could have let that user make it: a service's own"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+def test_a_directory_behind_a_stranger_s_link_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    os.lchown(tmp_path / "link", 12345, -1)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        places.prepare(places.Places(tmp_path / "link", tmp_path))
+
+
 def test_an_unknown_group_is_a_setting_to_correct(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no-such-group"):
         places.prepare(places.Places(tmp_path, tmp_path), group="no-such-group")

@@ -1,3 +1,4 @@
+import grp
 import os
 import stat
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ import anyio
 import pytest
 
 from zeus_stream import sockets
+from zeus_stream.errors import SettingsError
 
 pytestmark = pytest.mark.anyio
 
@@ -19,8 +21,10 @@ class Sockets:
         self._context = sockets.context()
         self._opened: list[sockets.Channel] = []
 
-    def listen(self, path: Path, *, feed: bool = False, mode: int = 0o600) -> sockets.Channel:
-        return self._keep(sockets.listen(self._context, path, feed=feed, mode=mode))
+    def listen(
+        self, path: Path, *, feed: bool = False, mode: int = 0o600, group: str | None = None
+    ) -> sockets.Channel:
+        return self._keep(sockets.listen(self._context, path, feed=feed, mode=mode, group=group))
 
     def ask(self, path: Path) -> sockets.Channel:
         return self._keep(sockets.ask(self._context, path))
@@ -62,6 +66,18 @@ async def test_a_socket_has_its_mode_from_the_first_moment(
 ) -> None:
     opened.listen(zeus_dir / "control", mode=mode)
     assert stat.S_IMODE((zeus_dir / "control").stat().st_mode) == mode
+
+
+async def test_a_socket_of_a_group_is_the_group_s_after_a_cut_as_well(
+    opened: Sockets, zeus_dir: Path
+) -> None:
+    path = zeus_dir / "control"
+    channel = opened.listen(path, group=grp.getgrgid(os.getegid()).gr_name)
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, os.getegid())
+    await channel.cut()
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, os.getegid())
+    with pytest.raises(SettingsError, match="no-such-group"):
+        opened.listen(zeus_dir / "other", group="no-such-group")
 
 
 async def test_a_send_to_nobody_is_refused_and_never_waits(opened: Sockets, zeus_dir: Path) -> None:

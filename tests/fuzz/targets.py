@@ -1,0 +1,58 @@
+"""What a fuzzer calls with bytes: every decoder, and the pure modules behind them."""
+
+from contextlib import suppress
+from random import Random
+
+from analyzers.interpreter import Interpreter, Plan
+from collectors.sessions import Session, check, receive
+from tests import hostile
+from zeus_stream import messages as m
+from zeus_stream import wire
+from zeus_stream.errors import MalformedError
+from zeus_stream.follower import Sequencer
+
+NOW_NS = 10**12
+KINDS: tuple[tuple[type, ...], ...] = (
+    (m.Batch, m.Ask),
+    (m.Hello, m.Fetch, m.SetLimit, m.ReleaseLimit, m.RenewLeases, m.AskStatus, m.Answer),
+    (m.Query,),
+    (m.Ack, m.No),
+    (m.Welcome, m.Fetched, m.Applied, m.Refused, m.Status, m.QueryDone),
+    (m.Readings, m.Events, m.Notes),
+)
+"""What is decoded where."""
+
+
+def decode(data: bytes) -> None:
+    """Take bytes as every message there is; raise what no reader of a socket expects."""
+    for kinds in KINDS:
+        with suppress(MalformedError):
+            take(wire.decode(data, *kinds))
+    for topic, envelope in ((b"events/h", data), (data, b"\x94\xa1l\x00\xa1h\x01")):
+        with suppress(MalformedError):
+            Sequencer("l", 0).frames([wire.decode_frame(topic, envelope, data)])
+
+
+def take(message: object) -> None:
+    """Hand a message to who would be given it. Raises MalformedError."""
+    match message:
+        case m.Batch():
+            session, new = receive(Session(message.session, uid=1, pid=1), message)
+            check(session, new, [session], NOW_NS)
+        case m.Readings() | m.Events() | m.Notes():
+            interpreter = Interpreter(Plan(None))
+            for offset, t_ns in enumerate((NOW_NS, 2 * NOW_NS)):
+                interpreter.hear(m.Frame("l", offset, "h", t_ns, "t", b""), message)
+        case m.Welcome():
+            Sequencer("l", 3).welcome(message)
+        case m.Fetched():
+            Sequencer("l", 3).fetched(message, [])
+        case _:
+            pass  # its fields are all there is to it
+    wire.decode(wire.encode(message), type(message))
+
+
+def seeds(rng: Random, count: int) -> list[bytes]:
+    """Return messages to begin with."""
+    makers = (hostile.said, hostile.commanded, hostile.asked, hostile.logged, hostile.replied)
+    return [wire.encode(rng.choice(makers)(rng)) for _ in range(count)]

@@ -1,0 +1,24 @@
+"""The fuzzer's targets, over messages with something wrong in them. `make fuzz` goes on where this ends."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import hostile
+from tests.fuzz import targets
+from zeus_stream import wire
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_understood_or_malformed(data: bytes) -> None:
+    targets.decode(data)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed: int) -> None:
+    rng = Random(seed)
+    for message in (hostile.said(rng), hostile.commanded(rng), hostile.logged(rng), hostile.replied(rng)):
+        targets.decode(hostile.spoilt(rng, wire.encode(message)))

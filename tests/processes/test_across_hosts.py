@@ -1,0 +1,203 @@
+"""Two collectors and an analyzer as processes on three hosts, which are three directories here: all that
+they say to each other goes over TCP, with keys.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.processes.pipeline import environment, until
+from tests.zeus_stream.test_gate import free_port
+from zeus_stream.client import status
+from zeus_stream.errors import UnreachableError
+from zeus_stream.places import places
+
+TRAINING = """
+import sys
+from zeus_stream import Publisher
+from zeus_stream.simulated import attach
+with attach("imagenet") as gpu, Publisher(job="far", run=sys.argv[1], gpus=[0]) as publisher:
+    for _ in publisher.steps(range(20)):
+        gpu.run(0.02)
+"""
+
+
+@dataclass
+class Host:
+    """A host: its directory, and what its processes wrote to stderr."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def said(self) -> str:
+        return (self.directory / "said").read_text(encoding="utf-8")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        with (self.directory / "said").open("ab") as said:
+            return subprocess.Popen(self._command(*arguments), env=environment(self.directory), stderr=said)
+
+    def run(self, *arguments: str) -> str:
+        """Return what a command that succeeds says."""
+        return self.tried(*arguments, check=True).stdout
+
+    def tried(self, *arguments: str, check: bool = False) -> "subprocess.CompletedProcess[str]":
+        command = self._command(*arguments)
+        env = environment(self.directory)
+        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=40)
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "zeus_stream.cli", *arguments]
+
+    def let_in(self, other: "Host", name: str, roles: str) -> None:
+        """Make a key here, and move it to the other host."""
+        issued = self.run("keys", "create", name, "--roles", roles, "--host", self.directory.name).strip()
+        there = other.directory / "keys" / "servers" / f"{self.address}.key"
+        there.parent.mkdir(parents=True, exist_ok=True)
+        Path(issued).replace(there)
+
+    def rows(self, process: str) -> dict[tuple[str, str], str]:
+        try:
+            rows = status(places({"ZEUS_STREAM_DIR": str(self.directory)}), process, 1).rows
+        except UnreachableError:
+            return {}
+        return {(section, name): value for section, name, value in rows}
+
+    def train(self, run: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=40
+        )
+        assert done.returncode == 0
+
+
+@dataclass
+class Site:
+    alpha: Host
+    beta: Host
+    desk: Host
+
+    def frames(self, host: Host) -> int:
+        """Return how far the analyzer has received a host's log."""
+        last = self.desk.rows("analyzer").get((f"collector {host.address}", "last frame"), "0")
+        return int(last.split()[0])
+
+    def trouble(self, host: Host) -> str:
+        return self.desk.rows("analyzer").get((f"collector {host.address}", "trouble"), "")
+
+
+@contextmanager
+def running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    with process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """For two tests, the second of which ends by revoking a key."""
+    with TemporaryDirectory(prefix="zs-") as directory:
+        yield from _site(Path(directory))
+
+
+def _site(directory: Path) -> Iterator[Site]:
+    hosts = [Host(directory / name) for name in ("alpha", "beta", "desk")]
+    for host in hosts:
+        host.directory.mkdir()
+    site = Site(*hosts)
+    for host in (site.alpha, site.beta):
+        host.let_in(site.desk, "desk", "follow,command")
+    with ExitStack() as processes:
+        for seed, host in enumerate((site.alpha, site.beta)):  # the seed makes their GPUs different ones
+            started = host.start(
+                *("collect", "--device", f"simulated:v100x1,seed={seed}"),
+                *("--host", host.directory.name, "--listen", host.address),
+            )
+            processes.enter_context(running(started))
+        followed = f"{site.alpha.address},{site.beta.address}"
+        started = site.desk.start("analyze", "--follow", followed, "--listen", site.desk.address)
+        processes.enter_context(running(started))
+        until(lambda: site.frames(site.alpha) and site.frames(site.beta))
+        yield site
+
+
+def test_a_role_that_is_missing_is_named_and_given_back_is_enough_to_go_on(site: Site) -> None:
+    listed = site.alpha.directory / "keys" / "allowed" / "desk.toml"
+    all_roles = listed.read_text(encoding="utf-8")
+
+    def give(text: str) -> None:
+        draft = listed.with_suffix(".new")
+        draft.write_text(text, encoding="utf-8")
+        draft.rename(listed)
+
+    give(all_roles.replace('"command", ', ""))
+    until(lambda: "has no role 'command'" in site.trouble(site.alpha))
+    followed = site.frames(site.alpha)
+    until(lambda: site.frames(site.alpha) > followed + 10)  # it is followed, though not commanded
+
+    give(all_roles.replace(', "follow"', ""))
+    until(lambda: "could not let in 127.0.0.1: key desk has no role" in site.alpha.said)
+    give(all_roles)
+    until(lambda: site.trouble(site.alpha) == "none")
+    followed = site.frames(site.alpha)
+    until(lambda: site.frames(site.alpha) > followed + 10)
+
+
+def test_one_analyzer_measures_what_runs_on_two_hosts_until_a_key_is_revoked(site: Site) -> None:
+    site.alpha.train("on-alpha")
+    site.beta.train("on-beta")
+    query = (
+        "SELECT run, host, count(energy_j) AS steps FROM windows"
+        " WHERE kind = 'step' GROUP BY ALL ORDER BY ALL"
+    )
+    expected = "run,host,steps\non-alpha,alpha,20\non-beta,beta,20\n"
+    until(lambda: site.desk.run("sql", query, "--format", "csv").replace('"', "") == expected)
+
+    # SQL from another host, by a key of the analyzer's host.
+    site.desk.let_in(site.alpha, "reader", "query")
+    until(lambda: ("other hosts", "key reader") in site.desk.rows("analyzer"))
+    asked = site.alpha.run("sql", query, "--format", "csv", "--analyzer", site.desk.address)
+    assert asked.replace('"', "") == expected
+
+    # A key that is revoked is cut off, and both sides say so; the other collector is followed as before.
+    assert "desk" in site.alpha.run("keys", "list")
+    site.alpha.run("keys", "revoke", "desk")
+    until(lambda: "refused the key desk" in site.trouble(site.alpha))
+    until(lambda: "could not let in 127.0.0.1" in site.alpha.said)
+    until(lambda: "zeus-stream keys create" in site.desk.said)
+    stopped, goes_on = site.frames(site.alpha), site.frames(site.beta)
+    until(lambda: site.frames(site.beta) > goes_on + 10)
+    assert site.frames(site.alpha) == stopped
+
+
+def test_a_second_collector_that_speaks_for_a_host_is_not_followed_and_told_the_cure(zeus_dir: Path) -> None:
+    first, second, desk = (Host(zeus_dir / name) for name in ("first", "second", "desk"))
+    for host in (first, second, desk):
+        host.directory.mkdir()
+    with ExitStack() as processes:
+        for host in (first, second):
+            collect = ("collect", "--device", "simulated:v100x1", "--host", "alpha")
+            processes.enter_context(running(host.start(*collect)))
+        followed = f"{first.directory},{second.directory}"
+        processes.enter_context(running(desk.start("analyze", "--follow", followed)))
+        until(lambda: "speaks for alpha" in desk.said)
+    assert "Give one of them another name with --host" in desk.said
+
+
+def test_a_host_that_has_no_key_is_told_how_to_get_one(zeus_dir: Path) -> None:
+    done = Host(zeus_dir).tried("analyze", "--follow", "127.0.0.1:5600")
+    assert done.returncode == 1
+    assert "there is no key for it" in done.stderr
+    assert "zeus-stream keys create NAME" in done.stderr
+    assert "Traceback" not in done.stderr
