@@ -19,23 +19,24 @@ from zeus_stream import wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.messages import READING_STRUCT, Readings, Seen
 
-FRAMES = 3_000
+FRAMES = 2_000
 ROWS = 1_000
 GPUS = tuple(f"GPU-{number:032x}" for number in range(8))
+PERIOD_NS = 1_000_000
 RUNS = 3
 
 
 def frames() -> Iterator[bytes]:
-    """Give bodies of frames: 8 GPUs at 250 W, a counter that changes every 20 ms."""
-    begin_ns = monotonic_ns()
+    """Give bodies of frames: 8 GPUs at 250 W, counters that changed every ms until now."""
+    begin_ns = monotonic_ns() - FRAMES * ROWS // len(GPUS) * PERIOD_NS
     for frame in range(FRAMES):
         rows = bytearray()
         for row in range(ROWS):
             tick = frame * ROWS // len(GPUS) + row // len(GPUS)
-            t_ns = begin_ns + tick * 20_000_000
+            t_ns = begin_ns + tick * PERIOD_NS
             seen = Seen.FIRST if tick == 0 else Seen.CHANGED
             rows += struct.pack(
-                READING_STRUCT, t_ns, t_ns + 1_000_000, tick * 5_000, 250_000, 250_000, 250_000,
+                READING_STRUCT, t_ns, t_ns + PERIOD_NS // 10, tick * 250, 250_000, 250_000, 250_000,
                 1380, 65, 99, row % len(GPUS), seen,
             )  # fmt: skip
         yield wire.encode(Readings(GPUS, bytes(rows)))
