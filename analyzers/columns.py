@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from analyzers.timeline import READING
 from zeus_stream.messages import (
     ABSENT,
     READING_BYTES,
@@ -33,7 +34,6 @@ from zeus_stream.messages import (
     WindowEnded,
 )
 
-READING = np.dtype(list(READING_FIELDS))
 """One row of `Readings.rows`."""
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")

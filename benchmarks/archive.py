@@ -13,8 +13,8 @@ import numpy as np
 from common import directory, table
 
 from analyzers.archive import Archive
-from analyzers.columns import READING
 from analyzers.query import read_file
+from analyzers.timeline import READING
 from zeus_stream.config import Settings
 from zeus_stream.messages import Frame, Readings, Seen
 

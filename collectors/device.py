@@ -77,6 +77,11 @@ class Device(Protocol):
         """Let go of the device. Idempotent."""
 
 
+def watts(milliwatts: int) -> str:
+    """Return a power for a sentence: ``250 W``."""
+    return f"{milliwatts / 1000:g} W"
+
+
 class Bus(Protocol):
     """Finds and opens the devices of a host. Also the seam for a driver that is not loaded yet."""
 

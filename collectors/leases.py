@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from collectors.device import watts
 from zeus_stream.messages import (
     Applied,
     Cause,
@@ -346,7 +347,7 @@ def begin(
         return Guarded(Limits(requested_mw)), (ClearRecord(), Say(note))
     if rules.observe:
         reason = (
-            f"it was not restored to {_watts(left.found_mw)}, because this collector only observes."
+            f"it was not restored to {watts(left.found_mw)}, because this collector only observes."
             " Start it without --observe once"
         )
         return Guarded(Limits(left.found_mw)), (
@@ -495,7 +496,7 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
     if lease is not None and lease.run != command.run:
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
     if not rules.least_mw <= command.limit_mw <= state.limits.found_mw:
-        span = f"{_watts(rules.least_mw)} to {_watts(state.limits.found_mw)}"
+        span = f"{watts(rules.least_mw)} to {watts(state.limits.found_mw)}"
         return "range", f"it is not within {span}, the limit that was found. Choose one that is"
     if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
         return "stale", "its lease ran out before its turn came. Ask for a longer one"
@@ -545,7 +546,7 @@ def _fail_set(rules: Rules, state: Guarded, command: SetLimit, failed: SetFailed
 
 def _lose_set(rules: Rules, state: Guarded, command: SetLimit, requested_mw: int, now_ns: int) -> Answer:
     """Somebody else's value is there."""
-    reason = _refusal(rules, command, f"somebody else set {_watts(requested_mw)}, which stays")
+    reason = _refusal(rules, command, f"somebody else set {watts(requested_mw)}, which stays")
     refused = Refused(now_ns, command.command, rules.gpu, "stranger", reason)
     state, said = _conclude(replace(state, busy=None), refused)
     if state.limits.confirmed_mw is None:  # the lease had not begun
@@ -557,7 +558,7 @@ def _lose_set(rules: Rules, state: Guarded, command: SetLimit, requested_mw: int
 def _end_for_stranger(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answer:
     said: tuple[Instruction, ...] = ()
     if state.lease is not None:
-        ending = Ending("stranger", f"somebody else set {_watts(requested_mw)}, which stays")
+        ending = Ending("stranger", f"somebody else set {watts(requested_mw)}, which stays")
         said = (_ended(rules, state.lease, ending, requested_mw, now_ns),)
     return replace(state, limits=Limits(requested_mw), lease=None), (ClearRecord(), *said)
 
@@ -565,7 +566,7 @@ def _end_for_stranger(rules: Rules, state: Guarded, requested_mw: int, now_ns: i
 def _finish(rules: Rules, state: Guarded, requested_mw: int, *, stranger: bool, now_ns: int) -> Answer:
     """Nothing of ours is in force any more."""
     todo: list[Instruction] = [ClearRecord()]
-    why = f"somebody else set {_watts(requested_mw)}, which stays"
+    why = f"somebody else set {watts(requested_mw)}, which stays"
     for release in state.releasing:
         outcome: Outcome = Applied(now_ns, release.command, rules.gpu, requested_mw)
         if stranger:
@@ -620,9 +621,5 @@ def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple
 def _refusal(rules: Rules, command: Command, why: str) -> str:
     what = "restore the power limit"
     if isinstance(command, SetLimit):
-        what = f"set the power limit to {_watts(command.limit_mw)}"
+        what = f"set the power limit to {watts(command.limit_mw)}"
     return f"{rules.gpu}: could not {what}: {why}."[:2000]
-
-
-def _watts(limit_mw: int) -> str:
-    return f"{limit_mw / 1000:g} W"

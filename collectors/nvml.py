@@ -22,7 +22,7 @@ from typing import Any
 
 import pynvml
 
-from collectors.device import Description, Sample
+from collectors.device import Description, Sample, watts
 from zeus_stream.errors import (
     DeviceError,
     LostError,
@@ -183,7 +183,7 @@ class NvmlDevice:
         figures = self._figures()
         power_mw = figures[_POWER]
         if power_mw is not None and not self._plausible(power_mw):
-            raise RetryError(f"{self.gpu}: could not read its power: {_watts(power_mw)} cannot be. {_AGAIN}")
+            raise RetryError(f"{self.gpu}: could not read its power: {watts(power_mw)} cannot be. {_AGAIN}")
         if self._samples % _SELDOM == 0:
             self._seldom = self._read_seldom()
         self._samples += 1
@@ -205,12 +205,12 @@ class NvmlDevice:
 
     def set_limit(self, limit_mw: int) -> None:
         """Request a power limit, mW. Raises RefusedError outside the range the device names now."""
-        what = f"set the power limit to {_watts(limit_mw)}"
+        what = f"set the power limit to {watts(limit_mw)}"
         lowest_mw, highest_mw = self._ask(what, pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         if not lowest_mw <= limit_mw <= highest_mw:
             raise RefusedError(
                 f"{self.gpu}: could not {what}: it is out of range. "
-                f"Choose a limit of {_watts(lowest_mw)} to {_watts(highest_mw)}."
+                f"Choose a limit of {watts(lowest_mw)} to {watts(highest_mw)}."
             )
         # Not the _v2 call: its Python wrapper ignores the return code.
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
@@ -458,7 +458,3 @@ def _answer(code: int) -> tuple[type[DeviceError], str]:
 def _device_error(who: str, what: str, error: Any) -> DeviceError:
     kind, cure = _answer(error.value)
     return kind(f"{who}: could not {what}: {str(error).rstrip('.')}. {cure}")
-
-
-def _watts(power_mw: int) -> str:
-    return f"{power_mw / 1000:g} W"

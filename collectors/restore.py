@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.device import Bus, Device
+from collectors.device import Bus, Device, watts
 from collectors.leases import Limits
 from collectors.records import RecordFile, put_back
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -129,7 +129,7 @@ def _restore_one(
             record = file.read()
             if record is None or record.settled is not None:
                 return None
-            found = _watts(record.limits.found_mw)
+            found = watts(record.limits.found_mw)
             if record.boot_id != boot_id():
                 says = f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
             elif device is None:
@@ -149,19 +149,15 @@ def _restore_one(
 def _put_back(gpu: str, device: Device, limits: Limits) -> str:
     done = put_back(device, limits)
     if done.stranger:
-        return f"{gpu}: somebody else set {_watts(done.requested_mw)}, which stays."
-    return f"{gpu}: restored to {_watts(done.requested_mw)}, as it was found."
+        return f"{gpu}: somebody else set {watts(done.requested_mw)}, which stays."
+    return f"{gpu}: restored to {watts(done.requested_mw)}, as it was found."
 
 
 def _look(gpu: str, device: Device, limits: Limits) -> Outcome:
     requested_mw = device.requested_limit_mw()
-    now, found = _watts(requested_mw), _watts(limits.found_mw)
+    now, found = watts(requested_mw), watts(limits.found_mw)
     if requested_mw == limits.found_mw:
         return Outcome(f"{gpu}: {found} is in force, as it was found.", left=False)
     if limits.ours(requested_mw):
         return Outcome(f"{gpu}: would be restored from {now} to {found}.", left=True)
     return Outcome(f"{gpu}: somebody else set {now}, which would stay.", left=False)
-
-
-def _watts(limit_mw: int) -> str:
-    return f"{limit_mw / 1000:g} W"

@@ -88,9 +88,9 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     if schedule.failures:
         return now_ns + min(mean_ns << min(schedule.failures, 10), RETRY_MOST_NS)
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
-        look_ns = now_ns + _look_ns(schedule.period_ns)
+        soonest_ns = now_ns + _look_ns(schedule.period_ns)
         if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
-            return max(look_ns, schedule.expected_ns - schedule.width_ns)
+            return max(soonest_ns, schedule.expected_ns - schedule.width_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(mean_ns * (1 + DITHER * spread))
 

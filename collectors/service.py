@@ -21,7 +21,7 @@ from typing import TypeAlias, cast, get_args
 
 import anyio
 
-from collectors.device import Bus
+from collectors.device import Bus, watts
 from collectors.guards import Guard, Guards
 from collectors.intake import Intake
 from collectors.journal import Journal
@@ -390,7 +390,7 @@ def _device_rows(guard: Guard) -> list[Row]:
 
 
 def _watts(limit_mw: int | None) -> str:
-    return "not known" if limit_mw is None else f"{limit_mw / 1000:g} W"
+    return "not known" if limit_mw is None else watts(limit_mw)
 
 
 def _version() -> str:

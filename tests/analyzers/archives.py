@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from analyzers.archive import Archive
-from analyzers.columns import READING
 from analyzers.rows import (
     CommandRow,
     DecisionRow,
@@ -23,6 +22,7 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
+from analyzers.timeline import READING
 from zeus_stream import wire
 from zeus_stream.messages import (
     Body,

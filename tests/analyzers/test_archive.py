@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.archive import Archive
-from analyzers.columns import READING
 from analyzers.rows import CommandRow, GapRow, MetricRow
+from analyzers.timeline import READING
 from tests.analyzers.archives import (
     BOOTED_NS,
     DECISION,

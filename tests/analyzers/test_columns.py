@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from analyzers.columns import READING, well_formed
+from analyzers.columns import well_formed
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.rows import GapRow
+from analyzers.timeline import READING
 from zeus_stream.messages import Frame, Readings, Seen
 
 NOW_NS = 10**12
