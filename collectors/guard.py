@@ -28,7 +28,16 @@ def main() -> None:
     os.close(nowhere)
     while os.read(0, 1):
         pass
-    sys.exit(0 if _restore(*sys.argv[1:]) else 1)
+    sys.exit(0 if _clean(sys.argv[3]) or _restore(*sys.argv[1:]) else 1)
+
+
+def _clean(records: str) -> bool:
+    """Whether there is no record, as after a clean stop. Seen at once: nothing has to be loaded for it."""
+    try:
+        with os.scandir(records) as found:
+            return not any(entry.name.endswith(".json") for entry in found)
+    except OSError:
+        return False  # not there, or not to be read: what restores knows which
 
 
 def _restore(device: str, run: str, records: str) -> bool:

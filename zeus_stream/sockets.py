@@ -100,14 +100,17 @@ class Channel:
         return True
 
     async def receive(self) -> list[Received]:
-        """Wait for messages and return those that are there: at least one, at most DRAIN."""
+        """Wait for messages and return those that are there: at least one, at most DRAIN.
+
+        Cancelled, it has taken none.
+        """
+        await anyio.lowlevel.checkpoint()
         while not (messages := self._drain()):
             with anyio.CancelScope() as self._waiting:
                 # The descriptor is edge-triggered: look at EVENTS before each wait.
                 if not self._readable():
                     await anyio.wait_readable(self._socket.fileno())
             self._waiting = None
-        await anyio.lowlevel.checkpoint()
         return messages
 
     def _readable(self) -> bool:

@@ -22,6 +22,8 @@ class ArithmeticDevice:
         self.mad = False
         """Fails as no driver should."""
         self.set_error: DeviceError | None = None
+        self.deaf_sets = 0
+        """So many sets are taken, and change nothing."""
         self.closed = False
 
     def describe(self) -> Description:
@@ -51,6 +53,9 @@ class ArithmeticDevice:
         self._answer()
         if self.set_error is not None:
             raise self.set_error
+        if self.deaf_sets:
+            self.deaf_sets -= 1
+            return
         self.requested_mw = limit_mw
         self.changes.append(limit_mw)
 

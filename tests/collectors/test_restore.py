@@ -11,6 +11,7 @@ from collectors.leases import Limits
 from collectors.records import Record, RecordFile
 from collectors.restore import Outcome, restore, restore_patiently
 from collectors.simulated import SimulatedBus, SimulatedDevice
+from tests.collectors.arithmetic import ArithmeticBus
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import StorageError
 from zeus_stream.places import claim
@@ -107,6 +108,22 @@ def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(
     assert len(said) == 2
     assert "Timeout" in said[0]
     assert said[1].endswith(RESTORED)
+
+
+def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_path: Path) -> None:
+    """What is requested then is still ours, and no stranger's."""
+    bus = ArithmeticBus(1)
+    (device,) = bus.devices
+    device.requested_mw, device.deaf_sets = OURS_MW, 1
+    write(tmp_path / "restore", device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot_id(), "then"))
+    said: list[str] = []
+    lock = tmp_path / "collector.lock"
+    assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)
+    assert said == [
+        "could not restore 220 W: the device took it, and requests 150 W still. It is tried again.",
+        f"{device.gpu}: {RESTORED}",
+    ]
+    assert device.requested_mw == FOUND_MW
 
 
 def test_a_guard_leaves_the_rest_to_a_collector_that_has_come_meanwhile(

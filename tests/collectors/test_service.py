@@ -17,7 +17,7 @@ from collectors.device import Bus
 from collectors.log import Log
 from collectors.service import collect
 from collectors.simulated import SimulatedBus
-from tests.collectors.arithmetic import FOUND_MW, POWER_W, ArithmeticBus
+from tests.collectors.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from zeus_stream import sockets, wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.config import Settings
@@ -62,7 +62,7 @@ from zeus_stream.places import Places, places
 pytestmark = pytest.mark.anyio
 N = TypeVar("N")
 GPU = "GPU-0000"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Client:
@@ -150,6 +150,19 @@ def notes_of(frame: Frame) -> tuple[object, ...]:
     return wire.decode(frame.body, Notes).notes if frame.topic.startswith("notes/") else ()
 
 
+def rows_of(frames: list[Frame], place: int) -> "np.ndarray[Any, np.dtype[np.void]]":
+    """Return the readings of the device at a place, in order."""
+    bodies = [wire.decode(frame.body, Readings) for frame in frames if frame.topic.startswith("readings/")]
+    assert all(gpu.startswith(("GPU-000", "-")) for body in bodies for gpu in body.gpus)
+    rows = np.frombuffer(b"".join(body.rows for body in bodies), np.dtype(list(READING_FIELDS)))
+    return rows[rows["gpu"] == place]
+
+
+def changes_of(frames: list[Frame], place: int) -> "np.ndarray[Any, np.dtype[np.void]]":
+    rows = rows_of(frames, place)
+    return rows[rows["seen"] == Seen.CHANGED]
+
+
 def events_of(frames: list[Frame]) -> list[tuple[str, int, object]]:
     found: list[tuple[str, int, object]] = []
     for frame in frames:
@@ -208,23 +221,20 @@ async def test_readings_of_all_devices_are_logged_in_order_and_add_up_to_the_ene
     zeus_dir: Path,
 ) -> None:
     async with collector(ArithmeticBus(2), zeus_dir) as client:
-        await anyio.sleep(0.6)
         frames = await client.frames()
+        with anyio.fail_after(PATIENCE_S):
+            while min(len(changes_of(frames, gpu)) for gpu in (0, 1)) < 16:
+                frames = await client.frames()
     assert [frame.offset for frame in frames] == list(range(len(frames)))
-    bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
     for gpu in (0, 1):
-        rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
-        assert bodies[-1].gpus[gpu].startswith("GPU-000")
-        rows = rows[rows["gpu"] == gpu]
+        rows, changes = rows_of(frames, gpu), changes_of(frames, gpu)
         assert rows["seen"][0] == Seen.FIRST
-        changes = rows[rows["seen"] == Seen.CHANGED]
-        assert len(changes) > 15
         first, last = changes[0], changes[-1]
         drawn_mj = int(last["energy_mj"] - first["energy_mj"])
         shortest_s = (last["t_lo_ns"] - first["t_hi_ns"]) / 1e9
         longest_s = (last["t_hi_ns"] - first["t_lo_ns"]) / 1e9
         assert shortest_s <= drawn_mj / 1000 / POWER_W <= longest_s
-        assert longest_s - shortest_s < 0.1
+        assert min(changes["t_hi_ns"] - changes["t_lo_ns"]) < PERIOD_NS
 
 
 async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
@@ -352,7 +362,7 @@ async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir
             while missing is None:  # until the collector has noticed that the analyzer is gone
                 await first.send(other.publish, wire.encode(Ask("q", "s", 3)))
                 with anyio.move_on_after(0.2):
-                    (received,) = await other.publish.receive()
+                    received, *_ = await other.publish.receive()  # of several: it was asked again
                     missing = wire.decode(received.parts[0], Answer).missing
         other.close()
     assert "zeus-stream analyze" in missing
@@ -382,14 +392,13 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
         await client.start_run(gpus=(GPU, "GPU-0001"))
-        await client.set("c1", 250, lease_ms=300)
-        await client.set("c2", 250, gpu="GPU-0001", lease_ms=300)
-        for _ in range(8):
-            renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 300)
-            await client.send(client.control, bytes(8), wire.encode(renewal))
-            await anyio.sleep(0.1)
+        await client.set("c1", 250, gpu="GPU-0001", lease_ms=1_000)
+        renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 60_000)
+        await client.send(client.control, bytes(8), wire.encode(renewal))
+        await client.set("c2", 250, lease_ms=1_000)
+        # Not renewed, the first would have lapsed before the second.
+        (ended,) = await client.wait_for(LeaseEnded)
         assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
-        (ended,) = await client.notes(LeaseEnded)
     assert (ended.gpu, ended.cause, ended.limit_mw) == (GPU, "lapsed", FOUND_MW)
 
 
@@ -458,7 +467,7 @@ async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_lease
     async with collector(bus, zeus_dir, 1) as client:
         with python(TRAINER, zeus_dir) as trainer:
             await client.wait_for(RunAdmitted)
-            await client.set("c1", 250, run="theirs")
+            assert isinstance(await client.set("c1", 250, run="theirs"), Applied)
             assert bus.devices[0].requested_mw == 250_000
             trainer.kill()
             (ended,) = await client.wait_for(SessionEnded)
