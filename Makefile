@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEVICE ?= simulated:v100x1
 KILLS ?= 60
+MESSAGES ?= 100000
 
 .PHONY: help install demo test check fuzz soak lock clean
 
@@ -31,8 +32,8 @@ check: install   ## format, lint, types, layers
 test: check      ## everything a change needs
 	$(BIN)/python -m pytest
 
-soak: install    ## 1000 simulated worlds, then KILLS SIGKILLs of real processes: nothing lost, nothing twice
-	$(BIN)/python benchmarks/soak.py --kills $(KILLS)
+soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
+	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
 
 fuzz: install    ## fuzz the decoders with atheris, in an environment of its own, for SECONDS=60
 	test -d .fuzz || $(PYTHON) -m venv .fuzz

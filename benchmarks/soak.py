@@ -1,11 +1,12 @@
-"""Nothing lost, nothing twice, nothing left throttled: seeds of trouble, then rounds of SIGKILLs, one table.
+"""Nothing lost, nothing twice, nothing left throttled, nothing crashed: one table of all that was tried.
 
-    python benchmarks/soak.py [--seeds 1000] [--kills 60] [--gpus 2] [--seed 0]
+    python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
 
 First the whole pipeline in one thread, once a seed (tests/simulation/pipeline.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
-random moments and started again in any order. Ends by itself; its exit code is 1 if anything was lost,
-stored twice, set above the limit found, or left in force.
+random moments and started again in any order. Last, every socket of live processes is sent what nobody
+should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
+lost, stored twice, set above the limit found, left in force, restored too late, or crashed.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from common import directory, table
 
+from benchmarks import hostile
 from collectors.simulated import SimulatedBus
 from tests.processes.pipeline import Account, Setup, pipeline
 from tests.simulation.pipeline import Report, World
@@ -33,7 +35,11 @@ PATIENCE_S = 10.0
 LONGEST_S = 3.0
 """Between two kills: long enough for limits to be set, short enough for some to die while they start."""
 EAGER = ("--profile-steps", "5", "--warmup-steps", "2", "--stride-w", "40", "--settle-ms", "50")
-Rows = list[tuple[str, object]]
+KINDS = ("collector", "analyzer", "publisher")
+Rows = list[tuple[str, str]]
+"""What, and its figure."""
+Found = tuple[Rows, list[str]]
+"""Figures, and what is wrong with them, a sentence each."""
 
 
 # ---- in one thread ----------------------------------------------------------------------------------------
@@ -46,25 +52,47 @@ def simulate(seed: int) -> Report | str:
         try:
             return World(seed, Path(made) / "log.sqlite").run()
         except AssertionError as wrong:
-            again = f"python benchmarks/soak.py --first-seed {seed} --seeds 1 --kills 0"
+            again = f"python benchmarks/soak.py --first-seed {seed} --seeds 1 --kills 0 --messages 0"
             return f"seed {seed}: {wrong}. Repeat it with: {again}"
 
 
-def simulations(first: int, seeds: int) -> tuple[Rows, list[str]]:
+def simulations(first: int, seeds: int) -> Found:
     with ProcessPoolExecutor(2) as pool:
         done = list(pool.map(simulate, range(first, first + seeds), chunksize=5))
     failed = [what for what in done if isinstance(what, str)]
     reports = [what for what in done if isinstance(what, Report)]
-    kills = sum((report.kills for report in reports), Counter[str]())
+
+    def total(name: str) -> int:
+        return sum(getattr(report, name) for report in reports)
+
+    slowest_s = max((report.slowest_restore_s for report in reports), default=0.0)
     return [
-        ("simulated worlds", f"{seeds}, {len(failed)} failed"),
-        ("of them, kills", ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))),
-        ("events emitted", sum(report.emitted for report in reports)),
-        ("events archived", sum(report.archived for report in reports)),
-        ("rows in gaps", sum(report.gaps for report in reports)),
-        ("windows measured, all within their bounds", sum(report.windows for report in reports)),
-        ("limits set", sum(report.sets for report in reports)),
+        ("worlds", f"{seeds}, {len(failed)} failed"),
+        *kills_by_process(sum((report.kills for report in reports), Counter[str]())),
+        ("items emitted", f"{total('emitted')} events"),
+        ("items archived", f"{total('archived')} events"),
+        ("twice", besides(total("twice"), "stored under two sessions, their log damaged: named in gaps")),
+        ("lost", besides(total("lost"), "in logs that were damaged: named in gaps")),
+        ("rows in gaps", str(total("gaps"))),
+        ("windows measured, all within their bounds", str(total("windows"))),
+        (
+            "limits found, set, restored",
+            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or a stranger's stays",
+        ),
+        ("slowest restore after a kill", f"{slowest_s:.2f} s"),
     ], failed
+
+
+def kills_by_process(killed: Counter[str]) -> Rows:
+    return [
+        ("SIGKILLs", str(killed.total())),
+        *((f"SIGKILLs of the {kind}", str(killed[kind])) for kind in KINDS),
+    ]
+
+
+def besides(count: int, what: str) -> str:
+    """Say that there is none, but for what a damaged log explains: all else has failed its seed."""
+    return f"0, and {count} {what}" if count else "0"
 
 
 # ---- with real processes ----------------------------------------------------------------------------------
@@ -81,7 +109,11 @@ class Limits:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self.highest_mw = 0
-        self.changes = 0
+        self.found = 0
+        """Times one that was found was changed."""
+        self.sets = 0
+        """Changes to another than the one found."""
+        self.restored = 0
         self.returns_s: dict[str, list[float]] = {}
         """By what was killed."""
         self._now_mw = [FOUND_MW] * gpus
@@ -89,10 +121,17 @@ class Limits:
 
     def _look(self) -> None:
         while not self._over.wait(0.004):
-            seen_mw = [device.requested_limit_mw() for device in self._devices]
-            self.changes += sum(new != old for new, old in zip(seen_mw, self._now_mw, strict=True))
-            self.highest_mw = max(self.highest_mw, *seen_mw)
-            self._now_mw = seen_mw
+            self._look_once()
+
+    def _look_once(self) -> None:
+        seen_mw = [device.requested_limit_mw() for device in self._devices]
+        for new, old in zip(seen_mw, self._now_mw, strict=True):
+            if new != old:
+                self.found += old == FOUND_MW
+                self.sets += new != FOUND_MW
+                self.restored += new == FOUND_MW
+        self.highest_mw = max(self.highest_mw, *seen_mw)
+        self._now_mw = seen_mw
 
     def returned(self, name: str) -> None:
         """Wait until what a killed process had set is back, and note how long it took."""
@@ -107,6 +146,12 @@ class Limits:
             time.sleep(0.002)
         self.returns_s.setdefault(kind, []).append(time.monotonic() - begin)
 
+    def look_again(self) -> None:
+        """Return when all has been seen that was set until now."""
+        self._over.set()
+        self._thread.join()
+        self._look_once()
+
     def left_in_force(self) -> int:
         return sum(limit_mw != FOUND_MW for limit_mw in self._now_mw)
 
@@ -116,14 +161,16 @@ class Limits:
         self._bus.close()
 
 
-def kills(where: Path, number: int, gpus: int, rng: random.Random) -> tuple[Rows, list[str]]:
+def kills(where: Path, number: int, gpus: int, rng: random.Random) -> Found:
     limits = Limits(where, gpus)
+    begin = time.monotonic()
     try:
         with pipeline(where, gpus, EAGER) as setup:
             killed = setup.kill_in_turn(number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S)
             account = settle(setup)
-        time.sleep(0.1)
-        return report(killed, account, limits)
+        limits.look_again()
+        rows, wrong = report(killed, account, limits)
+        return [*rows, ("time", f"{time.monotonic() - begin:.0f} s")], wrong
     finally:
         limits.close()
 
@@ -142,27 +189,31 @@ def settle(setup: Setup) -> Account:
         raise
 
 
-def report(killed: dict[str, int], account: Account, limits: Limits) -> tuple[Rows, list[str]]:
+def report(killed: dict[str, int], account: Account, limits: Limits) -> Found:
     slowest_s = max((max(times) for times in limits.returns_s.values()), default=0.0)
+    by_kind = Counter[str]()
+    for name, count in killed.items():
+        by_kind[name.split()[0]] += count
+    returns = (
+        f"{kind} {max(limits.returns_s[kind]):.2f} s of {len(limits.returns_s[kind])}"
+        for kind in KINDS
+        if kind in limits.returns_s
+    )
     rows: Rows = [
-        ("SIGKILLs", f"{sum(killed.values())}: " + ", ".join(f"{n} {count}" for n, count in killed.items())),
-        ("events emitted", account.emitted),
-        ("events acknowledged", account.acknowledged),
-        ("events archived", account.archived),
-        ("readings archived", account.readings),
-        ("frames archived", account.frames),
-        ("twice", account.twice),
-        ("lost", account.lost),
-        ("archived steps without a measurement", account.unmeasured),
-        ("rows in gaps", len(account.gaps)),
-        ("limit found", f"{FOUND_MW / 1000:g} W"),
-        ("highest limit seen", f"{limits.highest_mw / 1000:g} W"),
-        ("changes of a limit seen", limits.changes),
-        ("limits left in force", limits.left_in_force()),
-        *(
-            (f"restored after a kill of the {kind}", f"{len(times)} times, slowest {max(times):.2f} s")
-            for kind, times in sorted(limits.returns_s.items())
+        *kills_by_process(by_kind),
+        ("items emitted", f"{account.emitted} events, {account.acknowledged} of them acknowledged"),
+        (
+            "items archived",
+            f"{account.archived} events, {account.readings} readings, {account.frames} frames",
         ),
+        ("twice", str(account.twice)),
+        ("lost", str(account.lost)),
+        ("rows in gaps", str(len(account.gaps))),
+        ("steps archived and not measured", str(account.unmeasured)),
+        ("limits found, set, restored", f"{limits.found}, {limits.sets}, {limits.restored}"),
+        ("limits left in force", str(limits.left_in_force())),
+        ("limit found, highest seen", f"{FOUND_MW / 1000:g} W, {limits.highest_mw / 1000:g} W"),
+        ("slowest restore after a kill", f"{slowest_s:.2f} s ({', '.join(returns) or 'none was due'})"),
     ]
     wrong = [
         sentence
@@ -172,6 +223,10 @@ def report(killed: dict[str, int], account: Account, limits: Limits) -> tuple[Ro
             (f"{account.twice} items are stored twice.", account.twice),
             (f"a limit was set above {FOUND_MW / 1000:g} W.", limits.highest_mw > FOUND_MW),
             ("a limit is left in force.", limits.left_in_force()),
+            (
+                f"{limits.found} limits were changed, {limits.restored} restored.",
+                limits.found != limits.restored,
+            ),
             (f"a limit took {slowest_s:.2f} s to return.", slowest_s > GOAL_S),
             *((f"a gap: {gap}.", gap) for gap in account.gaps),
         )
@@ -180,25 +235,50 @@ def report(killed: dict[str, int], account: Account, limits: Limits) -> tuple[Ro
     return rows, wrong
 
 
+# ---- with hostile messages --------------------------------------------------------------------------------
+
+
+def fire(messages: int, rng: random.Random) -> Found:
+    counts = {name: round(share * messages) for name, share in hostile.SHARES.items()}
+    fired = [
+        *hostile.fire_at_servers(rng, counts),
+        hostile.fire_at_clients(rng, counts["feed, replies"]),
+    ]
+    rows: Rows = []
+    crashes = 0
+    for socket, sent, _, refused, crashed, process, warm_mb, after_mb in fired:
+        crashes += int(str(crashed))
+        memory = f"memory of the {process} {warm_mb} MB after a tenth, {after_mb} MB after all"
+        rows.append((f"malformed messages on {socket}", f"{sent} ({refused} refused and counted), {memory}"))
+    return [*rows, ("crashes", str(crashes))], [f"{crashes} processes crashed."] if crashes else []
+
+
+# ---- all --------------------------------------------------------------------------------------------------
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=1000, help="simulated worlds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of real processes, in turn")
+    parser.add_argument("--messages", type=int, default=100_000, help="hostile ones, over all sockets")
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
+    )
     options = parser.parse_args(arguments)
-    rows: Rows = []
-    wrong: list[str] = []
+    parts: list[tuple[str, Found]] = []
     if options.seeds:
-        rows, wrong = simulations(options.first_seed, options.seeds)
+        parts.append(("simulated worlds", simulations(options.first_seed, options.seeds)))
     if options.kills:
         with directory() as where:
-            begin = time.monotonic()
-            more, worse = kills(where, options.kills, options.gpus, random.Random(options.seed))
-        rows, wrong = rows + more, wrong + worse
-        rows.append(("time of the kills", f"{time.monotonic() - begin:.0f} s"))
-    table("Soak", ("what", "figure"), rows)
+            found = kills(where, options.kills, options.gpus, random.Random(options.seed))
+        parts.append(("real processes", found))
+    if options.messages:
+        parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))
+    rows = [(part, what, figure) for part, (found, _) in parts for what, figure in found]
+    table("Soak", ("with", "what", "figure"), rows)
+    wrong = [sentence for _, (_, sentences) in parts for sentence in sentences]
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     return 1 if wrong else 0

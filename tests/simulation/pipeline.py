@@ -100,8 +100,8 @@ class Report:
     lost: int = 0
     """Acknowledged, not archived: their log was damaged, as a row in gaps says."""
     gaps: int = 0
-    records: int = 0
-    """Restore records written, with the limit found."""
+    found: int = 0
+    """Times a limit found was written down, before it was changed."""
     sets: int = 0
     """Of a limit, below the one found."""
     restored: int = 0
@@ -414,8 +414,8 @@ class Collector(Process):
             case leases.WriteRecord(limits) if self.log.full:
                 event = leases.RecordFailed(limits, "no room")
             case leases.WriteRecord(limits):
+                world.report.found += world.record is None
                 world.record, world.settled = limits, None
-                world.report.records += 1
                 event = leases.RecordWritten(limits)
             case leases.CallSet(limit_mw, expected_mw):
                 event = self._set(limit_mw, expected_mw)
