@@ -155,12 +155,14 @@ def rows_of(frames: list[Frame], place: int) -> "np.ndarray[Any, np.dtype[np.voi
     bodies = [wire.decode(frame.body, Readings) for frame in frames if frame.topic.startswith("readings/")]
     assert all(gpu.startswith(("GPU-000", "-")) for body in bodies for gpu in body.gpus)
     rows = np.frombuffer(b"".join(body.rows for body in bodies), np.dtype(list(READING_FIELDS)))
-    return rows[rows["gpu"] == place]
+    of_place: np.ndarray[Any, np.dtype[np.void]] = rows[rows["gpu"] == place]
+    return of_place
 
 
 def changes_of(frames: list[Frame], place: int) -> "np.ndarray[Any, np.dtype[np.void]]":
     rows = rows_of(frames, place)
-    return rows[rows["seen"] == Seen.CHANGED]
+    changes: np.ndarray[Any, np.dtype[np.void]] = rows[rows["seen"] == Seen.CHANGED]
+    return changes
 
 
 def events_of(frames: list[Frame]) -> list[tuple[str, int, object]]:

@@ -5,11 +5,12 @@
                              '- Device (arithmetic), restore record, Guard
 
 What is pure is the real thing: outbox, sessions, leases, log, sequencer, interpreter, the GPU. What waits
-(sockets, threads, DuckDB) is played here: a stream is ordered and is cut, the feed loses, repeats and
-delays. Processes die between two of their actions, disks fill, log tails are damaged, wall clocks jump, the
-host is suspended, somebody else sets limits. The truth is known, and compared after every step.
+(sockets, threads) is played here: a stream is ordered and is cut, the feed loses, repeats and delays. So is
+DuckDB, unless it is asked for (``stored``), which takes ten times as long. Processes die between two of their
+actions, disks fill, log tails are damaged, wall clocks jump, the host is suspended, somebody else sets
+limits. The truth is known, and compared after every step.
 
-    python -m tests.simulation.pipeline --seed 7
+    python -m tests.simulation.pipeline --seed 7 [--stored]
 """
 
 import argparse
@@ -17,16 +18,16 @@ import heapq
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from analyzers import selectors
+from analyzers import archive, selectors
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, WindowRow
+from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, Row, WindowRow
 from analyzers.runs import Output
 from collectors import leases, sampler
 from collectors.log import Log, SessionMemory
@@ -36,6 +37,7 @@ from collectors.simulated import Schedule, SimulatedDevice
 from collectors.simulated_spec import parse
 from zeus_stream import wire
 from zeus_stream.board import LimitChange, Load
+from zeus_stream.config import Settings
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.follower import Break, Part, Sequencer
 from zeus_stream.messages import (
@@ -494,24 +496,109 @@ class Collector(Process):
 
 
 class Archive:
-    """What DuckDB keeps: frames in order, exactly once. Outlives the analyzer."""
+    """Keeps what the analyzer archives: frames in order, exactly once. Outlives the analyzer."""
 
     def __init__(self) -> None:
         self.logs: dict[str, int] = {}
         self.frames: list[tuple[Frame, Body]] = []
         self.breaks: list[Break] = []
 
-    def put(self, part: Part) -> None:
-        if isinstance(part, Break):
-            self.breaks.append(part)
-            self.logs[part.log_id] = max(self.logs.get(part.log_id, 0), part.first_offset + part.count)
-            return
-        assert part.offset == self.logs.get(part.log_id, 0), "a frame is archived out of turn"
-        self.logs[part.log_id] = part.offset + 1
-        self.frames.append((part, wire.decode(part.body, Readings, Events, Notes)))
+    def put(self, parts: list[Part]) -> list[tuple[Frame, Body]]:
+        """Keep what comes next, and return the frames with their bodies."""
+        frames: list[tuple[Frame, Body]] = []
+        for part in parts:
+            if isinstance(part, Break):
+                self.breaks.append(part)
+                self.logs[part.log_id] = max(self.logs.get(part.log_id, 0), part.first_offset + part.count)
+                continue
+            assert part.offset == self.logs.get(part.log_id, 0), "a frame is archived out of turn"
+            self.logs[part.log_id] = part.offset + 1
+            frames.append((part, wire.decode(part.body, Readings, Events, Notes)))
+        self.frames += frames
+        return frames
+
+    def put_rows(self, rows: list[Row], interpreted: dict[str, int], *, replaying: bool) -> None:
+        """Keep what was derived, and how far each log is interpreted."""
 
     def position(self) -> tuple[str | None, int | None]:
         return next(reversed(self.logs.items()), (None, None))
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what an analyzer that starts has to hear again."""
+        yield list(self.frames)
+
+    def die(self) -> None:
+        """Be a file whose process was killed."""
+
+    def compare(self, windows: dict[tuple[object, ...], WindowRow]) -> None:
+        """Compare what the archive would answer with what came to pass."""
+
+
+class Stored(Archive):
+    """The real one, in a DuckDB file: what is asked of it is asked of the file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = archive.Archive.open(path, Settings())
+
+    def put(self, parts: list[Part]) -> list[tuple[Frame, Body]]:
+        frames = super().put(parts)
+        decoded = iter(frames)
+        waiting: list[tuple[Frame, Body]] = []
+        for part in parts:
+            if isinstance(part, Break):
+                self._file.put_frames(waiting)
+                self._file.put_break(part)
+                waiting = []
+            else:
+                waiting.append(next(decoded))
+        self._file.put_frames(waiting)
+        return frames
+
+    def put_rows(self, rows: list[Row], interpreted: dict[str, int], *, replaying: bool) -> None:
+        self._file.put_rows(rows, interpreted, replaying=replaying)
+
+    def position(self) -> tuple[str | None, int | None]:
+        return self._file.position(HOST)
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        return self._file.to_replay()
+
+    def die(self) -> None:
+        files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
+        left = {file: file.read_bytes() for file in files if file.exists()}
+        self._file.close()
+        for file, content in left.items():
+            file.write_bytes(content)
+        self._file = archive.Archive.open(self._path, Settings())
+
+    def compare(self, windows: dict[tuple[object, ...], WindowRow]) -> None:
+        with self._file.reading() as reader:
+
+            def rows(sql: str) -> list[tuple[Any, ...]]:
+                _, batches = reader.batches(sql, 10_000)
+                return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+            again = rows(
+                """
+                SELECT (SELECT count(*) - count(DISTINCT (log_id, "offset")) FROM frames)
+                    + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings)
+                    + (SELECT count(*) - count(DISTINCT (session, sequence)) FROM events)
+                    + (SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows)
+                """
+            )
+            assert again == [(0,)], "something is stored twice"
+            offsets = rows(
+                """SELECT log_id, "offset" FROM frames UNION SELECT log_id, "offset" FROM readings"""
+            )
+            assert set(offsets) == {(frame.log_id, frame.offset) for frame, _ in self.frames}, (
+                "other frames are stored than were handed over"
+            )
+            stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
+        self._file.close()
+        derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
+        assert set(stored) == derived, "other windows are stored than were derived"
 
 
 class Analyzer(Process):
@@ -528,10 +615,9 @@ class Analyzer(Process):
         self._welcome: Welcome | None = None
         self._held: set[str] = set()
         self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
-        self._to_interpret: list[tuple[Frame, Body]] = list(world.archive.frames)
-        for frame, body in world.archive.frames:
-            self._interpret(frame, body, obey=False)
-        self._to_interpret.clear()
+        self._to_interpret: list[tuple[Frame, Body]] = []
+        for page in world.archive.to_replay():
+            self._interpret(page, replaying=True)
         self._tick()
         self.after(0, self._renew)
 
@@ -578,21 +664,26 @@ class Analyzer(Process):
         """Archive what is in order, interpret it a little later, and fetch what is missing."""
         if ready:
             self._heard_ns = self.world.now_ns
-        for part in ready:
-            self.world.archive.put(part)
-            if isinstance(part, Frame):
-                self._to_interpret.append(self.world.archive.frames[-1])
+        self._to_interpret += self.world.archive.put(ready)
         if ready:
             self.after(self.world.rng.uniform(0, 20) * MS, self._interpret_all)
         if self._asked is None and (wanted := self._sequencer.wanted()) is not None:
             self._ask(wanted)
 
     def _interpret_all(self) -> None:
-        for frame, body in self._to_interpret:
-            self._interpret(frame, body, obey=self.world.now_ns - frame.t_ns < S)
-        self._to_interpret.clear()
+        frames, self._to_interpret = self._to_interpret, []
+        self._interpret(frames, replaying=False)
 
-    def _interpret(self, frame: Frame, body: Body, *, obey: bool) -> None:
+    def _interpret(self, frames: list[tuple[Frame, Body]], *, replaying: bool) -> None:
+        rows: list[Row] = []
+        for frame, body in frames:
+            obey = not replaying and self.world.now_ns - frame.t_ns < S
+            rows += self._hear(frame, body, obey=obey)
+        if rows:
+            interpreted = {frame.log_id: frame.offset + 1 for frame, _ in frames}
+            self.world.archive.put_rows(rows, interpreted, replaying=replaying)
+
+    def _hear(self, frame: Frame, body: Body, *, obey: bool) -> list[Row]:
         for note in body.notes if isinstance(body, Notes) else ():
             match note:
                 case Applied(gpu=gpu):
@@ -601,10 +692,12 @@ class Analyzer(Process):
                     self._held.discard(gpu)
                 case _:
                     pass
-        for output in self._interpreter.hear(frame, body):
+        outputs = self._interpreter.hear(frame, body)
+        for output in outputs:
             self.world.derived(output)
             if obey and isinstance(output, ApplyLimit | RestoreLimit):
                 self._command(output)
+        return [output for output in outputs if isinstance(output, Row)]
 
     def _command(self, wanted: ApplyLimit | RestoreLimit) -> None:
         if self._welcome is None:
@@ -638,7 +731,9 @@ class Analyzer(Process):
 class World:
     """One host, its GPU and its three processes; ``seed`` decides what goes wrong, and when."""
 
-    def __init__(self, seed: int, path: Path, *, wall_steps: bool = True) -> None:
+    def __init__(
+        self, seed: int, path: Path, *, wall_steps: bool = True, archive: Archive | None = None
+    ) -> None:
         """``path``: of the log. Without ``wall_steps`` the wall clock goes on where it would have jumped."""
         self.rng = Random(seed)
         self.path = path
@@ -671,7 +766,7 @@ class World:
         self.logs_lost = 0
         self.living: set[int] = set()
         self.streams: list[Stream] = []
-        self.archive = Archive()
+        self.archive = archive or Archive()
         self.windows: dict[tuple[object, ...], WindowRow] = {}
         self.trainers: list[Trainer] = []
         self.collector = Collector(self, next(self._numbers))
@@ -793,6 +888,7 @@ class World:
         if self.analyzer.alive:
             self.report.kills["analyzer"] += 1
             self.analyzer.kill()
+            self.archive.die()
             self.at(self.now_ns + round(self.rng.uniform(1, 2_500) * MS), self._start_analyzer)
 
     def _start_analyzer(self) -> None:
@@ -938,19 +1034,24 @@ class World:
             if isinstance(row, WindowRow)
         }
         assert once == self.windows, "restarts of the analyzer have changed what is derived"
+        self.archive.compare(self.windows)
 
 
-def run(seed: int) -> Report:
-    """Run the world of one seed. Raises AssertionError, which says how to repeat it."""
+def run(seed: int, *, stored: bool = False) -> Report:
+    """Run the world of one seed; ``stored``: with DuckDB. Raises AssertionError, which says how to repeat."""
     with tempfile.TemporaryDirectory() as made:
         try:
-            return World(seed, Path(made) / "log.sqlite").run()
+            archive = Stored(Path(made) / "energy.duckdb") if stored else Archive()
+            return World(seed, Path(made) / "log.sqlite", archive=archive).run()
         except AssertionError as wrong:
-            wrong.add_note(f"Repeat it with: python -m tests.simulation.pipeline --seed {seed}")
+            again = f"--seed {seed}{' --stored' if stored else ''}"
+            wrong.add_note(f"Repeat it with: python -m tests.simulation.pipeline {again}")
             raise
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run one simulated world, and print what it counted.")
     parser.add_argument("--seed", type=int, required=True)
-    print(run(parser.parse_args().seed))
+    parser.add_argument("--stored", action="store_true", help="archive into DuckDB")
+    options = parser.parse_args()
+    print(run(options.seed, stored=options.stored))

@@ -14,6 +14,11 @@ def test_through_all_trouble_every_event_is_archived_once_and_every_limit_return
     assert report.windows > 50
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_real_archive_stores_all_of_it_once_through_kills_of_the_analyzer(seed: int) -> None:
+    assert run(seed, stored=True).archived > 100
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_seed_gives_the_same_report(seed: int) -> None:
     assert run(seed) == run(seed)
