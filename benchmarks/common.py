@@ -2,11 +2,9 @@
 
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,11 +40,10 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
 @contextmanager
 def directory() -> Iterator[Path]:
     """Give a setup's directory, short enough for sockets, and remove it."""
-    made = Path(tempfile.mkdtemp(prefix="zsb-"))
-    try:
+    from tests.directories import short_directory
+
+    with short_directory() as made:
         yield made
-    finally:
-        shutil.rmtree(made)
 
 
 @contextmanager

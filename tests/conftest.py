@@ -1,9 +1,9 @@
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.directories import short_directory
 
 pytest_plugins = ["tests.gpu.fixtures"]
 
@@ -16,7 +16,6 @@ def anyio_backend() -> str:
 @pytest.fixture
 def zeus_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A setup of its own, at a path short enough for Unix sockets; no other setting leaks in."""
-    directory = Path(tempfile.mkdtemp(prefix="zs-"))
-    monkeypatch.setenv("ZEUS_STREAM_DIR", str(directory))
-    yield directory
-    shutil.rmtree(directory)
+    with short_directory() as directory:
+        monkeypatch.setenv("ZEUS_STREAM_DIR", str(directory))
+        yield directory

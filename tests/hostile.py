@@ -218,7 +218,7 @@ MORE, LONG, COMMAND = 1, 2, 4
 def raw(path: Path) -> socket.socket:
     """Return a connection to a socket file, on which nothing has been said."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(5)
+    connection.settimeout(30)
     try:
         connection.connect(str(path))
     except OSError:

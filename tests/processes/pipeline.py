@@ -25,7 +25,7 @@ from zeus_stream.messages import Hello, Welcome
 from zeus_stream.places import places
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 PUBLISHER = """
 import itertools, sys, time
 from pathlib import Path

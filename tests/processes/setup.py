@@ -22,7 +22,7 @@ FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 OURS_MW = 150_000
 STRANGERS_MW = 180_000
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 TRAINER = """
 import sys, time
 from zeus_stream import Publisher

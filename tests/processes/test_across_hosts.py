@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.directories import short_directory
 from tests.processes.pipeline import environment, until
 from tests.zeus_stream.test_gate import free_port
 from zeus_stream.client import status
@@ -54,7 +54,7 @@ class Host:
     def tried(self, *arguments: str, check: bool = False) -> "subprocess.CompletedProcess[str]":
         command = self._command(*arguments)
         env = environment(self.directory)
-        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=40)
+        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=120)
 
     def _command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "zeus_stream.cli", *arguments]
@@ -75,7 +75,7 @@ class Host:
 
     def train(self, run: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=40
+            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=120
         )
         assert done.returncode == 0
 
@@ -107,8 +107,8 @@ def running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """For two tests, the second of which ends by revoking a key."""
-    with TemporaryDirectory(prefix="zs-") as directory:
-        yield from _site(Path(directory))
+    with short_directory() as directory:
+        yield from _site(directory)
 
 
 def _site(directory: Path) -> Iterator[Site]:

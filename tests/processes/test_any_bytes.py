@@ -53,7 +53,7 @@ def archived(directory: Path, run: str) -> int:
     """Return how many steps of a run the analyzer can tell of."""
     table = Connection(places({"ZEUS_STREAM_DIR": str(directory)})).sql(
         f"SELECT count(*) AS n FROM steps WHERE run = '{run}'",  # noqa: S608  (our own name)
-        timeout_s=20,
+        timeout_s=60,
     )
     return int(table["n"][0].as_py())
 

@@ -106,7 +106,7 @@ def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host
         guard = running.guard
         running.process.terminate()
         returns(host)
-        _, err = running.process.communicate(timeout=10)
+        _, err = running.process.communicate(timeout=60)
     assert running.process.returncode == 0
     assert "guard:" not in err
     assert guard is not None

@@ -18,7 +18,7 @@ from zeus_stream.client import status
 from zeus_stream.places import places
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TRAINER = """
 import sys, time
 from zeus_stream import Publisher

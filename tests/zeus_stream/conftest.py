@@ -1,15 +1,15 @@
 """The command line as a person uses it: real processes, in a setup of their own."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.directories import short_directory
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = "simulated:v100x1"
@@ -56,7 +56,7 @@ class Cli:
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         with self.start(*arguments, **environment) as process:
             try:
-                out, err = process.communicate(timeout=40)
+                out, err = process.communicate(timeout=120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -79,10 +79,9 @@ class Ran:
 @pytest.fixture(scope="session")
 def ran() -> Iterator[Ran]:
     """One short training under ``zeus-stream run``, with its archive."""
-    directory = Path(tempfile.mkdtemp(prefix="zs-"))
-    zeus = Cli(directory)
-    script = directory / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    command = ("run", "--device", SIMULATED, *QUICK, "--", sys.executable, str(script), "240")
-    yield Ran(zeus, zeus(*command))
-    shutil.rmtree(directory)
+    with short_directory() as directory:
+        zeus = Cli(directory)
+        script = directory / "train.py"
+        script.write_text(SCRIPT, encoding="utf-8")
+        command = ("run", "--device", SIMULATED, *QUICK, "--", sys.executable, str(script), "240")
+        yield Ran(zeus, zeus(*command))

@@ -16,7 +16,7 @@ def python(text: str, **environ: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", text],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environ,
-        capture_output=True, text=True, timeout=20, check=True,
+        capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     return done.stdout
 

@@ -39,7 +39,7 @@ def collector(zeus_dir: Path) -> Iterator[Collector]:
         yield running
 
 
-def script(zeus_dir: Path, text: str, *, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
+def script(zeus_dir: Path, text: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run a training script to its end."""
     path = zeus_dir / "train.py"
     path.write_text(text, encoding="utf-8")
@@ -413,7 +413,7 @@ def test_a_stopped_collector_blocks_neither_the_training_nor_its_end(zeus_dir: P
             assert time.monotonic() - began_s < 5
             until(lambda: pub.statistics().reconnects >= 1)
             process.send_signal(signal.SIGCONT)
-            until(lambda: pub.statistics().waiting == 0, timeout_s=15)
+            until(lambda: pub.statistics().waiting == 0, timeout_s=60)
             process.send_signal(signal.SIGSTOP)
             pub.metric("last", 1)
             began_s = time.monotonic()

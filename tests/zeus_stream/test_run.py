@@ -45,7 +45,7 @@ def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli, number:
         while not ready.exists():
             assert ours.poll() is None
         ours.send_signal(number)
-        ours.communicate(timeout=15)
+        ours.communicate(timeout=60)
     assert ours.returncode == 128 + number
     assert holder(zeus.directory / "collector.lock") is None
 
