@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from tests import hostile
+from tests.directories import short_directory
 from tests.processes.under_fire import (
     Impostor,
     Sender,
@@ -156,9 +157,8 @@ def test_bytes_below_zeromq_harm_nobody(fired_at: Victim, data: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def fired_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    directory = tmp_path_factory.mktemp("z", numbered=True)
-    with collector(directory) as running:
+def fired_at() -> Iterator[Victim]:
+    with short_directory() as directory, collector(directory) as running:
         yield running
 
 
