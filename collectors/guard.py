@@ -64,7 +64,7 @@ def _restore(device: str, run: str, records: str) -> bool:
 
 def _say(sentence: str) -> None:
     try:
-        # Past Python's buffer: what that could not write would be tried again at the exit, and become its code.
+        # Not through a buffer: what that could not write is tried again at the exit, whose code it becomes.
         os.write(2, f"guard: {sentence}\n".encode())
     except OSError:
         # Whoever read the collector's stderr died with it. The record says it to the next collector.
