@@ -33,10 +33,13 @@ class Sentences(click.Group):
     """Turns our errors, alone or grouped by a task group, into their sentences and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> object:
+        sentences: list[str] = []
         try:
             return super().invoke(ctx)
         except* ZeusStreamError as group:
-            _fail(*(str(error) for error in _leaves(group)))
+            # Raised in here, the end of the program would be the end of a group before Python 3.11.4.
+            sentences += map(str, _leaves(group))
+        _fail(*sentences)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
