@@ -39,7 +39,7 @@ class Sentences(click.Group):
         except* ZeusStreamError as group:
             # Raised in here, the end of the program would be the end of a group before Python 3.11.4.
             sentences += map(str, _leaves(group))
-        _fail(*sentences)
+        return _fail(*sentences)
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
