@@ -264,7 +264,7 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
     click.echo(f"{name} is let in no more.")
 
 
-@main.command()
+@main.command(short_help="Put back the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
 @settings_options("device", "observe")
 def restore(settings: Settings, *, dry_run: bool) -> None:
@@ -320,8 +320,9 @@ def doctor(settings: Settings) -> None:
 def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None) -> None:
     """Start collector and analyzer, run COMMAND, say what it cost.
 
-    Examples: zeus-stream run -- python train.py
-              zeus-stream run --measure-only -- make -j8
+    \b
+    zeus-stream run -- python train.py
+    zeus-stream run --measure-only -- ./anything --that runs
     """
     if measure_only:
         from zeus_stream.measure import measure_command
@@ -338,7 +339,11 @@ def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpu
 
 @main.command()
 @click.option(
-    "--seconds", type=click.FloatRange(0, 86_400, min_open=True), default=10.0, help="How long.  [10]"
+    "--seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=10.0,
+    metavar="X",
+    help="How long.  [10]",
 )
 @click.option("--gpus", metavar="N,N", help="Those to measure, by index or UUID.  [all]")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from zeus_stream.bill import Bill, bill, print_bill, write_bill
-from zeus_stream.client import Connection, status
+from zeus_stream.client import Connection, quoted, status
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.config import Settings
 from zeus_stream.courier import Courier
@@ -33,10 +33,11 @@ READY_S = 6.0
 """For every counter to have been seen to change once: before that nothing is known of them."""
 WINDOW = 0
 _GPUS = """
-SELECT gpu, gpu IN (
-    SELECT gpu FROM readings WHERE t_hi_ns >= {since_ns} AND seen IN ('changed', 'power')
+SELECT len(gpus) AS found, command_reason LIKE '%Not found on this host:%' AS short, (
+    SELECT count(DISTINCT gpu) FROM readings WHERE t_hi_ns >= {since_ns} AND seen IN ('changed', 'power')
+    AND gpu IN (SELECT unnest(gpus) FROM runs WHERE run = {run})
 ) AS seen
-FROM (SELECT unnest(gpus) AS gpu FROM runs WHERE run = '{run}')
+FROM runs WHERE run = {run}
 """
 
 
@@ -63,19 +64,22 @@ class Watch:
 
         Raises RefusedError: the collector does not have all of these GPUs.
         """
-        query = _GPUS.format(run=self.run, since_ns=self.since_ns)
+        query = _GPUS.format(run=quoted(self.run), since_ns=self.since_ns)
         wanted = 1 if ALL in self.gpus else len(self.gpus)
-        found: list[Mapping[str, object]] = []
+        found = 0
 
-        def ready() -> bool:
-            found[:] = self.connection.sql(query).to_pylist()
-            return len(found) >= wanted and all(row["seen"] for row in found)
+        def known() -> bool:
+            nonlocal found
+            for row in self.connection.sql(query).to_pylist():
+                found = row["found"]
+                return bool(row["short"]) or (found >= wanted and row["seen"] == found)
+            return False
 
-        until(ready, READY_S, signals)
-        if len(found) < wanted and signals.told is None:
+        until(known, READY_S, signals)
+        if found < wanted and signals.told is None:
             asked = ", ".join(gpu.removeprefix("index:") for gpu in self.gpus)
             raise RefusedError(
-                f"measure: could not begin: the collector has {len(found) or 'none'} of the GPUs {asked}."
+                f"measure: could not begin: the collector has {found or 'none'} of the GPUs {asked}."
                 " `zeus-stream doctor` lists what there is."
             )
 
@@ -93,10 +97,10 @@ class Watch:
 
         until(closed, CLOSES_S, signals)
         if not found:
-            raise UnreachableError(
-                f"measure: could not tell the energy: the analyzer had not measured it after {CLOSES_S:g} s."
-                " Look at `zeus-stream status`."
-            )
+            why = f"the analyzer had not measured it after {CLOSES_S:g} s. Look at `zeus-stream status`."
+            if signals.told is not None:
+                why = f"the wait for it was broken off. Later it is in the archive, as run {self.run}."
+            raise UnreachableError(f"measure: could not tell the energy: {why}")
         return found[0]
 
 
