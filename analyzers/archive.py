@@ -1,9 +1,9 @@
 """Everything that was received, and everything derived from it, in one DuckDB file. The only file that
 imports duckdb, but for the parser of others' SQL.
 
-    frames  --put_frames-->  readings, events, frames, hosts   } one transaction with logs.next_offset
-    Break   --put_break-->   gaps                              }
-    rows    --put_rows--->   windows, runs, trials, ...          one transaction with logs.interpreted_offset
+    frames  --put_frames-->  readings, events, frames, ...   } one transaction with logs.next_offset
+    Break   --put_break-->   gaps                            }
+    rows    --put_rows--->   windows, runs, trials, ...        one transaction with logs.interpreted_offset
 
 A frame is stored once, whatever is handed over again. Derived rows have keys: a repeat replaces. One
 thread writes; each reader has a cursor of its own, in a read-only transaction. What is locked at the
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,7 +36,7 @@ from analyzers.rows import (
     WindowRow,
 )
 from zeus_stream import wire
-from zeus_stream.config import Settings
+from zeus_stream.config import Settings, spelled
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.follower import Break
 from zeus_stream.messages import Body, Events, Frame, Notes, Readings
@@ -116,9 +117,12 @@ class Archive:
                 "SELECT log_id, host, next_offset, logged_ns FROM logs ORDER BY rowid"
             ).fetchall()
         }
+        last = connection.execute("SELECT last(log_id ORDER BY rowid) FROM turns").fetchall()
+        self._turn: str | None = last[0][0]
+        """The log that was heard last."""
         self._schemas = {
             name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
-            for name in ("frames", "events", "hosts", *(table for table, _, _ in _DERIVED.values()))
+            for name in ("frames", "events", "hosts", "turns", *(table for table, _, _ in _DERIVED.values()))
         }
         self.malformed = 0
         """Readings that were no rows; their bytes are in ``frames``."""
@@ -136,6 +140,10 @@ class Archive:
             with _storing(connection, f"{path}: could not be opened"):
                 _lift(connection, path)
                 connection.execute("UPDATE meta SET starts = starts + 1")
+                names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
+                connection.execute(
+                    "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta", names_and_values
+                )
             archive = cls(path, connection)
             on_failure.pop_all()
         return archive
@@ -212,7 +220,14 @@ class Archive:
                 case None:
                     pass
             kept.append(frame)
-        incoming = {"frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors}
+        turns, turn = [], self._turn
+        for frame, _ in fresh:
+            if frame.log_id != turn:
+                turn = frame.log_id
+                turns.append((turn, frame.offset))
+        incoming = {
+            "frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors, "turns": turns
+        }  # fmt: skip
         tables = {
             name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
         }
@@ -223,6 +238,7 @@ class Archive:
                 connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
             self._put_logs(logs)
         self._logs |= logs
+        self._turn = turn
 
     def put_break(self, gap: Break) -> None:
         """Store that frames of a log are gone for good; those after them come next."""
@@ -402,6 +418,27 @@ class Archive:
                     *_readings_frames(cursor, log_id, first, offset),
                 ]
             yield sorted(page, key=lambda decoded: decoded[0].offset)
+
+    def heard(self) -> Iterator[tuple[Frame, Body]]:
+        """Yield what rows were derived from, of all logs, in the order in which it was heard the first time.
+
+        The bodies are those of `frames_since`.
+        """
+        with self._cursor() as cursor:
+            turns = cursor.execute(
+                """
+                SELECT log_id, interpreted_offset,
+                    lead(turns."offset") OVER (PARTITION BY log_id ORDER BY turns.rowid)
+                FROM turns JOIN logs USING (log_id) ORDER BY turns.rowid
+                """
+            ).fetchall()
+        logs = {log_id: chain.from_iterable(self.frames_since(log_id, 0)) for log_id in self._logs}
+        heads = {log_id: next(frames, None) for log_id, frames in logs.items()}
+        for log_id, interpreted, until in turns:
+            end = interpreted if until is None else min(interpreted, until)
+            while (head := heads[log_id]) is not None and head[0].offset < end:
+                yield head
+                heads[log_id] = next(logs[log_id], None)
 
     def known_trials(self) -> dict[tuple[str, str, int], tuple[TrialRow, ...]]:
         """Return the trials of the last profiling round of each (job, GPU model, number of GPUs), by limit.
@@ -640,7 +677,8 @@ Runs come first: windows take their UTC from them."""
 
 _WITH_UTC = {
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
-    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at FROM incoming_runs",
+    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
+    " FROM incoming_runs",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }

@@ -10,6 +10,11 @@ CREATE TABLE logs (
     log_id VARCHAR, host VARCHAR, next_offset BIGINT, logged_ns BIGINT, interpreted_offset BIGINT
 );
 
+-- From this frame on, frames of this log were heard, until the next row.
+CREATE TABLE turns (log_id VARCHAR, "offset" BIGINT);
+
+CREATE TABLE settings (start BIGINT, name VARCHAR, value VARCHAR);
+
 CREATE TABLE readings (
     log_id VARCHAR, "offset" BIGINT, logged_ns BIGINT, gpu VARCHAR,
     t_lo_ns BIGINT, t_hi_ns BIGINT, energy_mj BIGINT, power_mw INTEGER, limit_mw INTEGER,
@@ -48,7 +53,7 @@ CREATE TABLE runs (
     session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, world_size BIGINT, host VARCHAR, pid BIGINT,
     uid BIGINT, gpus VARCHAR[], boundary VARCHAR, began_ns BIGINT, ended_ns BIGINT, began_wall_ns BIGINT,
     wall_error_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP, ended_how VARCHAR,
-    may_command BOOLEAN, command_reason VARCHAR
+    may_command BOOLEAN, command_reason VARCHAR, start BIGINT
 );
 
 CREATE TABLE gpus (
@@ -66,7 +71,8 @@ CREATE TABLE trials (
 CREATE TABLE decisions (
     run VARCHAR, number BIGINT, round BIGINT, t_ns BIGINT, selector VARCHAR, power_limit_w DOUBLE,
     steps BIGINT, default_limit_w DOUBLE, energy_per_step_j DOUBLE, step_s DOUBLE,
-    default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR
+    default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR,
+    trials_run VARCHAR, trials_round BIGINT
 );
 
 CREATE TABLE commands (

@@ -190,6 +190,34 @@ def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"])
 
 
 @main.command()
+@click.argument("archive", type=click.Path(path_type=Path), required=False)
+@click.option("--select", metavar="TEXT", help="Another selector.  [the one that decided]")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("memory_mb")
+def replay(settings: Settings, archive: Path | None, select: str | None, *, form: "Form") -> None:
+    """Hear an ARCHIVE again: the same decisions? With --select: what would another selector choose?
+
+    The archive is only read, and no analyzer may have it open. Exit code 1: decisions differ.
+    """
+    from analyzers import replay as again
+    from zeus_stream.tables import write
+
+    done = again.replay(archive or places(os.environ).archive, settings, select)
+    if done.anew:
+        write(again.compared(done.anew, select or ""), form, sys.stdout)
+        click.echo("Chosen from what was measured; what other limits would have cost is not known.", err=True)
+    elif not done.differences:
+        write(again.decided(done.decisions), form, sys.stdout)
+    if done.differences:
+        write(again.differing(done.differences), form, sys.stdout)
+        _fail(
+            f"replay: {done.frames} frames did not give the decisions that are stored. Another version of"
+            " zeus-stream decided, or an analyzer was started anew under other settings meanwhile."
+        )
+    click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
+
+
+@main.command()
 @settings_options("analyzer")
 def status(settings: Settings) -> None:
     """Show who is connected, limits in force, lag, gaps, drops."""
