@@ -80,7 +80,7 @@ class Played:
         self.play(Asked(ask("c1", limit_w)), at_ms)
         self.play(RecordWritten(Limits(FOUND, None, limit_w * W)), at_ms)
         self.play(SetDone(limit_w * W), at_ms)
-        assert self.state.limits.confirmed_mw == limit_w * W
+        assert self.state.limits.confirmed == limit_w * W
         return self
 
 
@@ -285,7 +285,7 @@ def test_after_a_later_set_went_wrong_what_is_in_force_decides(
     asked = played.play(outcome)
     assert causes(asked) == said_causes
     assert played.state.limits == left
-    blind = left.pending_mw is not None
+    blind = left.pending is not None
     assert (CallRestore(left) in asked) == blind
 
 
@@ -453,7 +453,7 @@ class World:
                 if halfway:
                     self.tell(RestoreFailed("no answer"))
                 else:
-                    self.tell(RestoreDone(done.requested_mw, done.stranger))
+                    self.tell(RestoreDone(done.requested, done.stranger))
             case Say() | Repeat():
                 raise AssertionError(job)
 
@@ -462,7 +462,7 @@ class World:
         assert self.record.ours(limit_mw), "a set that the record does not know of"
         if not leases.close(self.card.limit_mw, expected_mw):
             return SetFoundStranger(self.card.limit_mw)
-        assert self.record.found_mw == self.administrator_mw
+        assert self.record.found == self.administrator_mw
         assert limit_mw <= self.administrator_mw, "above what was found"
         if not failed:
             self.card.limit_mw = limit_mw

@@ -99,8 +99,8 @@ def test_a_record_that_cannot_be_written_says_so_and_leaves_the_old_one(tmp_path
 def test_unknown_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     file = RecordFile(tmp_path, GPU)
     file.write(RECORD)
-    content = json.loads(file.path.read_text()) | {"locked_mhz": 1380}
-    file.path.write_text(json.dumps(content))
+    content = json.loads(file.path().read_text()) | {"of_a_later_version": 1380}
+    file.path().write_text(json.dumps(content))
     assert file.read() == RECORD
     file.close()
 
