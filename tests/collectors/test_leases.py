@@ -754,8 +754,10 @@ def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administr
     assert world.record is None or world.stale_record
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), Choice), max_size=80))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)
+)
 def test_the_two_knobs_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
     limit, clock = World(), ClockWorld()
     limit.beside, clock.beside = clock, limit
