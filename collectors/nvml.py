@@ -132,7 +132,7 @@ class NvmlDevice:
         self._index = 0
         self._lost = True
         self._highest_mw: int | None = None
-        self._clocks_mhz: tuple[int, ...] = ()
+        self._lockable_mhz: tuple[int, ...] = ()
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
         self._start_over()
 
@@ -160,7 +160,6 @@ class NvmlDevice:
         self._start_over()
         limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         lowest_mw, self._highest_mw = limits or (None, None)
-        self._clocks_mhz = self._name_clocks_mhz()
         mig = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
         return Description(
             gpu=self.gpu,
@@ -173,7 +172,7 @@ class NvmlDevice:
             default_limit_mw=self._optional(
                 "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
-            clocks_mhz=self._clocks_mhz,
+            clocks_mhz=self._clocks_mhz(),
             mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
         )
 
@@ -220,10 +219,11 @@ class NvmlDevice:
     def lock_clock(self, clock_mhz: int) -> None:
         """Lock the graphics clock, MHz. Raises RefusedError unless `describe` named it."""
         what = f"lock the graphics clock at {clock_mhz} MHz"
-        if self._clocks_mhz and clock_mhz not in self._clocks_mhz:  # the driver would take another
+        if self._lockable_mhz and clock_mhz not in self._lockable_mhz:  # the driver would take another
+            highest_mhz, lowest_mhz = self._lockable_mhz[0], self._lockable_mhz[-1]
             raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range. Choose one of its"
-                f" {len(self._clocks_mhz)} clocks of {self._clocks_mhz[-1]} to {self._clocks_mhz[0]} MHz."
+                f"{self.gpu}: could not {what}: it is out of range."
+                f" Choose one of its {len(self._lockable_mhz)} clocks of {lowest_mhz} to {highest_mhz} MHz."
             )
         self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
 
@@ -322,14 +322,15 @@ class NvmlDevice:
     def _plausible(self, power_mw: int) -> bool:
         return power_mw > 0 and (self._highest_mw is None or 2 * power_mw <= 3 * self._highest_mw)
 
-    def _name_clocks_mhz(self) -> tuple[int, ...]:
-        """Return the graphics clocks at the highest memory clock, descending."""
+    def _clocks_mhz(self) -> tuple[int, ...]:
+        """Find out, keep and return the graphics clocks at the highest memory clock, descending."""
         what = "name its clocks"
         memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
-        if not memory_mhz:
-            return ()
-        clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
-        return tuple(sorted(clocks_mhz or (), reverse=True))
+        clocks_mhz = None
+        if memory_mhz:
+            clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
+        self._lockable_mhz = tuple(sorted(clocks_mhz or (), reverse=True))
+        return self._lockable_mhz
 
     def _optional(
         self,

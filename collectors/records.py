@@ -49,6 +49,11 @@ class Record:
     knob: Knob = Knob.LIMIT
 
 
+def place(directory: Path, gpu: str, knob: Knob) -> Path:
+    """Return where the record of a knob is, or would be."""
+    return directory / f"{gpu}{SUFFIXES[knob]}"
+
+
 class RecordFile:
     """The records of one device, held exclusively until they are closed."""
 
@@ -80,7 +85,7 @@ class RecordFile:
 
     def path(self, knob: Knob = Knob.LIMIT) -> Path:
         """Return where the record of a knob is."""
-        return self._directory / f"{self._gpu}{SUFFIXES[knob]}"
+        return place(self._directory, self._gpu, knob)
 
     def read(self, knob: Knob = Knob.LIMIT) -> Record | None:
         """Return a knob's record, or None when there is none. Raises StorageError when it makes no sense."""

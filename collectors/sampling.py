@@ -20,7 +20,7 @@ import anyio
 from collectors import leases, sampler, schedule
 from collectors.device import Description, Device
 from collectors.knobs import UNLOCKED, Knob
-from collectors.records import Record, RecordFile, put, put_back
+from collectors.records import Record, RecordFile, place, put, put_back
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -260,8 +260,8 @@ class Watch:
     def _find_knobs(self, description: Description, requested_mw: int | None) -> Iterator[FoundKnob]:
         if requested_mw is not None and description.min_limit_mw is not None:
             yield FoundKnob(Knob.LIMIT, requested_mw, *self._read_record(description.gpu, Knob.LIMIT))
-        left, trouble = self._read_record(description.gpu, Knob.CLOCK)
-        if description.clocks_mhz or left is not None:
+        if description.clocks_mhz or place(self._records, description.gpu, Knob.CLOCK).exists():
+            left, trouble = self._read_record(description.gpu, Knob.CLOCK)
             locked = left is not None and left.boot_id == self._boot_id
             requested = left.limits.last if left is not None and locked else UNLOCKED
             yield FoundKnob(Knob.CLOCK, requested, left, trouble)

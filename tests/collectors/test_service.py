@@ -399,7 +399,8 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
     (device,) = bus.devices
 
     def records() -> list[str]:
-        return sorted(path.suffix for path in (zeus_dir / "restore").iterdir())
+        suffixes = {path.suffix for path in (zeus_dir / "restore").iterdir()}
+        return sorted(suffixes - {".new"})  # a record that is being written
 
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
