@@ -21,7 +21,7 @@ from tests.collectors.arithmetic import FOUND_MW, POWER_W, ArithmeticBus
 from zeus_stream import sockets, wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.config import Settings
-from zeus_stream.errors import PermissionMissingError, RefusedError
+from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.messages import (
     READING_FIELDS,
     Ack,
@@ -451,6 +451,19 @@ async def test_a_gpu_without_clocks_that_could_be_locked_is_refused_with_the_cur
     assert refused.reason == (
         f"{GPU}: could not change the graphics clock: it has none that could be set. Measure only."
     )
+
+
+async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_alone(zeus_dir: Path) -> None:
+    """As before Volta."""
+    bus = ArithmeticBus(1)
+    bus.devices[0].set_error = UnsupportedError(f"{GPU}: could not lock: Not Supported.")
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        refused = await client.lock("c1", 1365)
+        await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock").exists())
+        assert await client.notes(ClockLeaseEnded) == []
+    assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
+    assert bus.devices[0].locks == []
 
 
 async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
