@@ -13,7 +13,7 @@ The rules, for one knob (its power limit, or the lock of its graphics clock):
 
 What is under way at the device, and what follows:
 
-    nothing     a Change that passes the rules    -> Recording   WriteRecord
+    nothing     a Change that passes the rules      -> Recording   WriteRecord
                 something of ours, its lease over   -> Restoring   CallRestore
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
