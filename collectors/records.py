@@ -5,8 +5,9 @@ One file a knob. ``<records>/<gpu>.json`` is of the power limit, in mW::
     {"gpu": "GPU-...", "found_mw": 300000, "confirmed_mw": 250000, "pending_mw": null,
      "boot_id": "...", "time": "2026-01-02T03:04:05+00:00"}
 
-``<records>/<gpu>.clock`` is of the graphics clock, likewise, with ``_mhz`` for ``_mw`` and 0 for unlocked. An
-earlier version knows the first only: it restores limits as ever, and leaves clocks and their records.
+``<records>/<gpu>.clock.json`` is of the graphics clock, likewise, with ``_mhz`` for ``_mw`` and 0 for
+unlocked. An earlier version restores limits as ever, says of a clock's record that it does not understand it,
+and leaves it.
 
 A record exists as long as something of ours may be in force. One that a restorer dealt with stays until the
 next collector has logged it: another key, ``settled``, says how.
@@ -31,7 +32,8 @@ from collectors.leases import Limits, close
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RetryError, StorageError
 
-SUFFIXES = {Knob.LIMIT: ".json", Knob.CLOCK: ".clock"}
+SUFFIXES = {Knob.CLOCK: ".clock.json", Knob.LIMIT: ".json"}
+"""The first that a name ends with is its knob's."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02

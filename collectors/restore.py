@@ -121,12 +121,13 @@ def _recorded(records: Path) -> list[tuple[str, Knob]]:
         raise StorageError(
             f"{records}: could not be listed: {wrong.strerror}. Run this as the collector's user."
         ) from wrong
-    return [
-        (name.removesuffix(suffix), knob)
-        for name in sorted(names)
-        for knob, suffix in SUFFIXES.items()
-        if name.endswith(suffix)
-    ]
+    found = []
+    for name in sorted(names):
+        for knob, suffix in SUFFIXES.items():
+            if name.endswith(suffix):
+                found.append((name.removesuffix(suffix), knob))
+                break
+    return found
 
 
 def _restore_one(

@@ -41,7 +41,7 @@ def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) 
     file.write(RECORD)
     file.write(clock)
     assert (file.read(), file.read(Knob.CLOCK)) == (RECORD, clock)
-    assert json.loads((tmp_path / "GPU-5a1c.clock").read_text()) == {
+    assert json.loads((tmp_path / "GPU-5a1c.clock.json").read_text()) == {
         "gpu": GPU,
         "found_mhz": 0,
         "confirmed_mhz": 1380,
@@ -53,7 +53,7 @@ def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) 
     assert (file.read(), file.read(Knob.CLOCK)) == (None, clock)
     file.path(Knob.CLOCK).write_text('{"found_mhz": 0, "confirmed_mhz": 0, "pending_mhz": null}')
     with pytest.raises(
-        StorageError, match=r"\.clock: could not be understood: 0 is no graphics clock in mhz"
+        StorageError, match=r"\.clock\.json: could not be understood: 0 is no graphics clock in mhz"
     ):
         file.read(Knob.CLOCK)
     file.close()

@@ -399,15 +399,14 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
     (device,) = bus.devices
 
     def records() -> list[str]:
-        suffixes = {path.suffix for path in (zeus_dir / "restore").iterdir()}
-        return sorted(suffixes - {".new"})  # a record that is being written
+        return sorted(path.name.removeprefix(GPU) for path in (zeus_dir / "restore").glob("*.json"))
 
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
         await client.set("c1", 250)
         applied = await client.lock("c2", 1365)
         assert isinstance(applied, ClockApplied)
-        assert (applied.clock_mhz, device.locks, records()) == (1365, [1365], [".clock", ".json", ".lock"])
+        assert (applied.clock_mhz, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
         other = await client.lock("c3", 1365, owner="berta")
         assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
         status, _ = await client.request(AskStatus())
@@ -415,10 +414,10 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         assert rows["graphics clock"] == "locked at 1365 MHz"
         assert "run r of anna" in rows["graphics clock: lease"]
         await client.release("c4")
-        await until(lambda: records() == [".clock", ".lock"])
+        await until(lambda: records() == [".clock.json"])
         assert isinstance(await client.lock("c5", 135), ClockApplied)
         assert (await client.unlock("c6")).clock_mhz is None
-        await until(lambda: records() == [".lock"])
+        await until(lambda: records() == [])
         assert (device.locks, device.requested_mw) == ([1365, 135, 0], FOUND_MW)
         (ended,) = await client.notes(ClockLeaseEnded)
     assert (ended.cause, ended.unlocked) == ("released", True)
@@ -460,7 +459,7 @@ async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
         refused = await client.lock("c1", 1365)
-        await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock").exists())
+        await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
         assert await client.notes(ClockLeaseEnded) == []
     assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
     assert bus.devices[0].locks == []

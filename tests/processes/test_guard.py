@@ -32,7 +32,7 @@ from tests.processes.setup import (
 )
 from zeus_stream import wire
 from zeus_stream.clock import boot_id
-from zeus_stream.messages import Applied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 from zeus_stream.places import places
 
 WITHIN_S = 2.0
@@ -111,6 +111,14 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
     assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
+
+
+def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        until(lambda: isinstance(running.lock(OURS_MHZ), ClockApplied))
+        assert host.read_mhz() == OURS_MHZ
+        running.kill()
+        returns(host)
 
 
 def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host, zeus_dir: Path) -> None:
