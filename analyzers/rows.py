@@ -206,9 +206,31 @@ class RestoreLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyClock:
+    """Lock one GPU's graphics clock."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    clock_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreClock:
+    """Let one GPU's graphics clock float again."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveAnswer:
     host: str
     answer: Answer
 
 
-Instruction = ApplyLimit | RestoreLimit | GiveAnswer
+Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
+Instruction = Command | GiveAnswer

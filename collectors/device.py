@@ -65,10 +65,14 @@ class Device(Protocol):
         """Request a power limit, mW. Raises PermissionMissingError, or RefusedError out of range."""
 
     def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz. Raises UnsupportedError where it cannot be locked."""
+        """Lock the graphics clock, MHz: until it is unlocked, whoever asks, or the driver is loaded anew.
+
+        Raises UnsupportedError where it cannot be locked, PermissionMissingError, or RefusedError for a
+        clock that is not among those of the description.
+        """
 
     def unlock_clock(self) -> None:
-        """Let the graphics clock float again."""
+        """Let the graphics clock float again, whoever locked it. No error where it floats already."""
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the device, or None where they cannot be seen."""

@@ -132,6 +132,7 @@ class NvmlDevice:
         self._index = 0
         self._lost = True
         self._highest_mw: int | None = None
+        self._lockable_mhz: tuple[int, ...] = ()
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
         self._start_over()
 
@@ -216,8 +217,14 @@ class NvmlDevice:
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
 
     def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz; the driver takes the nearest it has."""
+        """Lock the graphics clock, MHz. Raises RefusedError unless `describe` named it."""
         what = f"lock the graphics clock at {clock_mhz} MHz"
+        if self._lockable_mhz and clock_mhz not in self._lockable_mhz:  # the driver would take another
+            highest_mhz, lowest_mhz = self._lockable_mhz[0], self._lockable_mhz[-1]
+            raise RefusedError(
+                f"{self.gpu}: could not {what}: it is out of range."
+                f" Choose one of its {len(self._lockable_mhz)} clocks of {lowest_mhz} to {highest_mhz} MHz."
+            )
         self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
 
     def unlock_clock(self) -> None:
@@ -316,13 +323,14 @@ class NvmlDevice:
         return power_mw > 0 and (self._highest_mw is None or 2 * power_mw <= 3 * self._highest_mw)
 
     def _clocks_mhz(self) -> tuple[int, ...]:
-        """Return the graphics clocks at the highest memory clock, descending."""
+        """Find out, keep and return the graphics clocks at the highest memory clock, descending."""
         what = "name its clocks"
         memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
-        if not memory_mhz:
-            return ()
-        clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
-        return tuple(sorted(clocks_mhz or (), reverse=True))
+        clocks_mhz = None
+        if memory_mhz:
+            clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
+        self._lockable_mhz = tuple(sorted(clocks_mhz or (), reverse=True))
+        return self._lockable_mhz
 
     def _optional(
         self,

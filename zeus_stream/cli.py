@@ -114,7 +114,7 @@ def main() -> None:
 @main.command()
 @settings_options(*COLLECTOR)
 def collect(settings: Settings) -> None:
-    """Sample this host's GPUs, log it, obey and guard power limits."""
+    """Sample this host's GPUs, log it, obey and guard power limits and clocks."""
     from collectors.buses import open_bus
     from collectors.service import collect as service
 
@@ -271,7 +271,7 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
 @settings_options("device", "observe")
 def restore(settings: Settings, *, dry_run: bool) -> None:
-    """Put back the power limits that a killed collector left; exit code 1 if one is left in force.
+    """Put back the limits and clocks that a killed collector left; exit code 1 if one is left in force.
 
     With --observe, as with --dry-run, nothing is changed.
     """

@@ -35,7 +35,10 @@ class Bench(Protocol):
         """Let it come back."""
 
     def forbid(self) -> None:
-        """Take the right to change limits away."""
+        """Take the right to change limits and clocks away."""
+
+    def locked_mhz(self) -> int:
+        """Tell at what the first GPU's clock is locked; 0: it is not."""
 
 
 class SimulatedBench:
@@ -68,6 +71,9 @@ class SimulatedBench:
     def forbid(self) -> None:
         self._now_ns = 10**12 + 300 * 10**9
 
+    def locked_mhz(self) -> int:
+        return self._schedules[0].locked_mhz()
+
 
 class NvmlBench:
     """Two GPUs behind the real nvidia-ml-py, which the hands reach through the stand-in's file."""
@@ -89,7 +95,15 @@ class NvmlBench:
 
     def forbid(self) -> None:
         for gpu in self._host.gpus:
-            gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
+            for change in (
+                "nvmlDeviceSetPowerManagementLimit",
+                "nvmlDeviceSetGpuLockedClocks",
+                "nvmlDeviceResetGpuLockedClocks",
+            ):
+                gpu.fail(change, pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def locked_mhz(self) -> int:
+        return int(self._host.gpus[0].locked_mhz)
 
 
 def simulated(_request: pytest.FixtureRequest) -> Bench:

@@ -95,15 +95,32 @@ def test_without_permission_a_set_tells_the_cure_and_reading_goes_on(bench: Benc
     assert device.sample().requested_mw == before_mw
 
 
+def test_without_permission_a_clock_is_neither_locked_nor_unlocked(bench: Bench) -> None:
+    device = opened(bench)[0]
+    clocks_mhz = device.describe().clocks_mhz
+    if not clocks_mhz:
+        pytest.skip("it has no clocks that could be locked")
+    device.lock_clock(clocks_mhz[0])
+    bench.forbid()
+    with pytest.raises(PermissionMissingError, match=r"could not lock the graphics clock.*Run the"):
+        device.lock_clock(clocks_mhz[-1])
+    with pytest.raises(PermissionMissingError, match=r"could not unlock the graphics clock.*Run the"):
+        device.unlock_clock()
+    assert bench.locked_mhz() == clocks_mhz[0]
+
+
 def test_a_lost_gpu_ends_alone_and_can_be_taken_up_when_it_is_back(bench: Bench) -> None:
     first, *others = opened(bench)
-    gpu = first.describe().gpu
+    gpu, clocks_mhz = first.describe().gpu, first.describe().clocks_mhz
     bench.lose_first()
     for ask in (first.describe, first.sample, first.requested_limit_mw, first.processes):
         with pytest.raises(LostError):
             ask()
     with pytest.raises(LostError):
         first.set_limit(150_000)
+    if clocks_mhz:
+        with pytest.raises(LostError):
+            first.unlock_clock()
     assert gpu not in {device.describe().gpu for device in bench.bus.discover()}
     for device in others:
         assert device.sample().power_mw is not None
@@ -118,8 +135,15 @@ def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Benc
     clocks_mhz = device.describe().clocks_mhz
     assert list(clocks_mhz) == sorted(clocks_mhz, reverse=True)
     if clocks_mhz:
-        device.lock_clock(clocks_mhz[-1])
+        device.unlock_clock()  # floats already: no error
+        for clock_mhz in (clocks_mhz[-1], clocks_mhz[0]):
+            device.lock_clock(clock_mhz)
+            assert bench.locked_mhz() == clock_mhz
+        with pytest.raises(RefusedError, match=f"of {clocks_mhz[-1]} to {clocks_mhz[0]} MHz"):
+            device.lock_clock(clocks_mhz[0] + 1)
+        assert bench.locked_mhz() == clocks_mhz[0]
         device.unlock_clock()
+        assert bench.locked_mhz() == 0
     else:
         with pytest.raises(UnsupportedError):
             device.lock_clock(1000)
