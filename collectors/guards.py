@@ -272,6 +272,8 @@ class Guards:
                 description.default_limit_mw,
                 found.requested_mw if guard.state is None else guard.state.limits.found_mw,
                 description.mig,
+                description.scope,
+                description.tenants,
             )
         )
         self._carry_out(guard, todo)

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown
+from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown, of_host
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500
@@ -137,12 +137,15 @@ def _latest_ns(event: Event | Unknown) -> int:
 def resolve(asked: Sequence[str], devices: Sequence[Description]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the UUIDs of what a run asked for, in its order, and what could not be found.
 
-    ``index:N`` is a place in PCI order, ``index:all`` every device; a UUID may be shortened as CUDA allows.
+    ``index:N`` is a place in PCI order, ``index:all`` every GPU; a UUID may be shortened as CUDA allows. A MIG
+    instance is its whole GPU. Parts of the host are nobody's to name: they are everybody's.
     """
     found: dict[str, None] = {}
     unknown = []
     for name in asked:
-        matching = [device.gpu for device in devices if _names(name, device)]
+        matching = [
+            device.gpu for device in devices if not of_host(device.gpu) and _names(name, device)
+        ]
         if not matching or (len(matching) > 1 and name != ALL_GPUS):
             unknown.append(name)
         else:
@@ -155,7 +158,10 @@ def _names(name: str, device: Description) -> bool:
         return True
     if name.startswith("index:"):
         return name == f"index:{device.index}"
-    return len(name) > len("GPU-") and device.gpu.startswith(name)
+    if name.startswith("MIG-GPU-"):  # before driver 470: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>
+        return name.removeprefix("MIG-").partition("/")[0] == device.gpu
+    uuids = device.tenants if name.startswith("MIG-") else (device.gpu,)
+    return len(name) > len("GPU-") and any(uuid.startswith(name) for uuid in uuids)
 
 
 @dataclass(frozen=True, slots=True)
