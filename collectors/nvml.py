@@ -65,7 +65,7 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not her
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (LostError, f"Load the NVIDIA driver (modprobe nvidia). {_RETURNS}"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         LostError,
-        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use simulated GPUs.",
+        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use simulated GPUs. AMD GPUs: --device amd.",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         LostError,
@@ -159,20 +159,24 @@ class NvmlDevice:
         self._start_over()
         limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         lowest_mw, self._highest_mw = limits or (None, None)
-        mig = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        modes = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        counts_energy = self._choose_scope()
         return Description(
             gpu=self.gpu,
             index=self._index,
             name=self._ask("name itself", pynvml.nvmlDeviceGetName),
             driver=self._ask("name its driver", lambda _: pynvml.nvmlSystemGetDriverVersion()),
-            counts_energy=self._figures()[_ENERGY] is not None,
+            counts_energy=counts_energy,
             min_limit_mw=lowest_mw,
             max_limit_mw=self._highest_mw,
             default_limit_mw=self._optional(
                 "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
             clocks_mhz=self._clocks_mhz(),
-            mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
+            mig=mig,
+            tenants=self._tenants() if mig else (),
+            scope="module" if self._module else "gpu",
         )
 
     def sample(self) -> Sample:
@@ -243,6 +247,7 @@ class NvmlDevice:
 
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
+        self._module = False
         self._read_by_fields(tuple(range(len(_QUANTITIES))))
         self._by_call: tuple[int, ...] = ()
         self._samples = 0
@@ -252,6 +257,26 @@ class NvmlDevice:
         self._fields = (pynvml.c_nvmlFieldValue_t * len(quantities))()
         for value, quantity in zip(self._fields, quantities, strict=True):
             value.fieldId = _QUANTITIES[quantity].field
+            if quantity == _POWER and self._module:
+                value.scopeId = pynvml.NVML_POWER_SCOPE_MODULE
+
+    def _choose_scope(self) -> bool:
+        """Find out what the figures are of; return whether there is an energy counter.
+
+        A Grace Hopper may give neither energy nor power of its GPU, but power of the module, CPU included.
+        """
+        figures = self._figures()
+        if figures[_ENERGY] is None and figures[_POWER] is None:
+            self._module = True
+            self._read_by_fields((*self._by_field, _POWER))
+            self._module = self._figures()[_POWER] is not None
+        return figures[_ENERGY] is not None
+
+    def _tenants(self) -> tuple[str, ...]:
+        """Return the UUIDs of the MIG instances there are now."""
+        most = self._optional("count its MIG instances", pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0
+        uuids = (self._optional("name its MIG instances", _tenant, place) for place in range(most))
+        return tuple(uuid for uuid in uuids if uuid is not None)
 
     def _figures(self) -> list[int | None]:
         """Return the value of each quantity, in the order of `_QUANTITIES`; None: it is not to be had."""
@@ -313,7 +338,8 @@ class NvmlDevice:
         return clock_mhz, temperature_c, None if rates is None else rates.gpu
 
     def _plausible(self, power_mw: int) -> bool:
-        return power_mw > 0 and (self._highest_mw is None or 2 * power_mw <= 3 * self._highest_mw)
+        bounded = self._highest_mw is not None and not self._module  # the limits are those of the GPU
+        return power_mw > 0 and (not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0))
 
     def _clocks_mhz(self) -> tuple[int, ...]:
         """Return the graphics clocks at the highest memory clock, descending."""
@@ -442,6 +468,12 @@ class NvmlBus:
             if self._unopened.get(index) != text:
                 _log.warning("%s", text)
         self._unopened = unopened
+
+
+def _tenant(handle: Any, place: int) -> str:
+    """Return the UUID of a MIG instance."""
+    uuid: str = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    return uuid
 
 
 def _ask_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:

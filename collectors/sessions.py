@@ -190,7 +190,8 @@ def admit(
     """
     gpus, unknown = resolve(session.asked_gpus, devices)
     simulated = {device.gpu for device in devices if device.driver == "simulated"}
-    strange = [gpu for gpu in gpus if gpu not in simulated and not owned.get(gpu)]
+    divided = {device.gpu for device in devices if device.mig and len(device.tenants) > 1}
+    strange = [gpu for gpu in gpus if gpu not in simulated and (gpu in divided or not owned.get(gpu))]
     may_command = True
     if not gpus:
         may_command, reason = False, "It names no GPU of this host."
@@ -202,7 +203,7 @@ def admit(
         may_command = False
         reason = (
             f"Unverified: process {session.pid} of user {session.uid} was not seen to compute on"
-            f" {', '.join(strange)}. Start the collector with --trust-uid {session.uid} to let it command."
+            f" {', '.join(strange)}{', alone (MIG)' if divided.intersection(strange) else ''}. Start the collector with --trust-uid {session.uid} to let it command."
         )
     if unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."
