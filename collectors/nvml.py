@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from collectors.device import Description, Sample, watts
+from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
     DeviceError,
     LostError,
@@ -75,8 +75,6 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not her
 
 _SELDOM = 10
 """Clock, temperature and utilization cost a driver call each: asked at every tenth sample."""
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the host's pid namespace (PROC_PID_INIT_INO, linux/proc_ns.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +236,7 @@ class NvmlDevice:
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             without=(UnsupportedError, PermissionMissingError),
         )
-        if not running and Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
+        if not running and not sees_all_processes():
             return None
         return None if running is None else tuple(process.pid for process in running)
 
