@@ -115,7 +115,9 @@ class Windows:
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
         if timelines is None:
             return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
-        rows = [row for gpu, timeline in timelines.items() for row in self._measure(due, gpu, timeline, shared)]
+        rows = [
+            row for gpu, timeline in timelines.items() for row in self._measure(due, gpu, timeline, shared)
+        ]
         if all(map(of_host, timelines)):
             rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
         return rows

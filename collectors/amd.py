@@ -1,15 +1,15 @@
 """AMD GPUs through amdsmi. The only file that imports amdsmi, and not before such GPUs are looked for.
 
-What a GPU cannot say is found out once, quantity by quantity. Its energy counter has been seen to stand still,
-to be off by orders of magnitude and to fall, so it is trusted only after a trial: while its GPU is opened, it
-has to grow as the power readings say. One that does not is left alone, and energy is that of the power.
+What a GPU cannot say is found out once, quantity by quantity. Its energy counter has been seen to stand
+still, to be off by orders of magnitude and to fall, so it is trusted only after a trial: while its GPU is
+opened, it has to grow as the power readings say. One that does not is left alone, and energy is that of the
+power.
 
 The counter moves every millisecond or so: a device reads it every REFRESH_NS and says the same in between, as
 an NVIDIA counter does. All calls are made one after the other, under the bus's lock; a GPU that is lost ends
 alone, until `AmdDevice.describe` or `AmdBus.discover` finds it again.
 """
 
-import importlib
 import logging
 import math
 import threading
@@ -40,15 +40,13 @@ TRUSTED = (0.5, 2.0)
 """A counter is trusted if it grew by so much of what the power readings say. Both are rough at rest, so this
 finds what is off by a factor, not by a gain of some percent."""
 LEAST_SHARE = 0.4
-"""A driver that names 0 W as the lowest limit means that it does not know: this share of the highest is taken."""
+"""Of the highest limit: the lowest, where the driver names 0 W, which means that it does not know."""
 _SELDOM = 10
 """Clock, temperature and utilization are asked at every tenth read."""
 _AGAIN = "It is asked again at the next turn."
 _WITHOUT = "The collector goes on without it."
 _RETURNS = "It is taken up again when it returns."
-_INSTALL = (
-    "Install ROCm's amd-smi-lib and the Python package amdsmi of the same version (pip install 'zeus-stream[amd]')."
-)
+_INSTALL = "Install ROCm's amd-smi-lib, and amdsmi of its version: pip install 'zeus-stream[amd]'."
 _NOT_LOADED = f"Load the amdgpu driver (modprobe amdgpu). {_RETURNS}"
 _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # amdsmi_status_t; any other: asked again
     1: (UnsupportedError, _WITHOUT),  # INVAL: so old drivers refuse what they do not know
@@ -350,10 +348,11 @@ class AmdBus:
     def _start(self) -> None:
         if self.smi is None:
             try:
-                self.smi = importlib.import_module("amdsmi")
+                import amdsmi  # noqa: PLC0415  (it prints and fails where there is no AMD GPU)
             except (ImportError, OSError, KeyError, AttributeError) as wrong:
                 # Without its library, or with one of another version, the package fails in any of these ways.
                 raise LostError(f"AMD driver: could not load amdsmi: {wrong!r}. {_INSTALL}") from wrong
+            self.smi = amdsmi
         if not self._started:
             self.call("AMD driver", "start amdsmi", "amdsmi_init")
             self._started = True
@@ -418,7 +417,8 @@ def _counted_mj(counted: Any) -> int | None:
     """Return a counter in mJ: ticks, each so many uJ (15.259 on what is known)."""
     if counted is None:
         return None
-    ticks, tick_uj = counted["energy_accumulator"], counted["counter_resolution"]
+    ticks: int = counted["energy_accumulator"]
+    tick_uj: float = counted["counter_resolution"]
     return round(ticks * tick_uj / 1000)
 
 

@@ -14,7 +14,7 @@ class Description:
     """What a device is and can do. Asked once, when it is opened or comes back."""
 
     gpu: str
-    """UUID (``GPU-...``), or ``CPU-...``, ``DRAM-...`` for a part of the host (`zeus_stream.messages.of_host`)."""
+    """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`messages.of_host`)."""
     index: int
     """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers; parts of the host are
     counted apart."""

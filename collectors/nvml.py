@@ -65,7 +65,7 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not her
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (LostError, f"Load the NVIDIA driver (modprobe nvidia). {_RETURNS}"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         LostError,
-        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use simulated GPUs. AMD GPUs: --device amd.",
+        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use --device amd or simulated GPUs.",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         LostError,

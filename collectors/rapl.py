@@ -1,13 +1,13 @@
-"""CPUs and their memory through RAPL, as Linux's powercap shows it. The only file that reads /sys/class/powercap.
+"""CPUs and their memory through RAPL, as powercap shows it. The only file that reads /sys/class/powercap.
 
 A zone is a directory: ``intel-rapl:0`` is a package, ``intel-rapl:0:1`` a part of it (AMD's CPUs bear the
 same name). Packages and memory are devices of their own; cores are part of their package, and ``psys`` is the
 whole board, packages included, so neither is one.
 
-The counter moves every millisecond and starts over at ``max_energy_range_uj``, after minutes under full load.
-A device reads it every REFRESH_NS, says the same value in between, as a GPU's counter does, and adds up what
-it grew by. Where the growth is not certain (`growth_uj`), nothing is added: the device is lost, and comes back
-with a counter that begins anew.
+The counter moves every millisecond and starts over at ``max_energy_range_uj``, after minutes under full
+load. A device reads it every REFRESH_NS, says the same value in between, as a GPU's counter does, and adds
+up what it grew by. Where the growth is not certain (`growth_uj`), nothing is added: the device is lost, and
+comes back with a counter that begins anew.
 """
 
 import re
@@ -124,8 +124,8 @@ class RaplDevice:
         if grown_uj is None:
             self._last = None
             raise LostError(
-                f"{self.gpu}: could not count on: {elapsed_ns / 1e9:.1f} s after the last read its counter may"
-                " have started over. It is counted anew."
+                f"{self.gpu}: could not count on: {elapsed_ns / 1e9:.1f} s after the last read its counter"
+                " may have started over. It is counted anew."
             )
         self._energy_uj += grown_uj
 
@@ -138,8 +138,7 @@ class RaplDevice:
         except PermissionError as wrong:
             raise PermissionMissingError(
                 f"{self.gpu}: could not be read: {file} is for root only, as in every Linux since 5.10."
-                " Run the collector as root, or let its group read it: chgrp GROUP and chmod g+r in a udev rule"
-                " (docs/measurement.md)."
+                " Run the collector as root, or let its group read it: docs/measurement.md has the rule."
             ) from wrong
         except FileNotFoundError as wrong:
             raise LostError(f"{self.gpu}: could not be read: {file} is gone. {_RETURNS}") from wrong

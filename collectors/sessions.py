@@ -137,15 +137,13 @@ def _latest_ns(event: Event | Unknown) -> int:
 def resolve(asked: Sequence[str], devices: Sequence[Description]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the UUIDs of what a run asked for, in its order, and what could not be found.
 
-    ``index:N`` is a place in PCI order, ``index:all`` every GPU; a UUID may be shortened as CUDA allows. A MIG
-    instance is its whole GPU. Parts of the host are nobody's to name: they are everybody's.
+    ``index:N`` is a place in PCI order, ``index:all`` every GPU; a UUID may be shortened as CUDA allows. A
+    MIG instance is its whole GPU. Parts of the host are nobody's to name: they are everybody's.
     """
     found: dict[str, None] = {}
     unknown = []
     for name in asked:
-        matching = [
-            device.gpu for device in devices if not of_host(device.gpu) and _names(name, device)
-        ]
+        matching = [device.gpu for device in devices if not of_host(device.gpu) and _names(name, device)]
         if not matching or (len(matching) > 1 and name != ALL_GPUS):
             unknown.append(name)
         else:
@@ -158,7 +156,9 @@ def _names(name: str, device: Description) -> bool:
         return True
     if name.startswith("index:"):
         return name == f"index:{device.index}"
-    if name.startswith("MIG-GPU-"):  # before driver 470: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>
+    if name.startswith(
+        "MIG-GPU-"
+    ):  # before driver 470: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>
         return name.removeprefix("MIG-").partition("/")[0] == device.gpu
     uuids = device.tenants if name.startswith("MIG-") else (device.gpu,)
     return len(name) > len("GPU-") and any(uuid.startswith(name) for uuid in uuids)
@@ -201,9 +201,11 @@ def admit(
         reason = "Its process computes on them."
     else:
         may_command = False
+        alone = ", alone (MIG)" if divided.intersection(strange) else ""
         reason = (
             f"Unverified: process {session.pid} of user {session.uid} was not seen to compute on"
-            f" {', '.join(strange)}{', alone (MIG)' if divided.intersection(strange) else ''}. Start the collector with --trust-uid {session.uid} to let it command."
+            f" {', '.join(strange)}{alone}."
+            f" Start the collector with --trust-uid {session.uid} to let it command."
         )
     if unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."

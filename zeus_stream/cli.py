@@ -295,7 +295,7 @@ def restore(settings: Settings, *, dry_run: bool) -> None:
 
 
 @main.command()
-@settings_options("device", "archive", "listen", "follow")
+@settings_options("device", "cpu", "archive", "listen", "follow")
 def doctor(settings: Settings) -> None:
     """Check driver, permissions, GPUs, places, versions; name the cure."""
     from collectors.buses import open_bus

@@ -33,8 +33,8 @@ Name = Annotated[str, Within(1, 200)]
 Text = Annotated[str, Within(0, 2000)]
 """A sentence for people."""
 Gpu = Annotated[str, Within(1, 80)]
-"""UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``index:N`` (PCI order) and ``index:all``: the collector
-resolves them."""
+"""UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
+``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
 WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
 """Until 2100: with any `Ns` added it still is an int64."""

@@ -50,7 +50,9 @@ STEADY = Trial((0, 10**9, 2 * 10**9), (0, 100_000, 200_000), (100_000, 100_000))
 
 
 @given(factor=st.floats(0.001, 1000), power_mw=st.integers(10_000, 1_000_000))
-def test_a_counter_is_trusted_exactly_if_it_grows_about_as_the_power_says(factor: float, power_mw: int) -> None:
+def test_a_counter_is_trusted_exactly_if_it_grows_about_as_the_power_says(
+    factor: float, power_mw: int
+) -> None:
     grown_mj = round(power_mw * factor)
     why = objection(Trial((0, 10**9), (5, 5 + grown_mj), (power_mw,)))
     assert (why is None) == (0.5 <= grown_mj / power_mw <= 2.0)

@@ -13,8 +13,8 @@ from typing import Protocol
 import pynvml
 import pytest
 
-from collectors.device import Bus, Device
 from collectors.amd import AmdBus
+from collectors.device import Bus, Device
 from collectors.nvml import NvmlBus
 from collectors.rapl import RaplBus
 from collectors.simulated import Schedule, SimulatedBus

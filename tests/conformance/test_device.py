@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conformance.devices import KINDS, Bench, opened
 from collectors.device import Device
+from tests.conformance.devices import KINDS, Bench, opened
 from zeus_stream.errors import LostError, PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.messages import of_host
 
@@ -19,7 +19,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 def measured_only(device: Device) -> bool:
-    """Tell whether a device has no limit that could be set, and hold it to that: every call about one says so."""
+    """Tell whether a device has no limit that could be set; if so, every call about one has to say it."""
     if device.describe().min_limit_mw is not None:
         return False
     told = device.describe()

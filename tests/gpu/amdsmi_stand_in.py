@@ -138,7 +138,10 @@ def _set_cap(gpu: AmdGpu, sensor: int, cap_uw: int) -> None:
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "amdsmi_get_gpu_device_bdf": lambda gpu: gpu.bdf,
     "amdsmi_get_gpu_device_uuid": lambda gpu: gpu.uuid,
-    "amdsmi_get_gpu_asic_info": lambda gpu: {"market_name": gpu.name, "vendor_name": "Advanced Micro Devices"},
+    "amdsmi_get_gpu_asic_info": lambda gpu: {
+        "market_name": gpu.name,
+        "vendor_name": "Advanced Micro Devices",
+    },
     "amdsmi_get_gpu_driver_info": lambda _: {"driver_name": "amdgpu", "driver_version": "6.12.12"},
     "amdsmi_get_energy_count": lambda gpu: {
         "energy_accumulator": int(gpu.energy_uj / RESOLUTION_UJ),
