@@ -12,9 +12,11 @@ alone, until `AmdDevice.describe` or `AmdBus.discover` finds it again.
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -348,7 +350,8 @@ class AmdBus:
     def _start(self) -> None:
         if self.smi is None:
             try:
-                import amdsmi  # noqa: PLC0415  (it prints and fails where there is no AMD GPU)
+                with redirect_stdout(sys.stderr):  # where it does not find its library, it says so by itself
+                    import amdsmi  # noqa: PLC0415  (it fails where there is no AMD GPU)
             except (ImportError, OSError, KeyError, AttributeError) as wrong:
                 # Without its library, or with one of another version, the package fails in any of these ways.
                 raise LostError(f"AMD driver: could not load amdsmi: {wrong!r}. {_INSTALL}") from wrong
