@@ -255,7 +255,9 @@ class Interpreter:
         session.windows.end_all(t_ns, self._site.now_ns[session.host])
         run = self._runs[session.started.run]
         uses = [self._site.gpus[gpu].uses for gpu in session.gpus]
-        for use in (use for of_one in (*uses, self._host_uses[session.host]) for use in of_one):
+        if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
+            uses.append(self._host_uses[session.host])  # its last rank on the host
+        for use in (use for of_one in uses for use in of_one):
             if use.run == run.name and use.ended_ns is None:
                 use.ended_ns = t_ns
         outputs: list[Output] = [session.row(), *run.session_ended(session)]

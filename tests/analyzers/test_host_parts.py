@@ -114,6 +114,14 @@ def test_the_cpu_is_shared_with_every_other_run_of_the_host_and_with_no_rank_of_
     assert not windows(heard([*bodies[:4], *gone, *bodies[4:]]), "step")["1", 0, CPU].shared
 
 
+def test_a_run_is_on_the_host_until_its_last_rank_has_ended() -> None:
+    bodies = [*started("1", "run", 10), *started("2", "other", 10), *started("3", "other", 10, rank=1)]
+    over = [said(session, 12, RunEnded(12 * SECOND)) for session in ("2", "3")]
+    steps = stepped("1", 20, 22)
+    assert windows(heard([*bodies, over[0], *steps]), "step")["1", 0, CPU].shared
+    assert not windows(heard([*bodies, *over, *steps]), "step")["1", 0, CPU].shared
+
+
 def test_a_script_is_told_the_energy_of_its_gpus() -> None:
     window = [
         said("1", 20, WindowBegan(20 * SECOND, 5, "validation")),
