@@ -276,6 +276,8 @@ class Guards:
                 description.default_limit_mw,
                 found.requested_mw if limit is None else limit.state.limits.found,
                 description.mig,
+                description.scope,
+                description.tenants,
             )
         )
         for knob, instructions in todo:

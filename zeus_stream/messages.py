@@ -34,8 +34,8 @@ Name = Annotated[str, Within(1, 200)]
 Text = Annotated[str, Within(0, 2000)]
 """A sentence for people."""
 Gpu = Annotated[str, Within(1, 80)]
-"""UUID ``GPU-...``; in `RunStarted` alone also ``index:N`` (PCI order) and ``index:all``: the collector
-resolves them."""
+"""UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
+``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
 WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
 """Until 2100: with any `Ns` added it still is an int64."""
@@ -44,6 +44,11 @@ Milliwatts = Annotated[int, Within(0, 100_000_000)]
 Megahertz = Annotated[int, Within(1, 100_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
+
+
+def of_host(gpu: Gpu) -> bool:
+    """Tell whether it is no GPU but a part of the host, used by all who run there: a CPU or its memory."""
+    return gpu.startswith(("CPU-", "DRAM-"))
 
 
 # ---- events: a training process says what it does -------------------------------------------------
@@ -296,6 +301,10 @@ class DeviceFound:
     found_limit_mw: Milliwatts | None
     """The limit requested when it was found, before any change of ours: our upper bound."""
     mig: bool
+    scope: Literal["gpu", "module"] = "gpu"
+    """What its figures are of; a module's (Grace Hopper) include the CPU beside the GPU."""
+    tenants: Gpus = ()
+    """UUIDs (``MIG-...``) of the instances that share the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

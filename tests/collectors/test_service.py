@@ -13,11 +13,14 @@ import anyio
 import numpy as np
 import pytest
 
+from collectors.buses import HostBus
 from collectors.device import Bus
 from collectors.log import Log
+from collectors.rapl import RaplBus
 from collectors.service import collect
 from collectors.simulated import SimulatedBus
 from tests.collectors.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
+from tests.gpu.powercap import Powercap
 from zeus_stream import sockets, wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.config import Settings
@@ -253,6 +256,44 @@ async def test_readings_of_all_devices_are_logged_in_order_and_add_up_to_the_ene
         longest_s = (last["t_hi_ns"] - first["t_lo_ns"]) / 1e9
         assert shortest_s <= drawn_mj / 1000 / POWER_W <= longest_s
         assert min(changes["t_hi_ns"] - changes["t_lo_ns"]) < PERIOD_NS
+
+
+async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to_name_it(
+    zeus_dir: Path, tmp_path: Path
+) -> None:
+    powercap = Powercap(tmp_path)
+    counter = powercap.package(0) / "energy_uj"
+
+    async def draw() -> None:
+        fresh, begun_ns = tmp_path / "fresh", monotonic_ns()
+        while True:
+            fresh.write_text(str(1000 + (monotonic_ns() - begun_ns) * POWER_W // 1000))
+            fresh.replace(counter)
+            await anyio.sleep(0.002)
+
+    cpu = "CPU-h-package-0"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draw)
+        bus = HostBus(ArithmeticBus(1), RaplBus("h", tmp_path), wanted=True)
+        async with collector(bus, zeus_dir) as client:
+            await client.start_run(gpus=("index:all",))
+            (word,) = await client.notes(RunAdmitted)
+            assert word.gpus == (GPU,)
+            refused = await client.set("c", 100, gpu=cpu)
+            assert "it has none that could be set" in refused.reason
+            await anyio.sleep(0.6)
+            (found,) = [note for note in await client.notes(DeviceFound) if note.gpu == cpu]
+            frames = await client.frames()
+        tasks.cancel_scope.cancel()
+    assert (found.min_limit_mw, found.found_limit_mw, found.driver) == (None, None, "powercap")
+    bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
+    rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
+    rows = rows[rows["gpu"] == bodies[-1].gpus.index(cpu)]
+    changes = rows[rows["seen"] == Seen.CHANGED]
+    seconds = (changes["t_hi_ns"][-1] - changes["t_hi_ns"][0]) / 1e9
+    assert 3 <= len(changes) <= seconds * 20 + 1, "read 20 times a second, however often it moves"
+    drawn_j = (changes["energy_mj"][-1] - changes["energy_mj"][0]) / 1000
+    assert drawn_j == pytest.approx(seconds * POWER_W, abs=0.1 * POWER_W)
 
 
 async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
