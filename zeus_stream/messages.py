@@ -80,6 +80,11 @@ class EpochEnded:
     index: Count
 
 
+Placed = Literal["dispatch", "device", "ready"]
+"""How a boundary's instant is known: when Python came by; by a timing event in the device's queue; by when the
+step's output was ready."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
@@ -91,6 +96,9 @@ class StepBoundary:
     index: Count
     ended_ns: Ns | None
     began_ns: Ns | None
+    placed: Placed = "dispatch"
+    uncertainty_ns: Ns | None = None
+    """Both stamps are at most so far off. None: not known, as by dispatch."""
 
 
 @dataclass(frozen=True, slots=True)
