@@ -2,10 +2,10 @@
 
 python benchmarks/boundary.py [--steps 1500] [--seeds 8]
 
-In virtual time, on a queue made of arithmetic (tests/device_queue.py), through the publisher's own code: so the
-errors are exact. A step is 200 kernels of 0.1 ms, uneven by 20 %; the host runs 100 ms ahead; the GPU's clock
-drifts by 50 ppm. The peer is a synchronization at each boundary, as Zeus does it. The cost of our calls is
-measured in real time, with events that cost nothing: what the driver takes for its own comes on top.
+In virtual time, on a queue made of arithmetic (tests/device_queue.py), through the publisher's own code: so
+the errors are exact. A step is 200 kernels of 0.1 ms, uneven by 20 %; the host runs 100 ms ahead; the GPU's
+clock drifts by 50 ppm. The peer is a synchronization at each boundary, as Zeus does it. The cost of our calls
+is measured in real time, with events that cost nothing: what the driver takes for its own comes on top.
 """
 
 import argparse
@@ -27,8 +27,8 @@ def quantiles_us(errors_ns: list[int]) -> list[str]:
 
 
 def placed(load: Load, steps: int, seeds: int) -> tuple[list[int], list[int], list[int], int]:
-    """Return errors of our boundaries and of those by dispatch, delays until they are known (ns), and how many
-    truths were outside of their bounds.
+    """Return errors of our boundaries and of those by dispatch, delays until they are known (ns), and how
+    many truths were outside of their bounds.
     """
     ours, dispatch, delays, outside = [], [], [], 0
     for seed in range(seeds):
@@ -114,9 +114,13 @@ def main() -> None:
         errors, stall_s = synchronized(load, options.steps)
         rows.append([name, "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"])
         known = quantiles_us(delays)
-        print(f"{name}: {outside} of {len(ours)} outside of their bounds; known {known[0]} after the step's end")
+        print(
+            f"{name}: {outside} of {len(ours)} outside of their bounds; known {known[0]} after the step's end"
+        )
     errors, stall_s = synchronized(replace(LOADS["never waits"], loader_ns=5_000_000), options.steps)
-    rows.append(["never waits, 5 ms loader", "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"])
+    rows.append(
+        ["never waits, 5 ms loader", "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"]
+    )
     table("Error of a step's end", ["script", "how", "median", "p95", "max", "goal", "stall a step"], rows)
     print(f"\nOurs at a boundary, beside the driver's calls: {cost_us(20_000):.1f} us (goal 10 us)")
 

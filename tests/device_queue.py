@@ -1,7 +1,8 @@
 """A GPU's queue made of arithmetic, in virtual time, and a training loop that feeds it.
 
-The host runs ahead of the GPU until a number of kernels wait; kernels take uneven times; the GPU's clock drifts
-against the host's, and its stamps have the resolution of CUDA's. Events have the interface of `torch.cuda.Event`.
+The host runs ahead of the GPU until a number of kernels wait; kernels take uneven times; the GPU's clock
+drifts against the host's, and its stamps have the resolution of CUDA's. Events have the interface of
+`torch.cuda.Event`.
 """
 
 import struct

@@ -6,8 +6,8 @@
 
 A look asks the oldest marks whether they are complete, and waits for nothing. It happens at boundaries, where
 the script waits anyway, and when the courier nudges; in the thread of the loop only, and never while that
-captures a CUDA graph. A mark completed after the last look that found it incomplete, and before the first that
-found it complete: these are its bounds. The courier narrows them by the device's own clock.
+captures a CUDA graph. A mark completed after the last look that found it incomplete, and before the first
+that found it complete: these are its bounds. The courier narrows them by the device's own clock.
 
 Boundaries alone are not enough: a host that is held back by a full queue comes by whenever the device has
 reached the same place in its work, so every look is equally late. Nudges come at any time.
@@ -99,7 +99,12 @@ class Boundary:
     __slots__ = ("_boundaries", "began_ns", "ended_ns", "index", "mark")
 
     def __init__(
-        self, boundaries: "Boundaries", mark: Mark | None, index: int, ended_ns: Ns | None, began_ns: Ns | None
+        self,
+        boundaries: "Boundaries",
+        mark: Mark | None,
+        index: int,
+        ended_ns: Ns | None,
+        began_ns: Ns | None,
     ) -> None:
         self._boundaries = boundaries
         self.mark = mark
@@ -246,8 +251,8 @@ class Boundaries:
         self._give_up()
         self._say(
             "device",
-            f"could not ask the device where steps end: {wrong}. From here on they end where Python dispatched"
-            " them. Set ZEUS_STREAM_BOUNDARY=dispatch to have it so from the start.",
+            f"could not ask the device where steps end: {wrong}. From here on they end where Python"
+            " dispatched them. Set ZEUS_STREAM_BOUNDARY=dispatch to have it so from the start.",
         )
 
     def _give_up(self) -> None:
@@ -258,7 +263,10 @@ class Boundaries:
     # ---- the courier
 
     def settle(self, boundary: Boundary, now_ns: Ns) -> tuple[Any, ...] | None:
-        """Return a boundary as an entry of the outbox; they come in order. None: it may still become better."""
+        """Return a boundary as an entry of the outbox. None: it may still become better.
+
+        They come in order: one after the other, each until it is settled.
+        """
         if self._pending:
             self._nudge.ask()
         while self._seen:

@@ -36,7 +36,7 @@ Say: TypeAlias = Callable[[str, str], None]
 
 
 def pause_s(turns: int) -> float:
-    """Return the time to the next turn, TICK_S on average, and uneven: steps as long must not fall in with it."""
+    """Return the time to the next turn, TICK_S on average, and uneven: steps must not fall in with it."""
     return TICK_S * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
 
 

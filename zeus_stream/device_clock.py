@@ -12,7 +12,7 @@ events there were; where an event lies on the host's clock follows from the corn
 from dataclasses import dataclass
 
 MAX_DRIFT = 500e-6
-"""Of one clock against the other. Crystals are within 50e-6 of each other; NTP turns the host's by at most this."""
+"""Of one clock against the other. Crystals differ by tens of 1e-6; NTP turns the host's by at most this."""
 SPAN_NS = 20_000_000_000
 """The drift is taken as constant for so long, and for half as long at least."""
 SLACK_NS = 2_000

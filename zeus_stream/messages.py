@@ -65,7 +65,7 @@ class RunStarted:
     """UTC at ``t_ns``, ns since 1970, within ``wall_error_ns``."""
     wall_error_ns: Ns
     boundary: Name = "dispatch"
-    """How step ends are placed: ``dispatch`` is host time of the Python loop."""
+    """How step ends are placed, where that is possible; see `Placed`. Each `StepBoundary` says its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class EpochEnded:
 
 
 Placed = Literal["dispatch", "device", "ready"]
-"""How a boundary's instant is known: when Python came by; by a timing event in the device's queue; by when the
-step's output was ready."""
+"""How a boundary's instant is known: by when Python came by; by a timing event in the device's queue; by when
+the step's output was ready."""
 
 
 @dataclass(frozen=True, slots=True)

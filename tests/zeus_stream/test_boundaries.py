@@ -81,7 +81,9 @@ class Hand:
         self.now_ns = 1_000 * MS
         self.said: list[str] = []
         self.nudges = Nudges()
-        self.boundaries = Boundaries(lambda: self.now_ns, lambda _, sentence: self.said.append(sentence), self.nudges)
+        self.boundaries = Boundaries(
+            lambda: self.now_ns, lambda _, sentence: self.said.append(sentence), self.nudges
+        )
         self.recorded = self.done = 0
         self.wrong: Exception | None = None
         self.made = 0
@@ -183,11 +185,12 @@ def test_a_device_that_fails_is_told_of_once_and_boundaries_go_on_by_dispatch() 
     after.append(hand.step(3))
     given_ = [hand.given(boundary) for boundary in (before, *after)]
     assert [found and found.placed for found in given_] == ["dispatch"] * 4
-    assert hand.said == [
+    [said] = hand.said
+    assert said == (
         "could not ask the device where steps end: CUDA error: an illegal memory access was encountered. From"
         " here on they end where Python dispatched them. Set ZEUS_STREAM_BOUNDARY=dispatch to have it so from"
         " the start."
-    ]
+    )
 
 
 def test_events_are_used_again() -> None:
@@ -269,5 +272,3 @@ def test_an_output_that_is_gone_is_told_of() -> None:
     assert (found := hand.given(boundary)) is not None
     assert found.placed == "dispatch"
     assert len(hand.said) == 1
-
-

@@ -64,10 +64,11 @@ def test_what_cannot_say_when_it_is_ready_is_named_once(
         for _ in pub.steps(range(3)):
             pub.ends_with(0.5)
     assert {boundary.placed for boundary in collector.seen(StepBoundary)} == {"dispatch"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "zeus-stream: ends_with(): float cannot say when it is ready: it has no is_ready(). Give it an array of"
-        " JAX, such as the loss."
-    ]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "zeus-stream: ends_with(): float cannot say when it is ready: it has no is_ready(). Give it an array"
+        " of JAX, such as the loss."
+    )
 
 
 def test_it_can_be_switched_off(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,9 @@ def test_the_real_jax_has_these_names(collector: Collector, zeus_dir: Path) -> N
     if subprocess.run([sys.executable, "-c", "import jax"], capture_output=True, check=False).returncode:
         pytest.skip("jax is not installed here")
     environ = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "ZEUS_STREAM_DIR": str(zeus_dir)}
-    done = subprocess.run([sys.executable, "-c", REAL], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", REAL], env=environ, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    first, *boundaries = collector.seen(StepBoundary)
+    _, *boundaries = collector.seen(StepBoundary)
     assert [boundary.placed for boundary in boundaries] == ["ready"] * 5

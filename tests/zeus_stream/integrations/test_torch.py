@@ -1,4 +1,4 @@
-"""The door to torch, with a module that has torch's names and a queue of its own, and with torch where it is."""
+"""The door to torch, with a module that has torch's names, and with torch where it is."""
 
 import subprocess
 import sys
@@ -165,7 +165,9 @@ def test_a_torch_without_cuda_under_way_or_without_events_is_left_alone(
     assert torch.queue() is not None
     cuda.initialized = False
     assert torch.queue() is None
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)))
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))
+    )
     assert torch.queue() is None
     monkeypatch.delitem(sys.modules, "torch")
     assert torch.queue() is None
