@@ -7,6 +7,7 @@
 Time is that of the frames, by host. The same frames give the same outputs, command ids included.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -49,6 +50,7 @@ from zeus_stream.messages import (
     WindowBegan,
     WindowCancelled,
     WindowEnded,
+    of_host,
 )
 
 __all__ = ["Interpreter", "Plan"]
@@ -88,6 +90,8 @@ class Interpreter:
         """By question: host, question, frame time."""
         self._answers: dict[tuple[str, int], Answer] = {}
         """By session and window; the question in them means nothing."""
+        self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
+        """By host: runs on it, all of which use its CPUs."""
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -137,14 +141,20 @@ class Interpreter:
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
+        if of_host(uuid):
+            self._site.parts.setdefault(host, {})[uuid] = None
         return self._site.gpus.setdefault(uuid, Gpu(host))
+
+    def _devices(self, session: Session) -> list[str]:
+        """Return the GPUs of a session, and the parts of its host, which everybody uses."""
+        return [*session.gpus, *self._site.parts.get(session.host, ())]
 
     def _needed_ns(self, gpu: str) -> list[int]:
         """Return the instants at which a GPU's energy is still to be asked for."""
         return [
             t_ns
             for session in self._sessions.values()
-            if gpu in session.gpus
+            if gpu in self._devices(session)
             for t_ns in (*session.windows.needed_ns(), *self._trials_need_ns(session))
         ]
 
@@ -184,6 +194,9 @@ class Interpreter:
         session = Session(body.session, host, body.uid, started, self._plan, barred)
         if started.world_size:  # who only watches GPUs is no run of theirs
             session.windows.begin("run", 0, started.run, started.t_ns)
+            host_uses = self._host_uses[host]
+            host_uses.append(Use(started.run, started.t_ns))
+            del host_uses[:-MAX_USES]
         self._sessions[body.session] = session
         if started.run not in self._runs:
             numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
@@ -243,10 +256,12 @@ class Interpreter:
         session.ended = (t_ns, how)
         session.windows.end_all(t_ns, self._site.now_ns[session.host])
         run = self._runs[session.started.run]
-        for gpu in session.gpus:
-            for use in self._site.gpus[gpu].uses:
-                if use.run == run.name and use.ended_ns is None:
-                    use.ended_ns = t_ns
+        uses = [self._site.gpus[gpu].uses for gpu in session.gpus]
+        if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
+            uses.append(self._host_uses[session.host])  # its last rank on the host
+        for use in (use for of_one in uses for use in of_one):
+            if use.run == run.name and use.ended_ns is None:
+                use.ended_ns = t_ns
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
         if run.over:
             del self._runs[run.name]
@@ -284,6 +299,7 @@ class Interpreter:
 
     def _collector_started(self, host: str, boot_id: str) -> list[Output]:
         """A collector that starts has given limits back; a host that was restarted has forgotten all."""
+        self._site.parts.pop(host, None)  # it may not look at them any more
         outputs: list[Output] = []
         for run in list(self._runs.values()):
             for gpu in run.holds(host):
@@ -295,6 +311,7 @@ class Interpreter:
             outputs += self._end(session, session.heard_ns, "the host was restarted")
             outputs += self._measure_windows(session, NO_MORE_NS)
             del self._sessions[session.session]
+        self._host_uses.pop(host, None)
         for name, known in self._site.gpus.items():
             if known.host == host:
                 self._site.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
@@ -352,21 +369,32 @@ class Interpreter:
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
         timelines = None
         if session.admitted is not None:
-            timelines = {gpu: self._site.gpus[gpu].timeline for gpu in session.gpus}
+            timelines = {gpu: self._site.gpus[gpu].timeline for gpu in self._devices(session)}
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:
+            uses = self._host_uses[session.host] if of_host(gpu) else self._site.gpus[gpu].uses
             return any(
                 use.run != run and use.began_ns < end_ns and (use.ended_ns is None or use.ended_ns > begin_ns)
-                for use in self._site.gpus[gpu].uses
+                for use in uses
             )
 
-        rows = session.windows.measured(timelines, now_ns, shared)
+        rows = [self._remarked(row) for row in session.windows.measured(timelines, now_ns, shared)]
         outputs: list[Output] = list(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
             outputs += self._settle(session.session, window, _answer(of_window))
         return outputs
+
+    def _remarked(self, row: WindowRow) -> WindowRow:
+        """Return a row that says whose energy it is, where that is not the GPU's for this run alone."""
+        found = None if row.gpu is None else self._site.gpus[row.gpu].found
+        remarks = [] if row.quality == "ok" else [row.quality]
+        if found is not None and found.mig:
+            remarks.append("whole GPU, MIG")
+        if found is not None and found.scope == "module":
+            remarks.append("whole module, with its CPU")
+        return replace(row, quality="; ".join(remarks)) if remarks else row
 
     def _settle(self, session: str, window: int, answer: Answer) -> list[Output]:
         """Keep an answer, and give it to those who wait for it."""
@@ -395,9 +423,11 @@ def _named_apart(
 
 
 def _answer(rows: list[WindowRow]) -> Answer:
-    """Return the answer that rows of one window, one a GPU, make."""
+    """Return the answer that rows of one window, one a GPU, make. The host's own parts are not in it."""
     gpus = []
     for row in rows:
+        if row.gpu is not None and of_host(row.gpu):
+            continue
         if row.gpu is None or row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
             return _missing(row.quality if row.gpu is None else f"{row.gpu}: {row.quality}")
         gpus.append(GpuEnergy(row.gpu, row.energy_j, row.energy_low_j, row.energy_high_j))
@@ -424,6 +454,8 @@ def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         mig=found.mig,
         period_ms=None if period_ns is None else period_ns / 1e6,
         gone=gpu.timeline.gone,
+        scope=found.scope,
+        tenants=found.tenants,
     )
 
 

@@ -10,7 +10,7 @@ from zeus_stream.messages import Answer
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """One closed window on one GPU, of the tables ``windows``, ``steps`` and ``epochs``.
+    """One closed window on one GPU or part of the host, of the tables ``windows``, ``steps``, ``epochs``.
 
     Key: (session, kind, index, gpu). ``index`` counts steps and epochs over the run and is the
     publisher's number of a named window. A window of a session without GPUs has one row, gpu None.
@@ -89,6 +89,10 @@ class GpuRow:
     """Counter period, as observed (median of recent changes)."""
     gone: str | None
     """Why it is not there at present."""
+    scope: str = "gpu"
+    """What its figures are of: ``gpu``, or ``module``, CPU included."""
+    tenants: tuple[str, ...] = ()
+    """UUIDs of its MIG instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +213,31 @@ class RestoreLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyClock:
+    """Lock one GPU's graphics clock."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    clock_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreClock:
+    """Let one GPU's graphics clock float again."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveAnswer:
     host: str
     answer: Answer
 
 
-Instruction = ApplyLimit | RestoreLimit | GiveAnswer
+Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
+Instruction = Command | GiveAnswer

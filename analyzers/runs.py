@@ -130,6 +130,8 @@ class Site:
     known: dict[Setup, tuple[TrialRow, ...]]
     """Trials of the last profiling of each setup."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
+    parts: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By host: its CPUs and their memory, which are among ``gpus``."""
     now_ns: dict[str, int] = field(default_factory=dict)
     """By host: the latest frame's time."""
     commands: dict[str, CommandRow] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from analyzers import query, selectors
 from analyzers.archive import Archive
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
-from analyzers.rows import ApplyLimit, GapRow, GiveAnswer, Instruction, RestoreLimit, Row
+from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
 from zeus_stream import sockets, wire
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import Distant, source
@@ -40,6 +40,8 @@ from zeus_stream.messages import (
     Ask,
     AskStatus,
     Body,
+    ClockApplied,
+    ClockLeaseEnded,
     CollectorStarted,
     Events,
     Frame,
@@ -127,8 +129,10 @@ class Host:
         self.caught_up = False
         self.held: set[str] = set()
         """GPUs on which a limit of ours is in force."""
-        self.deferred: dict[str, ApplyLimit | RestoreLimit] = {}
-        """By GPU, the last instruction that was not carried out because the stream was old."""
+        self.locked: set[str] = set()
+        """GPUs whose clock is locked by us."""
+        self.deferred: dict[tuple[str, bool], Command] = {}
+        """By GPU and whether it is about its clock, the last that was not carried out: the stream was old."""
 
 
 class Analyzer:
@@ -180,7 +184,7 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.held = host.held
+        collector.link.held, collector.link.locked = host.held, host.locked
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
@@ -246,7 +250,8 @@ class Analyzer:
         for instruction in instructions:
             host = self._hosts[instruction.host]
             if not isinstance(instruction, GiveAnswer):
-                host.deferred[instruction.gpu] = instruction
+                clock = isinstance(instruction, ApplyClock | RestoreClock)
+                host.deferred[instruction.gpu, clock] = instruction
             elif host.collector is not None:
                 host.collector.link.carry_out(instruction)
         for host in self._hosts.values():
@@ -358,21 +363,26 @@ def _note_leases(host: Host, body: Notes) -> None:
         match note:
             case Applied(_, command, gpu):
                 host.held.add(gpu)
-                _settled(host, gpu, command)
-            case Refused(_, command, gpu):
-                _settled(host, gpu, command)
+                _settled(host, command)
+            case ClockApplied(_, command, gpu, clock_mhz):
+                (host.locked.discard if clock_mhz is None else host.locked.add)(gpu)
+                _settled(host, command)
+            case Refused(_, command):
+                _settled(host, command)
             case LeaseEnded(_, gpu):
                 host.held.discard(gpu)
+            case ClockLeaseEnded(_, gpu):
+                host.locked.discard(gpu)
             case CollectorStarted(_, incarnation) if host.collector is not None:
                 host.collector.link.heard_start(incarnation)
             case _:
                 pass  # nothing about leases or commands
 
 
-def _settled(host: Host, gpu: str, command: str) -> None:
-    deferred = host.deferred.get(gpu)
-    if deferred is not None and deferred.command == command:
-        del host.deferred[gpu]
+def _settled(host: Host, command: str) -> None:
+    for knob, deferred in list(host.deferred.items()):
+        if deferred.command == command:
+            del host.deferred[knob]
 
 
 def _no(wrong: Exception) -> No:

@@ -13,6 +13,7 @@ from typing import Literal
 from analyzers.energy import Energy, Missing, measure
 from analyzers.rows import WindowRow
 from analyzers.timeline import Timeline
+from zeus_stream.messages import of_host
 
 MAX_OPEN = 1_000
 """Windows one session may have open; one more is not measured."""
@@ -21,7 +22,7 @@ MAX_WAITING = 100_000
 
 Kind = Literal["step", "epoch", "window", "run"]
 Shared = Callable[[str, int, int], bool]
-"""Whether another run used a GPU (UUID) between two instants."""
+"""Whether another run used a GPU or part of the host (UUID) between two instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Windows:
         """Return the rows of windows that need wait no longer.
 
         Args:
-            timelines: by GPU, of all GPUs of the session. None: they are not known yet.
+            timelines: by UUID, of all GPUs of the session and all parts of its host. None: its GPUs are not
+                known yet.
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
@@ -113,11 +115,12 @@ class Windows:
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
         if timelines is None:
             return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
-        if not timelines:
-            return [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
-        return [
+        rows = [
             row for gpu, timeline in timelines.items() for row in self._measure(due, gpu, timeline, shared)
         ]
+        if all(map(of_host, timelines)):
+            rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
+        return rows
 
     def _due(self, ended: _Ended, timelines: Mapping[str, Timeline] | None, now_ns: int) -> bool:
         if now_ns - ended.heard_ns >= self._timeout_ns:

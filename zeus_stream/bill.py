@@ -17,7 +17,8 @@ from zeus_stream.tables import ABSENT
 _WINDOW = """
 SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_low_j, energy_high_j,
     energy_j / duration_s AS average_power_w, quality
-FROM windows LEFT JOIN gpus USING (gpu) WHERE run = {run} AND kind = 'window' ORDER BY gpus.index, gpu
+FROM windows LEFT JOIN gpus USING (gpu) WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
+ORDER BY gpus.index, gpu
 """
 J_PER_WH = 3600
 MOST_PLACES = 9

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeus_stream.tables import Form
 
 COLLECTOR = (
-    "device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
+    "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
@@ -114,11 +114,12 @@ def main() -> None:
 @main.command()
 @settings_options(*COLLECTOR)
 def collect(settings: Settings) -> None:
-    """Sample this host's GPUs, log it, obey and guard power limits."""
+    """Sample this host's GPUs, log it, obey and guard power limits and clocks."""
     from collectors.buses import open_bus
     from collectors.service import collect as service
+    from collectors.service import host_name
 
-    bus = open_bus(settings.device, places(os.environ).run)
+    bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
     _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
 
 
@@ -299,7 +300,7 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
 @settings_options("device", "observe")
 def restore(settings: Settings, *, dry_run: bool) -> None:
-    """Put back the power limits that a killed collector left; exit code 1 if one is left in force.
+    """Put back the limits and clocks that a killed collector left; exit code 1 if one is left in force.
 
     With --observe, as with --dry-run, nothing is changed.
     """
@@ -325,7 +326,7 @@ def restore(settings: Settings, *, dry_run: bool) -> None:
 
 
 @main.command()
-@settings_options("device", "archive", "listen", "follow")
+@settings_options("device", "cpu", "archive", "listen", "follow")
 def doctor(settings: Settings) -> None:
     """Check driver, permissions, GPUs, places, versions; name the cure."""
     from collectors.buses import open_bus

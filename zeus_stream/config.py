@@ -37,7 +37,10 @@ class Settings:
         "HOST:PORT at which other hosts may come in with a key; it and the two ports after it are used.",
     )
     device: str = _setting(
-        "nvml", "Devices to sample: nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
+        "nvml", "Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT such as simulated:v100x4."
+    )
+    cpu: str = _setting(
+        "auto", "CPUs and their memory beside the GPUs: auto (real GPUs, where CPUs can be read), on or off."
     )
     observe: bool = _setting(default=False, text="Never change a device, whoever asks.")
     poll_ms: float = _setting(

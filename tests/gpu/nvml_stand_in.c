@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TEXT = 80 };
+enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TENANTS = 7, TEXT = 80 };
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
@@ -42,6 +42,9 @@ typedef struct {
     uint64_t energy_mj;
     uint64_t since_ns, period_ns; /* period: the counter adds power_mw since CLOCK_MONOTONIC since_ns */
     uint64_t memory_bytes, calls;
+    uint32_t module_power_mw; /* of scope 1, 0: there is none */
+    uint32_t tenant_count;
+    char tenants[TENANTS][TEXT]; /* UUIDs of MIG instances */
 } gpu;
 
 typedef struct {
@@ -213,8 +216,27 @@ result nvmlDeviceGetName(device_t device, char *out, uint32_t room) {
     return text(out, room, g->name);
 }
 
-result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
+/* A MIG instance's handle is its GPU's with its place, from 1 on, above: good for its UUID only. */
+enum { PLACE = 48 };
+
+result nvmlDeviceGetMaxMigDeviceCount(device_t device, uint32_t *out) {
     DEVICE;
+    *out = TENANTS;
+    return OK;
+}
+
+result nvmlDeviceGetMigDeviceHandleByIndex(device_t device, uint32_t place, device_t *out) {
+    DEVICE;
+    if (!g->mig || place >= g->tenant_count) return NOT_FOUND;
+    *out = (device_t)((uintptr_t)device | (uintptr_t)(place + 1) << PLACE);
+    return OK;
+}
+
+result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
+    uintptr_t place = (uintptr_t)device >> PLACE;
+    device = (device_t)((uintptr_t)device & (((uintptr_t)1 << PLACE) - 1));
+    DEVICE;
+    if (place) return text(out, room, g->tenants[place - 1]);
     return text(out, room, g->uuid);
 }
 
@@ -310,7 +332,7 @@ result nvmlDeviceGetComputeRunningProcesses_v3(device_t device, uint32_t *room, 
 
 static result field(const gpu *g, field_value *out) {
     char name[TEXT];
-    snprintf(name, sizeof name, "field %u", out->field);
+    snprintf(name, sizeof name, out->scope ? "field %u scope %u" : "field %u", out->field, out->scope);
     result code = fault_of(g->faults, name);
     if (code) return code;
     if (out->field == 83) {
@@ -320,7 +342,10 @@ static result field(const gpu *g, field_value *out) {
     }
     uint32_t value;
     switch (out->field) {
-        case 185: case 186: value = g->power_mw; break;
+        case 185: case 186:
+            if (out->scope && !g->module_power_mw) return NOT_SUPPORTED;
+            value = out->scope ? g->module_power_mw : g->power_mw;
+            break;
         case 187: value = g->min_limit_mw; break;
         case 188: value = g->max_limit_mw; break;
         case 189: value = g->default_limit_mw; break;

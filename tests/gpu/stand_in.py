@@ -93,11 +93,20 @@ class Gpu(_Faulty):
         ("period_ns", c_uint64),
         ("memory_bytes", c_uint64),
         ("calls", c_uint64),
+        ("module_power_mw", c_uint32),
+        ("tenant_count", c_uint32),
+        ("tenants", (c_char * _TEXT) * 7),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:
         self.clocks_mhz[: len(clocks_mhz)] = clocks_mhz
         self.clock_count = len(clocks_mhz)
+
+    def set_tenants(self, *uuids: str) -> None:
+        """Turn MIG on, with these instances."""
+        for place, uuid in enumerate(uuids):
+            self.tenants[place].value = uuid.encode()
+        self.mig, self.tenant_count = 1, len(uuids)
 
     def set_processes(self, *pids: int) -> None:
         self.pids[: len(pids)] = pids

@@ -363,7 +363,7 @@ class Collector(Process):
             self.guarded, todo = leases.begin(
                 self._rules, requested_mw, left, same_boot=True, now_ns=world.now_ns, settled=settled
             )
-        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found_mw
+        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found
         self._say(
             DeviceFound(
                 world.now_ns, told.gpu, 0, told.name, told.driver, told.counts_energy, *limits, mig=False
@@ -424,8 +424,8 @@ class Collector(Process):
             case leases.CallRestore(limits):
                 try:
                     done = put_back(world.device, limits)
-                    self._requested_mw = done.requested_mw
-                    event = leases.RestoreDone(done.requested_mw, done.stranger)
+                    self._requested_mw = done.requested
+                    event = leases.RestoreDone(done.requested, done.stranger)
                 except DeviceError as wrong:
                     event = leases.RestoreFailed(str(wrong))
             case leases.ClearRecord():
@@ -875,7 +875,7 @@ class World:
             except DeviceError:
                 self.at(self.now_ns + 100 * MS, self._guard)
                 return
-            self.settled = f"restored to {done.requested_mw} mW by the guard"
+            self.settled = f"restored to {done.requested} mW by the guard"
         self.guarding = False
 
     def _damage_log(self) -> None:

@@ -98,6 +98,16 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert "missing" not in text
 
 
+def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
+    cpu = replace(WHOLE, gpu="CPU-host-package-0", energy_j=500.0, shared=True)
+    other_rank = replace(cpu, session="another", rank=1, energy_j=400.0)
+    assert "beside it" not in shown(of([RUN, WHOLE]))
+    text = shown(of([cpu, other_rank]))
+    assert "energy 1,800.0 J" in text
+    assert "beside it 500.0 J of the host's CPUs and their memory" in text
+    assert "another run" not in text
+
+
 def test_what_was_only_observed_would_save(of: Summarize) -> None:
     text = shown(of([RUN, WHOLE, *TRIALS, replace(DECISION, applied=False)]))
     assert "175 W, not set" in text
