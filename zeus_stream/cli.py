@@ -179,6 +179,31 @@ def _ask(settings: Settings, query: str) -> "pa.Table":
 
 
 @main.command()
+@click.argument("run", required=False)
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def report(settings: Settings, run: str | None) -> None:
+    """Say what a RUN cost, what was chosen, and what that saves or would save.  [the last run]"""
+    from functools import partial
+
+    from zeus_stream.summary import last_run, print_summary, summarize
+
+    ask = partial(_ask, settings)
+    name = run or last_run(ask)
+    summary = None if name is None else summarize(ask, name)
+    if summary is None:
+        raise RefusedError(
+            f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
+            ' Try: zeus-stream sql "FROM runs".'
+        )
+    options = "".join(
+        f" --{option} {value}"
+        for option, value in (("archive", settings.archive), ("analyzer", settings.analyzer))
+        if value is not None
+    )
+    print_summary(summary, settings.archive, f"zeus-stream sql{options}", sys.stdout)
+
+
+@main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")
 @settings_options("archive")
