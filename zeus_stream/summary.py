@@ -142,7 +142,8 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     verb = "saves" if saving["applied"] else "would save"
     cost = (
         f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
-        f" {_interval(saving, 'time_added', '+.1f')} of its time, against {saving['default_limit_w']:g} W as found"
+        f" {_interval(saving, 'time_added', '+.1f')} of its time,"
+        f" against {saving['default_limit_w']:g} W as found"
     )
     facts.append((verb, cost))
     if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:

@@ -77,7 +77,7 @@ def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
 
 
 def replayed(archive: Archive, offset: int = 0) -> list[tuple[m.Frame, m.Body]]:
-    return [decoded for page in archive.frames_since(LOG, offset) for decoded in page]
+    return list(archive.frames_since(LOG, offset))
 
 
 def by_gpu(body: m.Readings) -> list[tuple[Any, ...]]:
@@ -325,9 +325,11 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
 def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -> None:
     fill(archive)
     archive.put_frames([frame((archive.position(HOST)[1] or 0), readings(200), t_ns=200 * SECOND)])
-    pages = [[frame.offset for frame, _ in page] for page in archive.to_replay()]
-    assert pages[-1][-1] == (archive.position(HOST)[1] or 0) - 1
-    assert len(pages[-1]) == 1 + 5 + 1, "the new frame, and five seconds before it"
+    offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
+    end = archive.position(HOST)[1] or 0
+    notes, lead = offsets[:-7], offsets[-7:]
+    assert lead == list(range(end - 7, end)), "the new frame, and five seconds before it"
+    assert notes == [frame.offset for frame, body in frames() if isinstance(body, m.Notes)]
 
 
 def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: Archive) -> None:

@@ -27,8 +27,8 @@ from typing import Any
 
 from analyzers import archive, selectors
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, Row, WindowRow
-from analyzers.runs import Output
+from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, Row, TrialRow, WindowRow
+from analyzers.runs import Output, Setup
 from collectors import leases, sampler
 from collectors.log import Log, SessionMemory
 from collectors.records import put_back
@@ -527,6 +527,10 @@ class Archive:
         """Yield what an analyzer that starts has to hear again."""
         yield list(self.frames)
 
+    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
+        """Return what an analyzer that starts has to know beyond what it hears again."""
+        return {}
+
     def die(self) -> None:
         """Be a file whose process was killed."""
 
@@ -564,6 +568,9 @@ class Stored(Archive):
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         return self._file.to_replay()
+
+    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
+        return self._file.known_trials()
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
@@ -608,7 +615,7 @@ class Analyzer(Process):
         super().__init__(world)
         self._fence = number << 32
         self._sequencer = Sequencer(*world.archive.position())
-        self._interpreter = Interpreter(PLAN)
+        self._interpreter = Interpreter(PLAN, world.archive.known_trials())
         self._waiting: list[Frame] = []
         self._asked: Hello | Fetch | None = None
         self._asked_ns = self._heard_ns = 0
