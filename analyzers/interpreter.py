@@ -9,6 +9,7 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
-from analyzers.timeline import READING
+from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
 from zeus_stream.messages import (
@@ -125,26 +126,31 @@ class Interpreter:
         rows = np.frombuffer(body.rows, READING)
         if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
-        for index in np.unique(rows["gpu"]):
-            uuid = body.gpus[index]
-            gpu = self._gpu(host, uuid)
-            gpu.timeline.add(rows[rows["gpu"] == index])
+        rows = rows[np.argsort(rows["gpu"], kind="stable")]
+        indices, starts = np.unique(rows["gpu"], return_index=True)
+        for index, (start, end) in zip(
+            indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True
+        ):
+            gpu = self._gpu(host, body.gpus[index])
+            gpu.timeline.add(rows[start:end])
             if gpu.timeline.crowded:
-                gpu.timeline.forget(self._needed_ns(uuid))
+                gpu.timeline.forget(self._needed_ns(gpu), RECENT_NS if gpu.sessions else IDLE_NS)
             if not gpu.period_told and gpu.found and gpu.timeline.period_ns:
                 gpu.period_told = True
                 outputs.append(_gpu_row(host, gpu, gpu.found))
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
-        return self._site.gpus.setdefault(uuid, Gpu(host))
+        gpu = self._site.gpus.get(uuid)
+        if gpu is None:
+            gpu = self._site.gpus[uuid] = Gpu(host)
+        return gpu
 
-    def _needed_ns(self, gpu: str) -> list[int]:
+    def _needed_ns(self, gpu: Gpu) -> list[int]:
         """Return the instants at which a GPU's energy is still to be asked for."""
         return [
             t_ns
-            for session in self._sessions.values()
-            if gpu in session.gpus
+            for session in gpu.sessions.values()
             for t_ns in (*session.windows.needed_ns(), *self._trials_need_ns(session))
         ]
 
@@ -252,6 +258,12 @@ class Interpreter:
             _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
         return outputs
 
+    def _drop(self, session: Session) -> None:
+        """Nothing more is to come of a session."""
+        del self._sessions[session.session]
+        for gpu in session.gpus:
+            self._site.gpus[gpu].sessions.pop(session.session, None)
+
     # ---- notes of collectors
 
     def _note(self, host: str, note: Note) -> list[Output]:
@@ -293,7 +305,7 @@ class Interpreter:
         for session in [session for session in self._sessions.values() if session.host == host]:
             outputs += self._end(session, session.heard_ns, "the host was restarted")
             outputs += self._measure_windows(session, NO_MORE_NS)
-            del self._sessions[session.session]
+            self._drop(session)
         for name, known in self._site.gpus.items():
             if known.host == host:
                 self._site.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
@@ -308,7 +320,11 @@ class Interpreter:
                     Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
                 )
                 del uses[:-MAX_USES]
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions.pop(session.session, None)
         session.admitted = admitted
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions[session.session] = session
         return [session.row()]
 
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
@@ -338,7 +354,7 @@ class Interpreter:
         for session in [s for s in self._sessions.values() if s.host == host]:
             outputs += self._measure_windows(session, now_ns)
             if session.ended is not None and session.windows.empty:
-                del self._sessions[session.session]
+                self._drop(session)
         for run in list(self._runs.values()):
             outputs += run.measure()
         for question, (asker, _, since_ns) in list(self._asks.items()):
