@@ -126,7 +126,7 @@ class Interpreter:
         rows = np.frombuffer(body.rows, READING)
         if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
-        rows = rows[np.argsort(rows["gpu"], kind="stable")]
+        rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
         indices, starts = np.unique(rows["gpu"], return_index=True)
         for index, (start, end) in zip(
             indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True

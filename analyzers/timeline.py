@@ -112,14 +112,13 @@ class Timeline:
     def add(self, rows: npt.NDArray[np.void]) -> None:
         """Take in readings of this GPU, of dtype `READING`, in any order."""
         self.gone = None
-        size = self._unread + len(rows)
-        if size > UNREAD:
-            rows = np.concatenate((self._inbox[: self._unread], rows))
-            self._unread = 0
+        if self._unread + len(rows) > UNREAD:
+            self._read()
+        if len(rows) > UNREAD:
             self._take_in(rows)
         else:
-            self._inbox[self._unread : size] = rows
-            self._unread = size
+            self._inbox[self._unread : self._unread + len(rows)] = rows
+            self._unread += len(rows)
 
     def _read(self) -> None:
         """Take in what lies unread."""
@@ -129,7 +128,7 @@ class Timeline:
 
     def _take_in(self, rows: npt.NDArray[np.void]) -> None:
         if (np.diff(rows["t_hi_ns"]) < 0).any():
-            rows = rows[np.argsort(rows["t_hi_ns"], kind="stable")]
+            rows = rows.take(np.argsort(rows["t_hi_ns"], kind="stable"))
         self._heard_ns = max(self._heard_ns, int(rows["t_hi_ns"][-1]))
         self._add_limits(rows)
         seen = rows["seen"]
@@ -139,7 +138,7 @@ class Timeline:
         fit = counted if self._estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
         timely = rows["t_hi_ns"] > self._whole_since_ns
         self._late += int(np.count_nonzero(fit & ~timely))
-        rows = rows[fit & timely]
+        rows = rows.compress(fit & timely)
         if len(rows):
             self._insert(self._fresh(rows))
 
@@ -171,9 +170,11 @@ class Timeline:
         self._chain(fresh, self._columns(at - 1, at) if at else None)
         size = at + fresh.shape[1]
         if size > self._wide.shape[1]:
-            room = max(size, self._wide.shape[1] * 5 // 4) - at
-            self._wide = np.pad(self._wide[:, :at], ((0, 0), (0, room)))
-            self._narrow = np.pad(self._narrow[:, :at], ((0, 0), (0, room)))
+            room = max(size, self._wide.shape[1] * 5 // 4)
+            wide, narrow = self._wide, self._narrow
+            self._wide = np.empty((len(wide), room), np.int64)
+            self._narrow = np.empty((len(narrow), room), np.int32)
+            self._wide[:, :at], self._narrow[:, :at] = wide[:, :at], narrow[:, :at]
         self._wide[:, at:size], self._narrow[:, at:size] = fresh[:_WIDE], fresh[_WIDE:]
         self._size = size
         self._ready_ns = int(self._wide[_Row.LO, size - 1])
