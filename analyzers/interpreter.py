@@ -7,7 +7,7 @@
 Time is that of the frames, by host. The same frames give the same outputs, command ids included.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
@@ -56,6 +56,8 @@ __all__ = ["Interpreter", "Plan"]
 
 MAX_SESSIONS = 10_000
 """At once; the events of one more are not interpreted."""
+MAX_GPUS = 50_000
+"""Of a site; what is said of one more is not interpreted."""
 MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
@@ -66,6 +68,8 @@ NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_USES = 100
 """Runs of a GPU remembered, to know who shared it."""
+
+_FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer anew, or another."
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -126,6 +130,8 @@ class Interpreter:
         rows = np.frombuffer(body.rows, READING)
         if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
+        if self._full(body.gpus):
+            return [GapRow(host, "readings", frame.t_ns, len(rows), _FULL)]
         rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
         indices, starts = np.unique(rows["gpu"], return_index=True)
         for index, (start, end) in zip(
@@ -145,6 +151,13 @@ class Interpreter:
         if gpu is None:
             gpu = self._site.gpus[uuid] = Gpu(host)
         return gpu
+
+    def _full(self, gpus: Collection[str]) -> bool:
+        """Whether there is no room for those that are not known yet."""
+        known = self._site.gpus
+        if len(known) + len(gpus) <= MAX_GPUS:
+            return False
+        return len(known) + sum(gpu not in known for gpu in set(gpus)) > MAX_GPUS
 
     def _needed_ns(self, gpu: Gpu) -> list[int]:
         """Return the instants at which a GPU's energy is still to be asked for."""
@@ -270,6 +283,10 @@ class Interpreter:
         match note:
             case CollectorStarted(boot_id=boot_id):
                 return self._collector_started(host, boot_id)
+            case DeviceFound(t_ns=t_ns, gpu=uuid) | DeviceGone(t_ns=t_ns, gpu=uuid) if self._full((uuid,)):
+                return [GapRow(host, "devices", t_ns, 1, _FULL)]
+            case RunAdmitted(t_ns=t_ns, gpus=gpus) if self._full(gpus):
+                return [GapRow(host, "runs", t_ns, 1, _FULL)]
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note

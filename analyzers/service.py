@@ -61,6 +61,8 @@ LOOK_S = 1.0
 """Between two looks at whether a collector lets us in."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
+MAX_UNREAD_BYTES = 512 * 1024 * 1024
+"""Answers on their way to who asked; one more is withheld."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
@@ -283,7 +285,12 @@ class Analyzer:
         self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply, *parts: bytes) -> None:
-            if not channel.send(message.sender, correlation, wire.encode(answer), *parts):
+            if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
+                self._counters["answers withheld"] += 1
+                answer, parts = _WITHHELD, ()
+            if not (channel.send_counted if parts else channel.send)(
+                message.sender, correlation, wire.encode(answer), *parts
+            ):
                 self._counters["replies to nobody"] += 1
 
         try:
@@ -373,6 +380,12 @@ def _settled(host: Host, gpu: str, command: str) -> None:
     deferred = host.deferred.get(gpu)
     if deferred is not None and deferred.command == command:
         del host.deferred[gpu]
+
+
+_WITHHELD = No(
+    f"query: could not be answered: answers that nobody reads take {MAX_UNREAD_BYTES >> 20} MiB already."
+    " Read or end them, then ask again."
+)
 
 
 def _no(wrong: Exception) -> No:

@@ -36,6 +36,8 @@ POWER_MW = 250_000
 S = 1_000_000_000
 LOOKS = 10
 """Lines of the table."""
+MARKS = (0.1, 0.5, 1.0)
+"""Parts of the time at which the analyzer's memory is named."""
 LOOK_S = 0.2
 BEHIND = 20
 """Frames logged in one go when the load is behind its schedule."""
@@ -190,6 +192,23 @@ def report(looks: list[Look], seconds: float, rate: float, gaps: list[tuple[obje
         f"{rate:,.0f} readings/s of {HOSTS * GPUS_PER_HOST:,} GPUs through one analyzer; {len(gaps)} gaps",
         ["until", "readings/s", "lag p50 ms", "p99", "max", "collector MB", "analyzer MB", "log MB"],
         lines,
+    )
+    lag_ms = [1000 * seen.lag_s for seen in looks]
+    lags = (np.median(lag_ms), np.quantile(lag_ms, 0.99), max(lag_ms))
+    marked = [
+        next(seen for seen in looks if seen.at_s >= min(part * seconds, looks[-1].at_s)) for part in MARKS
+    ]
+    table(
+        f"The same over all of {seconds:.0f} s",
+        ["readings/s", "lag p50 ms", "p99", "worst", *(f"MB at {part:.0%}" for part in MARKS), "gaps"],
+        [
+            [
+                f"{rate:,.0f}",
+                *(f"{figure:.0f}" for figure in lags),
+                *(f"{seen.analyzer_mb:.0f}" for seen in marked),
+                len(gaps),
+            ]
+        ],
     )
     for gap in gaps:
         print(f"a gap: {gap}", file=sys.stderr)

@@ -9,6 +9,7 @@ A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[t
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -84,11 +85,29 @@ class Channel:
         self._cutting = anyio.Lock()
         self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
+        self._leaving: list[tuple[zmq.MessageTracker, int]] = []
 
     def send(self, *parts: bytes) -> bool:
         """Hand over a message (to a ROUTER: address first). False: the queue is full or nobody is there."""
+        return self._send(parts)
+
+    def send_counted(self, *parts: bytes) -> bool:
+        """`send`, and count it in `unread_bytes` until it has gone out, or with its peer."""
+        frames = [zmq.Frame(part, track=True, copy=False, copy_threshold=0) for part in parts]
+        sent = self._send(frames, copy=False)
+        if sent:
+            self._leaving += [(frame.tracker, len(frame)) for frame in frames if frame.tracker is not None]
+        return sent
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of counted messages that have not gone out."""
+        self._leaving = [(tracker, size) for tracker, size in self._leaving if not tracker.done]
+        return sum(size for _, size in self._leaving)
+
+    def _send(self, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True) -> bool:
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
         except (zmq.Again, zmq.ZMQError) as wrong:
             if wrong.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
