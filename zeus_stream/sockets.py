@@ -39,6 +39,9 @@ DRAIN_BYTES = 1_000_000
 """Likewise, about."""
 REQUEST_BYTES = 1_000_000
 """Largest message part that a listener takes; the largest batches and queries have half of it."""
+MESSAGE_BYTES = 16 * 1024 * 1024
+"""Of a larger message only the first part is taken, which means nothing by itself: replies to fetches, the
+largest there are, have a few MB. (SQL answers are read whole, by `exchange`.)"""
 CUT_S = 0.001
 """Between two looks at whether a port is free."""
 HEARTBEAT_MS = 2_000
@@ -140,8 +143,11 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            drained += sum(len(frame) for frame in frames)
+            size = sum(len(frame) for frame in frames)
+            drained += size
             peer = _peer(frames[0])
+            if size > MESSAGE_BYTES:
+                del frames[1 + self._routes :]
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
             messages.append(Received(sender, parts, *peer))

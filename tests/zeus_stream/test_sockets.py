@@ -155,3 +155,16 @@ async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
     with anyio.fail_after(10):
         while router.unread_bytes:
             await anyio.sleep(0.001)
+
+
+async def test_of_a_message_of_endless_parts_only_the_first_is_taken(opened: Sockets, zeus_dir: Path) -> None:
+    router, dealer = opened.listen(zeus_dir / "control"), opened.ask(zeus_dir / "control")
+    most = [bytes(500_000)] * 32
+    with anyio.fail_after(10):
+        while not dealer.send(b"first", *most):
+            await anyio.sleep(0.001)
+        assert dealer.send(b"first", *most, *most)
+        received: list[list[bytes]] = []
+        while len(received) < 2:
+            received += [message.parts for message in await router.receive()]
+    assert received == [[b"first", *most], [b"first"]]
