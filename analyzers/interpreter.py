@@ -8,8 +8,9 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
-from analyzers.timeline import READING
+from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
 from zeus_stream.messages import (
@@ -57,6 +58,8 @@ __all__ = ["Interpreter", "Plan"]
 
 MAX_SESSIONS = 10_000
 """At once; the events of one more are not interpreted."""
+MAX_GPUS = 50_000
+"""Of a site; what is said of one more is not interpreted."""
 MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
@@ -67,6 +70,8 @@ NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_USES = 100
 """Runs of a GPU remembered, to know who shared it."""
+
+_FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer anew, or another."
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -129,32 +134,55 @@ class Interpreter:
         rows = np.frombuffer(body.rows, READING)
         if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
-        for index in np.unique(rows["gpu"]):
+        if self._full(body.gpus):
+            return [GapRow(host, "readings", frame.t_ns, len(rows), _FULL)]
+        rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
+        indices, starts = np.unique(rows["gpu"], return_index=True)
+        for index, (start, end) in zip(
+            indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True
+        ):
             uuid = body.gpus[index]
             gpu = self._gpu(host, uuid)
-            gpu.timeline.add(rows[rows["gpu"] == index])
+            gpu.timeline.add(rows[start:end])
             if gpu.timeline.crowded:
-                gpu.timeline.forget(self._needed_ns(uuid))
+                users = self._users(uuid)
+                gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
             if not gpu.period_told and gpu.found and gpu.timeline.period_ns:
                 gpu.period_told = True
                 outputs.append(_gpu_row(host, gpu, gpu.found))
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
-        if of_host(uuid):
-            self._site.parts.setdefault(host, {})[uuid] = None
-        return self._site.gpus.setdefault(uuid, Gpu(host))
+        gpu = self._site.gpus.get(uuid)
+        if gpu is None:
+            gpu = self._site.gpus[uuid] = Gpu(host)
+            if of_host(uuid):
+                self._site.parts.setdefault(host, {})[uuid] = None
+        return gpu
 
     def _devices(self, session: Session) -> list[str]:
         """Return the GPUs of a session, and the parts of its host, which everybody uses."""
         return [*session.gpus, *self._site.parts.get(session.host, ())]
 
-    def _needed_ns(self, gpu: str) -> list[int]:
-        """Return the instants at which a GPU's energy is still to be asked for."""
+    def _users(self, uuid: str) -> Collection[Session]:
+        """Return the sessions that use a GPU, or a part of their host."""
+        gpu = self._site.gpus[uuid]
+        if of_host(uuid):
+            return [session for session in self._sessions.values() if session.host == gpu.host]
+        return gpu.sessions.values()
+
+    def _full(self, gpus: Collection[str]) -> bool:
+        """Whether there is no room for those that are not known yet."""
+        known = self._site.gpus
+        if len(known) + len(gpus) <= MAX_GPUS:
+            return False
+        return len(known) + sum(gpu not in known for gpu in set(gpus)) > MAX_GPUS
+
+    def _needed_ns(self, users: Iterable[Session]) -> list[int]:
+        """Return the instants at which the energy of what they use is still to be asked for."""
         return [
             t_ns
-            for session in self._sessions.values()
-            if gpu in self._devices(session)
+            for session in users
             for t_ns in (*session.windows.needed_ns(), *self._trials_need_ns(session))
         ]
 
@@ -268,12 +296,22 @@ class Interpreter:
             _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
         return outputs
 
+    def _drop(self, session: Session) -> None:
+        """Nothing more is to come of a session."""
+        del self._sessions[session.session]
+        for gpu in session.gpus:
+            self._site.gpus[gpu].sessions.pop(session.session, None)
+
     # ---- notes of collectors
 
     def _note(self, host: str, note: Note) -> list[Output]:
         match note:
             case CollectorStarted(boot_id=boot_id):
                 return self._collector_started(host, boot_id)
+            case DeviceFound(t_ns=t_ns, gpu=uuid) | DeviceGone(t_ns=t_ns, gpu=uuid) if self._full((uuid,)):
+                return [GapRow(host, "devices", t_ns, 1, _FULL)]
+            case RunAdmitted(t_ns=t_ns, gpus=gpus) if self._full(gpus):
+                return [GapRow(host, "runs", t_ns, 1, _FULL)]
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
@@ -310,7 +348,7 @@ class Interpreter:
         for session in [session for session in self._sessions.values() if session.host == host]:
             outputs += self._end(session, session.heard_ns, "the host was restarted")
             outputs += self._measure_windows(session, NO_MORE_NS)
-            del self._sessions[session.session]
+            self._drop(session)
         self._host_uses.pop(host, None)
         for name, known in self._site.gpus.items():
             if known.host == host:
@@ -326,7 +364,11 @@ class Interpreter:
                     Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
                 )
                 del uses[:-MAX_USES]
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions.pop(session.session, None)
         session.admitted = admitted
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions[session.session] = session
         return [session.row()]
 
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
@@ -356,7 +398,7 @@ class Interpreter:
         for session in [s for s in self._sessions.values() if s.host == host]:
             outputs += self._measure_windows(session, now_ns)
             if session.ended is not None and session.windows.empty:
-                del self._sessions[session.session]
+                self._drop(session)
         for run in list(self._runs.values()):
             outputs += run.measure()
         for question, (asker, _, since_ns) in list(self._asks.items()):

@@ -117,6 +117,8 @@ class Gpu:
     timeline: Timeline = field(default_factory=Timeline)
     found: DeviceFound | None = None
     uses: list[Use] = field(default_factory=list)
+    sessions: dict[str, "Session"] = field(default_factory=dict)
+    """Those that use it and are not measured to their end."""
     commander: str | None = None
     """The run that may set its limit."""
     period_told: bool = False

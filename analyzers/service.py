@@ -63,6 +63,8 @@ LOOK_S = 1.0
 """Between two looks at whether a collector lets us in."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
+MAX_UNREAD_BYTES = 512 * 1024 * 1024
+"""Answers on their way to who asked; one more is withheld."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
@@ -288,7 +290,12 @@ class Analyzer:
         self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply, *parts: bytes) -> None:
-            if not channel.send(message.sender, correlation, wire.encode(answer), *parts):
+            if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
+                self._counters["answers withheld"] += 1
+                answer, parts = _WITHHELD, ()
+            if not (channel.send_counted if parts else channel.send)(
+                message.sender, correlation, wire.encode(answer), *parts
+            ):
                 self._counters["replies to nobody"] += 1
 
         try:
@@ -383,6 +390,12 @@ def _settled(host: Host, command: str) -> None:
     for knob, deferred in list(host.deferred.items()):
         if deferred.command == command:
             del host.deferred[knob]
+
+
+_WITHHELD = No(
+    f"query: could not be answered: answers that nobody reads take {MAX_UNREAD_BYTES >> 20} MiB already."
+    " Read or end them, then ask again."
+)
 
 
 def _no(wrong: Exception) -> No:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from analyzers import selectors
+from analyzers import interpreter, selectors
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.rows import (
     ApplyLimit,
@@ -18,17 +18,22 @@ from analyzers.rows import (
     WindowRow,
 )
 from analyzers.runs import MAX_COMMANDS
+from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
 from zeus_stream.messages import (
     Applied,
     Ask,
+    Body,
     CollectorStarted,
     DeviceGone,
     Events,
     EventsDropped,
+    Frame,
     LeaseEnded,
     Lost,
     Metric,
+    Notes,
+    Readings,
     RunAdmitted,
     RunEnded,
     RunStarted,
@@ -461,3 +466,20 @@ def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
     assert (rows["session-2"].run, rows["session-3"].run) == ("own", "own")
     assert rows["session-2"].ended_how == "it goes on in another session"
     assert rows["session-3"].ended_ns is None
+
+
+def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interpreter, "MAX_GPUS", 2)
+    heard, rows = Interpreter(QUICK), steady(100, 2)
+    rows["gpu"] = 0, 1, 1
+
+    def hear(body: Body) -> list[str]:
+        outputs = heard.hear(Frame("log", 0, "host", S, "", b""), body)
+        return [row.what for row in outputs if isinstance(row, GapRow)]
+
+    assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []
+    assert hear(Readings(("GPU-a", "GPU-c"), rows.tobytes())) == ["readings"]
+    assert hear(Notes((DeviceGone(S, "GPU-c", "lost"), DeviceGone(S, "GPU-a", "lost")))) == ["devices"]
+    assert hear(Readings(("GPU-b", "GPU-a"), rows.tobytes())) == []
