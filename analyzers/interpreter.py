@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from analyzers import sensors
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
@@ -262,6 +263,7 @@ class Interpreter:
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
+                gpu.timeline.power_lag_ns = sensors.lag_ns(note.name)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)

@@ -4,7 +4,8 @@
 
 A counter gives a knot at each change: it stood at this value from some instant within two stamps on.
 A device without counter gives one at each power reading; its energy is the power held until the next
-(zero-order hold), added up. Both are then the same: a sum that only grows, known at knots.
+(zero-order hold), added up. Both are then the same: a sum that only grows, known at knots. A sensor
+says late what was drawn (`analyzers.sensors`): its knots are moved back by that lag.
 
 A counter that was reset, a GPU or a collector that was gone and came back begin a new *epoch*; energies of
 two epochs have no difference. The first value of an epoch is a knot nobody may use: it is not known
@@ -83,6 +84,8 @@ class Timeline:
         """Latest instant a reading speaks of; heartbeats count."""
         self.gone: str | None = None
         """Why there will be no readings until it returns."""
+        self.power_lag_ns = 0
+        """By how much readings of power come late. To be set before the first of them."""
         self.late = 0
         """Readings dropped because their place had been forgotten."""
         self._table = np.empty((len(_Row), 64), np.int64)
@@ -109,21 +112,22 @@ class Timeline:
         if self.estimator == "power" and counted.any():
             self.estimator, self._size = "counter", 0
         fit = counted if self.estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
-        timely = rows["t_hi_ns"] > self._whole_since_ns
+        lag_ns = self.power_lag_ns if self.estimator == "power" else 0
+        timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
         self.late += int(np.count_nonzero(fit & ~timely))
         rows = rows[fit & timely]
         if len(rows):
-            self._insert(self._fresh(rows))
+            self._insert(self._fresh(rows, lag_ns))
 
     def interrupt(self, gone: str | None) -> None:
         """The GPU is gone, or was: what follows is a new epoch. ``gone``: why it is not there now."""
         self._broken = True
         self.gone = gone
 
-    def _fresh(self, rows: npt.NDArray[np.void]) -> Ints:
+    def _fresh(self, rows: npt.NDArray[np.void], lag_ns: int) -> Ints:
         fresh = np.zeros((len(_Row), len(rows)), np.int64)
-        fresh[_Row.HI] = rows["t_hi_ns"]
-        fresh[_Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"])
+        fresh[_Row.HI] = rows["t_hi_ns"] - lag_ns
+        fresh[_Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"]) - lag_ns
         fresh[_Row.ENERGY] = rows["energy_mj"] * 1000
         fresh[_Row.POWER] = rows["power_mw"]
         fresh[_Row.TEMPERATURE] = rows["temperature_c"]

@@ -1,0 +1,28 @@
+"""What is known of power sensors, by the name of the GPU. Pure.
+
+A reading of power is a mean over the sensor's window, shown from a refresh until the next. It says what was
+drawn *before* the refresh; held from there on, as if it were news of the future, it comes too late by half
+the period and half the window. Where both are the same, the readings moved back by that are exact means,
+one after the other.
+
+Source: Yang, Adamek and Armour, SC24; that the lag of GA10x is 100 ms was seen again on the recorded
+RTX 3090 of benchmarks/meter.py: its readings are the means of the 100 ms before each refresh.
+"""
+
+import re
+
+_WINDOWS_MS = (
+    # name, refreshed every, mean over
+    (r"V100|P100", 20, 10),
+    (r"A100", 101, 25),
+    (r"H100", 100, 23),
+    (r"RTX (30|40|A)\d{2,3}|RTX 4000|RTX [56]000 Ada|\bA(2|10|16|40)\b|\bL(4|20|40S?)\b", 100, 100),
+)
+
+
+def lag_ns(name: str) -> int:
+    """Return by how much a GPU's power readings come late; 0 where it is not known."""
+    for pattern, period_ms, window_ms in _WINDOWS_MS:
+        if re.search(pattern, name):
+            return (period_ms + window_ms) * 500_000
+    return 0
