@@ -17,6 +17,7 @@ from analyzers import sensors
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
+from analyzers.sensors import Gain
 from analyzers.timeline import READING
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
@@ -89,6 +90,19 @@ class Interpreter:
         """By question: host, question, frame time."""
         self._answers: dict[tuple[str, int], Answer] = {}
         """By session and window; the question in them means nothing."""
+        self.gains: Mapping[str, Gain] = {}
+        """Calibrations, by GPU."""
+
+    def calibrate(self, gains: Mapping[str, Gain]) -> None:
+        """From now on, take these gains of GPUs (UUIDs) out of their energies."""
+        self.gains = gains
+        for uuid, gpu in self._site.gpus.items():
+            gpu.timeline.gain = gains.get(uuid)
+
+    def cross_checks(self) -> dict[str, float]:
+        """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
+        ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._site.gpus.items()}
+        return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -264,6 +278,7 @@ class Interpreter:
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
                 gpu.timeline.power_lag_ns = sensors.lag_ns(note.name)
+                gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)

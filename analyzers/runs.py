@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from analyzers import power_limit
+from analyzers.calibration import calibrated
 from analyzers.energy import Missing, measure
 from analyzers.power_limit import (
     Apply,
@@ -541,7 +542,8 @@ class Run:
                 timeline = self._site.gpus[gpu].timeline
                 if timely and not timeline.settled(whole[-1][1]):
                     return None
-                for energy in measure(timeline, [begin for begin, _ in whole], [end for _, end in whole]):
+                begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
+                for energy in calibrated(timeline, measure(timeline, begins, ends), begins, ends):
                     if isinstance(energy, Missing):
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj

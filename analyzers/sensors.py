@@ -1,4 +1,4 @@
-"""What is known of power sensors, by the name of the GPU. Pure.
+"""What is known of power sensors: their lag by the name of the GPU, and the gain of one. Pure.
 
 A reading of power is a mean over the sensor's window, shown from a refresh until the next. It says what was
 drawn *before* the refresh; held from there on, as if it were news of the future, it comes too late by half
@@ -10,6 +10,7 @@ RTX 3090 of benchmarks/meter.py: its readings are the means of the 100 ms before
 """
 
 import re
+from dataclasses import dataclass
 
 _WINDOWS_MS = (
     # name, refreshed every, mean over
@@ -26,3 +27,23 @@ def lag_ns(name: str) -> int:
         if re.search(pattern, name):
             return (period_ms + window_ms) * 500_000
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The calibration of one GPU."""
+
+    gain: float
+    gain_error: float
+    """Half of its 95 % interval."""
+    offset_w: float
+    """0 unless it is significant."""
+    source: str
+    """The meter's record."""
+    at: str
+    """When it was fitted, UTC."""
+
+    @property
+    def words(self) -> str:
+        """What windows say of it in ``quality``."""
+        return f"gain {self.gain:.3f}" + (f", offset {self.offset_w:+.1f} W" if self.offset_w else "")

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.sensors import Gain
 from zeus_stream.messages import ABSENT, READING_FIELDS, Seen
 
 READING = np.dtype(list(READING_FIELDS))
@@ -33,6 +34,10 @@ MAX_KNOTS = 262_144
 """The oldest go, needed or not: at 50 a second after 87 minutes of one uninterrupted trial."""
 MAX_LIMITS = 1_024
 """Changes of the power limit remembered."""
+CHECK_NS = 25_000_000_000
+"""Counter and power are compared over so much; less than `RECENT_NS`, or it may be forgotten."""
+AGREES = (0.9, 1.1)
+"""Counter over power, where both are believed."""
 PERIODS = 16
 """Intervals between changes that `Timeline.period_ns` is the median of."""
 
@@ -86,6 +91,8 @@ class Timeline:
         """Why there will be no readings until it returns."""
         self.power_lag_ns = 0
         """By how much readings of power come late. To be set before the first of them."""
+        self.gain: Gain | None = None
+        """By calibration, if there was one. Knots are as the sensor shows them."""
         self.late = 0
         """Readings dropped because their place had been forgotten."""
         self._table = np.empty((len(_Row), 64), np.int64)
@@ -211,6 +218,34 @@ class Timeline:
         if self._size <= PERIODS:
             return None
         return round(float(np.median(np.diff(self._row(_Row.MID)[-PERIODS - 1 :]))))
+
+    @property
+    def counter_to_power(self) -> float | None:
+        """Return what the counter grew by, over the energy of the power readings beside it, of late.
+
+        None: there is no counter, or not yet `CHECK_NS` of both without a break.
+        """
+        if self.estimator != "counter" or not self._size:
+            return None
+        mid_ns = self._row(_Row.MID)
+        first = int(np.searchsorted(mid_ns, mid_ns[-1] - CHECK_NS, side="right")) - 1
+        if first < 0 or self._table[_Row.EPOCH, first] != self._table[_Row.EPOCH, self._size - 1]:
+            return None
+        power_mw = self._row(_Row.POWER)[first + 1 :]
+        if (power_mw == ABSENT).any():
+            return None
+        # A reading of power is a mean over time before it; mW x ns = pJ.
+        drawn_uj = float(power_mw @ np.diff(mid_ns[first:])) / 1e6
+        counted_uj = int(self._table[_Row.ENERGY, self._size - 1] - self._table[_Row.ENERGY, first])
+        return counted_uj / drawn_uj if drawn_uj else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Return why the counter is not to be believed, if it is not."""
+        ratio = self.counter_to_power
+        if ratio is None or AGREES[0] <= ratio <= AGREES[1]:
+            return None
+        return f"the counter shows {ratio:.2f} of the power beside it"
 
     def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
         """Return the limit in force all through each interval; None where it changed or is not known."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from analyzers.calibration import calibrated
 from analyzers.energy import Energy, Missing, measure
 from analyzers.rows import WindowRow
 from analyzers.timeline import Timeline
@@ -130,6 +131,7 @@ class Windows:
         begins = [ended.window.begin_ns for ended in due]
         ends = [ended.end_ns for ended in due]
         energies, limits = measure(timeline, begins, ends), timeline.limits_mw(begins, ends)
+        energies = calibrated(timeline, energies, begins, ends)
         return [
             self._row(ended, gpu, energy, limit_mw, shared=shared(gpu, begin, end))
             for ended, energy, limit_mw, begin, end in zip(due, energies, limits, begins, ends, strict=True)
