@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzers import sensors
-from analyzers.calibration import Meter, compared, fit
+from analyzers.calibration import Record, compared, fit
 from analyzers.sensors import Gain
 from analyzers.timeline import READING, Timeline
 from zeus_stream.errors import RefusedError, StorageError
@@ -61,7 +61,7 @@ def store(path: Path, gains: Mapping[str, Gain]) -> None:
         ) from wrong
 
 
-def calibrate(ask: Ask, meter: Meter, source: str, gpu: str | None) -> tuple[str, Gain, int]:
+def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[str, Gain, int]:
     """Return the GPU, its gain, and the windows it is from.
 
     Raises:

@@ -34,7 +34,7 @@ _WATT = {"w": 1, "mw": 10**3}
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class Record:
     """A meter's record; shape (n,) each."""
 
     t_ns: Ints
@@ -51,7 +51,7 @@ class Meter:
         return until - np.interp(begin_ns, self.t_ns, counted_j)
 
 
-def read_meter(text: str, source: str) -> Meter:
+def read_meter(text: str, source: str) -> Record:
     """Return a record in CSV: columns ``t_UNIT`` since 1970 (s, ms, us, ns) and ``power_UNIT`` (w, mw).
 
     Raises:
@@ -89,10 +89,10 @@ def read_meter(text: str, source: str) -> Meter:
     if len(t_ns) < 2:
         raise refuse("it has fewer than two samples")
     columns = f"{names[t_column]}, {names[power_column]}"
-    return Meter(np.array(t_ns, np.int64), np.array(power_w), columns)
+    return Record(np.array(t_ns, np.int64), np.array(power_w), columns)
 
 
-def compared(timeline: Timeline, meter: Meter) -> tuple[Floats, Floats]:
+def compared(timeline: Timeline, meter: Record) -> tuple[Floats, Floats]:
     """Return mean powers, W, as shown and as the meter has them, of windows in which both are whole.
 
     Args:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analyzers.archive import Archive
 from analyzers.calibrate import calibrate, load, store
-from analyzers.calibration import Meter, calibrated, compared, fit, read_meter
+from analyzers.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.energy import Energy, Missing, energy, measure
 from analyzers.query import read_file
 from analyzers.sensors import Gain, lag_ns
@@ -133,7 +133,9 @@ def test_what_the_sensor_added_is_taken_out_of_the_energy_and_its_bounds(
     [found] = calibrated(line, measure(line, [3 * S], [33 * S]), [3 * S], [33 * S])
     assert isinstance(found, Energy)
     assert found.energy_uj / 1e6 == pytest.approx(true_w * 30, rel=1e-5)
-    assert found.low_uj <= found.energy_uj <= found.high_uj
+    assert found.low_uj is not None
+    assert found.high_uj is not None
+    assert found.low_uj <= found.p2_5_uj <= found.energy_uj <= found.p97_5_uj <= found.high_uj
     assert found.quality == line.gain.words
 
 
@@ -192,11 +194,11 @@ def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:
     assert found.energy_uj == (50 + 150) * 1_000_000
 
 
-def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Meter:
+def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Record:
     """What a meter of 10 Hz says of a GPU of the archive whose sensor has this gain."""
     ticks = [tick for tick in range(100, 1150) if tick // 10 not in pause]
     power_w = np.array([POWER_W[gpu] if tick <= 600 else 50 for tick in ticks])
-    return Meter(np.array(ticks, np.int64) * SECOND // 10 + BOOTED_NS, power_w / gain, "t_us, power_mw")
+    return Record(np.array(ticks, np.int64) * SECOND // 10 + BOOTED_NS, power_w / gain, "t_us, power_mw")
 
 
 @pytest.fixture(scope="module")

@@ -371,7 +371,7 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
     host.publish(WindowBegan(made.now_ns - S, 7, "w"))
     assert made.interpreter.ask("h0", Ask("early", "session-h0", 7)) == []
     host.publish(WindowEnded(made.now_ns, 7))
-    made.run(0.1)
+    made.run(0.4)
     assert answered(made) == [("early", None, 1)]
     (late,) = made.interpreter.ask("h0", Ask("late", "session-h0", 7))
     assert isinstance(late, GiveAnswer)
