@@ -81,7 +81,7 @@ def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[st
         )
     rows = ask(_READINGS.format(gpu=gpu, first=first, last=last))
     timeline = Timeline()
-    timeline.power_lag_ns = sensors.lag_ns(names[gpu])
+    timeline.sensor = sensors.sensor(names[gpu])
     timeline.add(_in_wall_time(rows))
     shown_w, true_w = compared(timeline, meter)
     at = datetime.now(UTC).isoformat(timespec="seconds")

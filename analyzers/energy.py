@@ -67,7 +67,7 @@ class Meter:
     def settled(self, t_ns: int, now_ns: int) -> bool:
         """Return whether the energy at ``t_ns`` may be asked for at frame time ``now_ns``, for good."""
         timeline = self.timeline
-        if timeline.gone is not None or timeline.estimator == "power" or not timeline.settled(t_ns):
+        if timeline.gone is not None or not timeline.sees_all or not timeline.settled(t_ns):
             return timeline.settled(t_ns)
         knots = timeline.knots()
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
@@ -127,7 +127,7 @@ def measure(
     low_uj, high_uj = between(at(knots.low_uj)), between(at(knots.high_uj))
     likely_low_uj, likely_high_uj = low_uj, high_uj
     bounded, coverage = True, None
-    if timeline.estimator == "counter":
+    if timeline.sees_all:
         least_uj, most_uj = knots.energy_uj[before], knots.energy_uj[after] + QUANTUM_UJ
         low_uj, high_uj = (
             np.maximum(least_uj[count:] - most_uj[:count], 0),
@@ -142,7 +142,7 @@ def measure(
             give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
             likely_low_uj = _rounded(np.where(shaped, used_uj - give_or_take_uj, low_uj))
             likely_high_uj = _rounded(np.where(shaped, used_uj + give_or_take_uj, high_uj))
-            estimators = ["shaped" if known else "counter" for known in shaped.tolist()]
+            estimators = ["shaped" if known else timeline.estimator for known in shaped.tolist()]
             if bounded:
                 likely_low_uj, likely_high_uj = (
                     np.maximum(likely_low_uj, low_uj),

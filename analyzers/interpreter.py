@@ -300,7 +300,7 @@ class Interpreter:
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
-                gpu.timeline.power_lag_ns = sensors.lag_ns(note.name)
+                gpu.timeline.sensor = sensors.sensor(note.name)
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):

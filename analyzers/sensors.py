@@ -21,12 +21,22 @@ _WINDOWS_MS = (
 )
 
 
-def lag_ns(name: str) -> int:
-    """Return by how much a GPU's power readings come late; 0 where it is not known."""
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """How a GPU's power readings come about."""
+
+    lag_ns: int = 0
+    """By how much they come late; 0 where it is not known."""
+    sees_all: bool = False
+    """Each is a mean of all the time since the one before: added up, they are a counter."""
+
+
+def sensor(name: str) -> Sensor:
+    """Return what is known of the sensor of a GPU of this name."""
     for pattern, period_ms, window_ms in _WINDOWS_MS:
         if re.search(pattern, name):
-            return (period_ms + window_ms) * 500_000
-    return 0
+            return Sensor((period_ms + window_ms) * 500_000, window_ms == period_ms)
+    return Sensor()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class Shape:
             now_ns: frame time; of the last HEARD_NS not all events may have been heard.
         """
         knots = timeline.knots()
-        if timeline.estimator != "counter" or (self._fixed_ns or 0) >= until_ns:
+        if not timeline.sees_all or (self._fixed_ns or 0) >= until_ns:
             return
         usable = int(np.searchsorted(knots.hi_ns, now_ns - HEARD_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.sensors import Gain
+from analyzers.sensors import Gain, Sensor
 from zeus_stream.messages import ABSENT, READING_FIELDS, Seen
 
 READING = np.dtype(list(READING_FIELDS))
@@ -89,8 +89,8 @@ class Timeline:
         """Latest instant a reading speaks of; heartbeats count."""
         self.gone: str | None = None
         """Why there will be no readings until it returns."""
-        self.power_lag_ns = 0
-        """By how much readings of power come late. To be set before the first of them."""
+        self.sensor = Sensor()
+        """Of its power readings. To be set before the first of them."""
         self.gain: Gain | None = None
         """By calibration, if there was one. Knots are as the sensor shows them."""
         self.late = 0
@@ -119,7 +119,7 @@ class Timeline:
         if self.estimator == "power" and counted.any():
             self.estimator, self._size = "counter", 0
         fit = counted if self.estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
-        lag_ns = self.power_lag_ns if self.estimator == "power" else 0
+        lag_ns = self.sensor.lag_ns if self.estimator == "power" else 0
         timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
         self.late += int(np.count_nonzero(fit & ~timely))
         rows = rows[fit & timely]
@@ -218,6 +218,11 @@ class Timeline:
         if self._size <= PERIODS:
             return None
         return round(float(np.median(np.diff(self._row(_Row.MID)[-PERIODS - 1 :]))))
+
+    @property
+    def sees_all(self) -> bool:
+        """Return whether knots are sums of all that was drawn: a counter's, or means without a pause."""
+        return self.estimator == "counter" or self.sensor.sees_all
 
     @property
     def counter_to_power(self) -> float | None:

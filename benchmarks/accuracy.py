@@ -170,7 +170,7 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, seed: int) -> di
             found: dict[str, dict[str, Found]] = {}
             for number, each in enumerate(played):
                 found[each.name] = {
-                    tool: archived(where, each, since_ns)
+                    tool: archived(where, each, since_ns, len(heard[tool][number]["steps"]))
                     if tool == OURS
                     else theirs(heard[tool][number], each, since_ns)
                     for tool in options.tools
@@ -207,11 +207,14 @@ def theirs(heard: dict[str, list[list[int]]], played: Played, since_ns: int) -> 
     return Found(len(played.load.steps_ns), energy_j, truth_j)
 
 
-def archived(where: Path, played: Played, since_ns: int) -> Found:
-    """Compare what the archive holds with the truth between the begins and ends it holds."""
+def archived(where: Path, played: Played, since_ns: int, told: int) -> Found:
+    """Compare what the archive holds with the truth between the begins and ends it holds.
+
+    ``told``: steps that were told of.
+    """
     wanted = f"FROM windows WHERE kind = 'step' AND job = '{played.name}'"
     steps = len(played.load.steps_ns)
-    wait_for(lambda: sql(where, f"SELECT count(*) {wanted}") == [(steps,)], 30)
+    wait_for(lambda: sql(where, f"SELECT count(*) {wanted}") == [(told,)], 30)
     names = {str(row[0]) for row in sql(where, "DESCRIBE windows")}
     has = {"energy_p2_5_j", "energy_p97_5_j"} <= names
     interval = "energy_p2_5_j, energy_p97_5_j" if has else "NULL AS low, NULL AS high"

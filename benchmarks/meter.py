@@ -8,7 +8,7 @@ Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 """
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from common import ROOT, table
 
-from analyzers import sensors
-from analyzers.energy import Energy, measure
+from analyzers.energy import Energy, Meter, measure
+from analyzers.sensors import Sensor, sensor
 from analyzers.timeline import READING, Timeline
 from collectors.device import Sample
 from collectors.sampler import State, observe, pack
@@ -45,6 +45,8 @@ class Recording:
     meter_ns: Ints
     meter_j: Floats
     """Counted by the meter until then."""
+    edges_ns: Ints
+    """Begins and ends of kernels, in turn."""
 
     def truth_j(self, begin_ns: Ints, end_ns: Ints) -> Floats:
         until: Floats = np.interp(end_ns, self.meter_ns, self.meter_j)
@@ -56,24 +58,55 @@ def recording(directory: Path) -> Recording:
     seen = np.genfromtxt(directory / "meter.csv", delimiter=",", names=True, dtype=np.int64)
     t_ns, power_w = seen["t_us"] * 1000, seen["power_mw"] / 1000
     used_j = np.diff(t_ns) / 1e9 * (power_w[1:] + power_w[:-1]) / 2
-    return Recording(
-        sensor["t_us"] * 1000, sensor["instant_mw"], t_ns, np.concatenate(([0.0], np.cumsum(used_j)))
-    )
+    counted_j = np.concatenate(([0.0], np.cumsum(used_j)))
+    edges_ns = np.unique(np.loadtxt(directory / "load.csv", np.int64, skiprows=1)) * 1000
+    return Recording(sensor["t_us"] * 1000, sensor["instant_mw"], t_ns, counted_j, edges_ns)
 
 
-def ours(recorded: Recording, lag_ns: int) -> Method:
-    """Return what timeline and energy make of the readings, told that they come this late."""
-    state, rows = State(), b""
+def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+    """Yield what a collector would publish of the readings, each with its time."""
+    state = State()
     for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
         state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
-        rows += pack(reading, 0) if reading is not None else b""
+        if reading is not None:
+            yield t_ns, np.frombuffer(pack(reading, 0), READING)
+
+
+def ours(recorded: Recording, sensor: Sensor) -> Method:
+    """Return what timeline and energy make of the readings of this sensor."""
     timeline = Timeline()
-    timeline.power_lag_ns = lag_ns
-    timeline.add(np.frombuffer(rows, READING))
+    timeline.sensor = sensor
+    timeline.add(np.concatenate([row for _, row in published(recorded)]))
 
     def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
         found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
         return np.array([one.energy_uj / 1e6 if isinstance(one, Energy) else np.nan for one in found])
+
+    return energies_j
+
+
+def shaped(recorded: Recording, sensor: Sensor) -> Method:
+    """Return the same with the edges of the load heard as a training's: each window is measured as soon as
+    it may be, from what had been heard by then.
+    """
+
+    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
+        one = Meter(Timeline())
+        one.timeline.sensor = sensor
+        one.shape.mark("load", int(recorded.sensor_ns[0]), "rest")
+        edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
+        heard, found_j = 0, list[float]()
+        for now_ns, row in published(recorded):
+            while heard < len(edges) and edges[heard] <= now_ns:
+                phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
+                one.shape.mark("load", edges[heard], phase)
+                heard += 1
+            one.timeline.add(row)
+            while len(found_j) < len(ends) and one.settled(ends[len(found_j)], now_ns):
+                at = len(found_j)
+                [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
+                found_j.append(found.energy_uj / 1e6 if isinstance(found, Energy) else np.nan)
+        return np.array(found_j)
 
     return energies_j
 
@@ -117,8 +150,9 @@ def print_meter(data: Path) -> None:
         recorded = recording(data / name)
         methods = {
             "Zeus's PowerMonitor (its method)": trapezoids(recorded),
-            "ours, held from when it was read": ours(recorded, 0),
-            "ours, the sensor's lag known": ours(recorded, sensors.lag_ns(GPU)),
+            "ours, held from when it was read": ours(recorded, Sensor()),
+            "ours, the sensor's lag known": ours(recorded, sensor(GPU)),
+            "ours, and the load's edges heard": shaped(recorded, sensor(GPU)),
         }
         for label, method in methods.items():
             pairs = [errors(recorded, method, window_s) for window_s in WINDOWS_S]

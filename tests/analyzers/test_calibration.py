@@ -13,7 +13,7 @@ from analyzers.calibrate import calibrate, load, store
 from analyzers.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.energy import Energy, Missing, energy, measure
 from analyzers.query import read_file
-from analyzers.sensors import Gain, lag_ns
+from analyzers.sensors import Gain, Sensor, sensor
 from analyzers.timeline import Timeline
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
 from tests.analyzers.readings import S, readings, row
@@ -180,13 +180,13 @@ def test_less_than_the_time_of_a_check_gives_no_ratio_and_neither_does_a_reset()
     ],
 )
 def test_the_lag_of_a_sensor_is_that_of_its_model(name: str, lag_ms: float) -> None:
-    assert lag_ns(name) == lag_ms * 1_000_000
+    assert sensor(name) == Sensor(round(lag_ms * 1_000_000), lag_ms == 100)
 
 
 def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:
     """100 W until 1 s, then 300 W; the sensor shows the mean of each 100 ms at its end."""
     line = Timeline()
-    line.power_lag_ns = S // 10
+    line.sensor = Sensor(S // 10)
     shown = [(t, 100_000 if t <= 10 else 300_000) for t in range(1, 40)]
     line.add(readings(*(row(Seen.POWER, t * S // 10, t * S // 10, power_mw=mw) for t, mw in shown)))
     found = energy(line, S // 2, 3 * S // 2)
@@ -248,12 +248,12 @@ RECORDED = Path(__file__).parents[2] / "../shared/data/power_meter/rtx3090_step"
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="no recorded meter in ../shared/data/power_meter")
 def test_the_gain_of_a_recorded_card_is_found_from_its_readings_of_power() -> None:
-    sensor = np.loadtxt(RECORDED / "sensor.csv", np.int64, delimiter=",", skiprows=1)
+    shown = np.loadtxt(RECORDED / "sensor.csv", np.int64, delimiter=",", skiprows=1)
     line = Timeline()
-    line.power_lag_ns = lag_ns("NVIDIA GeForce RTX 3090")
+    line.sensor = sensor("NVIDIA GeForce RTX 3090")
     line.add(
         readings(
-            *(row(Seen.POWER, t_us * 1000, t_us * 1000, power_mw=mw) for t_us, mw in sensor[:, :2].tolist())
+            *(row(Seen.POWER, t_us * 1000, t_us * 1000, power_mw=mw) for t_us, mw in shown[:, :2].tolist())
         )
     )
     meter = read_meter((RECORDED / "meter.csv").read_text(), "meter.csv")
