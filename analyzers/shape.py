@@ -36,7 +36,7 @@ of a counter of 100 ms, are there."""
 MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 EDGE_NS = 2_000_000
-BEFORE, AFTER, BLOCK = 6, 3, 8
+BEFORE, AFTER, BLOCK = 4, 3, 8
 """Refreshes before and after those under way that are taken into account, and refreshes under way at once."""
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
@@ -56,7 +56,7 @@ ENOUGH = 40
 """Refreshes from which on the kind of a counter may be told."""
 SURE = 10.0
 """Logarithm of the likelihood ratio that is enough to tell it."""
-NEIGHBOURS = 32
+NEIGHBOURS = 16
 """Points before each whose covariance with it is kept; farther ones have none."""
 QUANTUM_J = 1e-3
 LATE_S = 0.001
@@ -337,8 +337,10 @@ class Shape:
         parts = self._parts(base_ns, int(mid_ns[last]))
         mean, unsure, spread = self._parameters()
         own, noise_w2s = spread[parts.kind] + parts.spread, float(spread[-1])
-        of_part = np.zeros((len(parts.kind), MAX_KINDS))
-        of_part[np.arange(len(parts.kind)), parts.kind] = 1.0
+        here, which = np.unique(parts.kind, return_inverse=True)
+        of_part = np.zeros((len(which), len(here)))
+        of_part[np.arange(len(which)), which] = 1.0
+        unsure = unsure[np.ix_(here, here)]
 
         cuts = self._cut_ns[slice(*np.searchsorted(self._cut_ns, mid_ns[[begin, end]]))]
         fresh_ns = np.union1d(cuts, mid_ns[begin : end + 1])
@@ -389,8 +391,10 @@ class Shape:
             doubt += (sees**2 * (noise_w2s * window_s + var[1:]))[inside]
         shares = taken @ of_part
         weighted = shares / doubt[:, None]
-        self._normal = fade * self._normal + weighted.T @ shares
-        self._moment = fade * self._moment + weighted.T @ grown
+        self._normal *= fade
+        self._moment *= fade
+        self._normal[np.ix_(here, here)] += weighted.T @ shares
+        self._moment[here] += weighted.T @ grown
         self._sums = fade * self._sums + (took.sum(), grown.sum())
         ends = parts.begin + parts.length
         over = (ends > t[inside.start]) & (ends <= t[inside.stop])
@@ -420,7 +424,7 @@ class Shape:
                 for window_ns, before in zip(WINDOWS_NS, earlier, strict=True)
             ]
             doubt_j2 = float((var[1:] + var[:-1])[inside].sum())
-            self._tell_apart([rows @ of_part for rows in tried], grown, took, doubt_j2)
+            self._tell_apart(here, [rows @ of_part for rows in tried], grown, took, doubt_j2)
 
     def _look(self, begin: Floats, length: Floats, refresh: Floats) -> None:
         """Note which phases of segments the sensor has looked at. Seconds."""
@@ -442,19 +446,22 @@ class Shape:
         guess = np.append(swing**2, (0.002 * mean_w) ** 2)
         return mean, unsure, (self._squares + PSEUDO * guess) / (self._effective + PSEUDO)
 
-    def _tell_apart(self, tried: list[Floats], grown: Floats, took: Floats, doubt_j2: float) -> None:
+    def _tell_apart(
+        self, here: Ints, tried: list[Floats], grown: Floats, took: Floats, doubt_j2: float
+    ) -> None:
         """Learn which counter it is: the one whose growth the kinds explain best.
 
         Args:
-            tried: what each counter would have counted of each kind in some refreshes; shape (n, kinds).
+            here: kinds there are in some refreshes; shape (k,).
+            tried: what each counter would have counted of each in each refresh; shape (n, k).
             grown: what it did count, J; shape (n,).
             took: s.
             doubt_j2: variance of ``grown``, summed, by what is not known of its instants.
         """
         self._compared += len(grown)
         for i, shares in enumerate(tried):
-            self._rival_normal[i] += shares.T @ shares
-            self._rival_moment[i] += shares.T @ grown
+            self._rival_normal[i][np.ix_(here, here)] += shares.T @ shares
+            self._rival_moment[i][here] += shares.T @ grown
         self._rival_square += float(grown @ grown)
         self._rival_steady += grown @ took, took @ took
         self._rival_doubt += doubt_j2
