@@ -13,7 +13,7 @@ from analyzers.calibrate import calibrate, load, store
 from analyzers.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.energy import Energy, Missing, energy, measure
 from analyzers.query import read_file
-from analyzers.sensors import Gain, Sensor, sensor
+from analyzers.sensors import Gain, sensor
 from analyzers.timeline import Timeline
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
 from tests.analyzers.readings import S, readings, row
@@ -164,34 +164,6 @@ def test_less_than_the_time_of_a_check_gives_no_ratio_and_neither_does_a_reset()
     assert line.counter_to_power == pytest.approx(2)
     line.add(readings(row(Seen.RESET, 41 * S, 41 * S, energy_mj=0, power_mw=100_000)))
     assert line.counter_to_power is None
-
-
-@pytest.mark.parametrize(
-    ("name", "lag_ms"),
-    [
-        ("NVIDIA GeForce RTX 3090", 100),
-        ("NVIDIA RTX A6000", 100),
-        ("NVIDIA L40S", 100),
-        ("NVIDIA A100-SXM4-40GB", 63),
-        ("NVIDIA H100 PCIe", 61.5),
-        ("Tesla P100-PCIE-16GB", 15),
-        ("NVIDIA B200", 0),
-        ("Model X", 0),
-    ],
-)
-def test_the_lag_of_a_sensor_is_that_of_its_model(name: str, lag_ms: float) -> None:
-    assert sensor(name) == Sensor(round(lag_ms * 1_000_000), lag_ms == 100)
-
-
-def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:
-    """100 W until 1 s, then 300 W; the sensor shows the mean of each 100 ms at its end."""
-    line = Timeline()
-    line.sensor = Sensor(S // 10)
-    shown = [(t, 100_000 if t <= 10 else 300_000) for t in range(1, 40)]
-    line.add(readings(*(row(Seen.POWER, t * S // 10, t * S // 10, power_mw=mw) for t, mw in shown)))
-    found = energy(line, S // 2, 3 * S // 2)
-    assert isinstance(found, Energy)
-    assert found.energy_uj == (50 + 150) * 1_000_000
 
 
 def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Record:
