@@ -59,8 +59,10 @@ SURE = 10.0
 NEIGHBOURS = 16
 """Points before each whose covariance with it is kept; farther ones have none."""
 QUANTUM_J = 1e-3
-LATE_S = 0.001
+LATE_S = 0.0015
 """Power comes this much late at a change of kind, until it is known better."""
+GAP_SPREAD = 0.1
+"""A gap draws as much as the GPU at rest, give or take this part of its mean power, likewise."""
 PSEUDO = 1.0
 """Deviations of each kind are known as if so many had been seen."""
 
@@ -320,7 +322,7 @@ class Shape:
         if weight > 0:
             gap = self._role == _Role.GAP
             mean[gap] = min(float(self._moment[rest].sum() / weight), mean_w)
-            width[gap] = 0.2 * mean_w
+            width[gap] = GAP_SPREAD * mean_w
         return mean, width
 
     def _solve(self, knots: Knots, k0: int, begin: int, end: int, last: int) -> None:

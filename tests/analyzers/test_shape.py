@@ -135,7 +135,7 @@ def test_an_uncertain_boundary_makes_the_interval_wider() -> None:
     for uncertainty_ns in (0, 5 * MS):
         shape = Shape()
         told = shape.mark
-        shape.mark = lambda who, t_ns, phase, _=0, told=told, u=uncertainty_ns: told(who, t_ns, phase, u)  # type: ignore[method-assign,misc,assignment]
+        shape.mark = lambda who, t_ns, phase, _=0, told=told, u=uncertainty_ns: told(who, t_ns, phase, u)  # type: ignore[method-assign,misc]
         steps, _ = play(played, shown, shape)
         widths.append(np.mean([step.answer.p97_5_uj - step.answer.p2_5_uj for step in steps[20:]]))
     assert widths[1] > 1.2 * widths[0]

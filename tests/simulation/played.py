@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzers.energy import Energy, Meter
 from analyzers.shape import Shape
@@ -12,6 +13,7 @@ from collectors import sampler, schedule
 from collectors.device import Sample
 from zeus_stream.messages import Seen
 
+Rows = npt.NDArray[np.void]
 READ_NS = 50_000
 FLUSH_NS = 50_000_000
 EVENTS_NS = 20_000_000
@@ -50,10 +52,11 @@ def counter(
     return Counter(t_ns, sums_mj)
 
 
-def readings(shown: Counter, end_ns: int) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.void]]]]:
+def readings(shown: Counter, end_ns: int) -> list[tuple[int, Rows]]:
     """Return what a collector reads of it, in frames: (frame time, rows)."""
     state, polls = sampler.State(), schedule.Schedule(0)
-    frames, rows, now_ns, flush_ns = [], bytearray(), 0, FLUSH_NS
+    frames: list[tuple[int, Rows]] = []
+    rows, now_ns, flush_ns = bytearray(), 0, FLUSH_NS
     t_ns, energy_mj = shown.t_ns.tolist(), shown.energy_mj.tolist()
     at = -1
     while now_ns < end_ns:
@@ -76,6 +79,14 @@ def readings(shown: Counter, end_ns: int) -> list[tuple[int, np.ndarray[tuple[in
     return frames
 
 
+def _sharpened(rows: Rows, shown: Counter) -> Rows:
+    rows = rows.copy()
+    changed = rows["seen"] == Seen.CHANGED
+    at = np.minimum(np.searchsorted(shown.energy_mj, rows["energy_mj"][changed]), len(shown.t_ns) - 1)
+    rows["t_lo_ns"][changed] = rows["t_hi_ns"][changed] = shown.t_ns[at]
+    return rows
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One step."""
@@ -87,9 +98,17 @@ class Measured:
 
 
 def play(
-    load: Load, shown: Counter, shape: Shape | None = None, until_ns: int | None = None
+    load: Load,
+    shown: Counter,
+    shape: Shape | None = None,
+    until_ns: int | None = None,
+    *,
+    exact: bool = False,
 ) -> tuple[list[Measured], Meter]:
-    """Return what is measured of the steps of a load, each as soon as it may be."""
+    """Return what is measured of the steps of a load, each as soon as it may be.
+
+    ``exact``: as if every change of the counter had been seen the instant it came.
+    """
     meter = Meter(Timeline(), shape or Shape())
     marks = [
         (t_ns, phase)
@@ -102,7 +121,7 @@ def play(
     heard = 0
     for now_ns, rows in readings(shown, min(load.end_ns, until_ns or load.end_ns)):
         if len(rows):
-            meter.timeline.add(rows)
+            meter.timeline.add(_sharpened(rows, shown) if exact else rows)
         while heard < len(marks) and marks[heard][0] <= now_ns - EVENTS_NS:
             meter.shape.mark("session", *marks[heard])
             heard += 1
