@@ -15,9 +15,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from analyzers import sensors
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
+from analyzers.sensors import Gain
 from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
@@ -97,6 +99,19 @@ class Interpreter:
         """By session and window; the question in them means nothing."""
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
         """By host: runs on it, all of which use its CPUs."""
+        self.gains: Mapping[str, Gain] = {}
+        """Calibrations, by GPU."""
+
+    def calibrate(self, gains: Mapping[str, Gain]) -> None:
+        """From now on, take these gains of GPUs (UUIDs) out of their energies."""
+        self.gains = gains
+        for uuid, gpu in self._site.gpus.items():
+            gpu.timeline.gain = gains.get(uuid)
+
+    def cross_checks(self) -> dict[str, float]:
+        """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
+        ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._site.gpus.items()}
+        return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -147,8 +162,13 @@ class Interpreter:
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
-            if not gpu.period_told and gpu.found and gpu.timeline.period_ns:
-                gpu.period_told = True
+            if gpu.shape.crowded:
+                gpu.shape.forget(self._needed_ns(self._users(uuid)))
+            if not gpu.found or (gpu.told[0] and not gpu.sessions):
+                continue  # nothing is learned of a GPU that no run uses, but its period
+            learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.shape.window_ns
+            if learned != gpu.told:
+                gpu.told = learned
                 outputs.append(_gpu_row(host, gpu, gpu.found))
         return outputs
 
@@ -240,6 +260,9 @@ class Interpreter:
             case StepBoundary(index, ended_ns, began_ns):
                 if ended_ns is not None:
                     windows.end("step", index - 1, ended_ns, now_ns)
+                    self._enter(session, ended_ns, "rest" if began_ns is None else "gap")
+                if began_ns is not None:
+                    self._enter(session, began_ns, "step")
                 if session.step is not None:
                     windows.cancel("step", session.step)  # its end was lost, or it has just ended
                 session.step = None if began_ns is None else index
@@ -253,11 +276,17 @@ class Interpreter:
                 windows.end("epoch", index, t_ns, now_ns)
                 return run.epoch_ended(session)
             case WindowBegan(t_ns, window, name):
-                return self._begin(session, "window", window, name, t_ns)
+                refused = self._begin(session, "window", window, name, t_ns)
+                if not refused:
+                    session.named[window] = name
+                    self._enter(session, t_ns)
+                return refused
             case WindowEnded(t_ns, window):
                 windows.end("window", window, t_ns, now_ns)
-            case WindowCancelled(_, window):
+                self._leave(session, t_ns, window)
+            case WindowCancelled(t_ns, window):
                 windows.cancel("window", window)
+                self._leave(session, t_ns, window)
                 return self._settle(session.session, window, _missing("the window was cancelled"))
             case Metric(t_ns, name, value):
                 return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
@@ -277,6 +306,16 @@ class Interpreter:
         )
         return [GapRow(session.host, "windows", t_ns, 1, reason)]
 
+    def _enter(self, session: Session, t_ns: int, loop: str | None = None) -> None:
+        """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
+        session.loop = loop or session.loop
+        for gpu in session.gpus:
+            self._site.gpus[gpu].shape.mark(session.session, t_ns, session.phase)
+
+    def _leave(self, session: Session, t_ns: int, window: int) -> None:
+        if session.named.pop(window, None) is not None:
+            self._enter(session, t_ns)
+
     def _end(self, session: Session, t_ns: int, how: str) -> list[Output]:
         """A session is over: with its last event, or with its process."""
         if session.ended is not None:
@@ -290,6 +329,8 @@ class Interpreter:
         for use in (use for of_one in uses for use in of_one):
             if use.run == run.name and use.ended_ns is None:
                 use.ended_ns = t_ns
+        for gpu in session.gpus:
+            self._site.gpus[gpu].shape.mark(session.session, t_ns, None)
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
         if run.over:
             del self._runs[run.name]
@@ -316,6 +357,8 @@ class Interpreter:
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
+                gpu.timeline.sensor = sensors.sensor(note.name)
+                gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)
@@ -369,6 +412,8 @@ class Interpreter:
         session.admitted = admitted
         for uuid in session.gpus:
             self._gpu(host, uuid).sessions[session.session] = session
+        if session.ended is None:
+            self._enter(session, admitted.t_ns)
         return [session.row()]
 
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
@@ -409,9 +454,9 @@ class Interpreter:
         return outputs
 
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
-        timelines = None
+        meters = None
         if session.admitted is not None:
-            timelines = {gpu: self._site.gpus[gpu].timeline for gpu in self._devices(session)}
+            meters = {gpu: self._site.gpus[gpu].meter for gpu in self._devices(session)}
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:
@@ -421,7 +466,7 @@ class Interpreter:
                 for use in uses
             )
 
-        rows = [self._remarked(row) for row in session.windows.measured(timelines, now_ns, shared)]
+        rows = [self._remarked(row) for row in session.windows.measured(meters, now_ns, shared)]
         outputs: list[Output] = list(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
@@ -470,9 +515,12 @@ def _answer(rows: list[WindowRow]) -> Answer:
     for row in rows:
         if row.gpu is not None and of_host(row.gpu):
             continue
-        if row.gpu is None or row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
+        # A counter that sees a part of the time has no hard bounds, but an interval.
+        low_j = row.energy_p2_5_j if row.energy_low_j is None else row.energy_low_j
+        high_j = row.energy_p97_5_j if row.energy_high_j is None else row.energy_high_j
+        if row.gpu is None or row.energy_j is None or low_j is None or high_j is None:
             return _missing(row.quality if row.gpu is None else f"{row.gpu}: {row.quality}")
-        gpus.append(GpuEnergy(row.gpu, row.energy_j, row.energy_low_j, row.energy_high_j))
+        gpus.append(GpuEnergy(row.gpu, row.energy_j, low_j, high_j))
     return Answer("", rows[0].duration_s, tuple(gpus), None)
 
 
@@ -495,10 +543,18 @@ def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         found_limit_w=_watts(found.found_limit_mw),
         mig=found.mig,
         period_ms=None if period_ns is None else period_ns / 1e6,
+        counter_kind=gpu.counter_kind,
+        sensor_window_ms=_sensor_window_ms(gpu),
         gone=gpu.timeline.gone,
         scope=found.scope,
         tenants=found.tenants,
     )
+
+
+def _sensor_window_ms(gpu: Gpu) -> float | None:
+    """Return how much of each period the sensor sees; an integrating counter all of it."""
+    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.shape.window_ns
+    return None if window_ns is None else window_ns / 1e6
 
 
 def _watts(power_mw: int | None) -> float | None:

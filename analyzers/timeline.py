@@ -4,7 +4,8 @@
 
 A counter gives a knot at each change: it stood at this value from some instant within two stamps on.
 A device without counter gives one at each power reading; its energy is the power held until the next
-(zero-order hold), added up. Both are then the same: a sum that only grows, known at knots.
+(zero-order hold), added up. Both are then the same: a sum that only grows, known at knots. A sensor
+says late what was drawn (`analyzers.sensors`): its knots are moved back by that lag.
 
 A counter that was reset, a GPU or a collector that was gone and came back begin a new *epoch*; energies of
 two epochs have no difference. The first value of an epoch is a knot nobody may use: it is not known
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.sensors import Gain, Sensor
 from zeus_stream.messages import ABSENT, READING_FIELDS, Seen
 
 READING = np.dtype(list(READING_FIELDS))
@@ -39,6 +41,10 @@ MAX_KNOTS = 262_144
 """The oldest go, needed or not: at 50 a second after 87 minutes of one uninterrupted trial."""
 MAX_LIMITS = 1_024
 """Changes of the power limit remembered."""
+CHECK_NS = 25_000_000_000
+"""Counter and power are compared over so much; less than `RECENT_NS`, or it may be forgotten."""
+AGREES = (0.9, 1.1)
+"""Counter over power, where both are believed."""
 PERIODS = 16
 """Intervals between changes that `Timeline.period_ns` is the median of."""
 
@@ -90,6 +96,10 @@ class Timeline:
     def __init__(self) -> None:
         self.gone: str | None = None
         """Why there will be no readings until it returns."""
+        self.sensor = Sensor()
+        """Of its power readings. To be set before the first of them."""
+        self.gain: Gain | None = None
+        """By calibration, if there was one. Knots are as the sensor shows them."""
         self._inbox = np.empty(UNREAD, READING)
         self._unread = 0
         self._estimator: Estimator = "power"
@@ -136,11 +146,12 @@ class Timeline:
         if self._estimator == "power" and counted.any():
             self._estimator, self._size = "counter", 0
         fit = counted if self._estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
-        timely = rows["t_hi_ns"] > self._whole_since_ns
+        lag_ns = self.sensor.lag_ns if self._estimator == "power" else 0
+        timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
         self._late += int(np.count_nonzero(fit & ~timely))
         rows = rows.compress(fit & timely)
         if len(rows):
-            self._insert(self._fresh(rows))
+            self._insert(self._fresh(rows, lag_ns))
 
     def interrupt(self, gone: str | None) -> None:
         """The GPU is gone, or was: what follows is a new epoch. ``gone``: why it is not there now."""
@@ -148,10 +159,10 @@ class Timeline:
         self._broken = True
         self.gone = gone
 
-    def _fresh(self, rows: npt.NDArray[np.void]) -> Ints:
+    def _fresh(self, rows: npt.NDArray[np.void], lag_ns: int) -> Ints:
         fresh = np.zeros((len(_Row), len(rows)), np.int64)
-        fresh[_Row.HI] = rows["t_hi_ns"]
-        fresh[_Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"])
+        fresh[_Row.HI] = rows["t_hi_ns"] - lag_ns
+        fresh[_Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"]) - lag_ns
         fresh[_Row.ENERGY] = rows["energy_mj"] * 1000
         fresh[_Row.POWER] = rows["power_mw"]
         fresh[_Row.TEMPERATURE] = rows["temperature_c"]
@@ -261,6 +272,40 @@ class Timeline:
         if self._size <= PERIODS:
             return None
         return round(float(np.median(np.diff(self._row(_Row.MID)[-PERIODS - 1 :]))))
+
+    @property
+    def sees_all(self) -> bool:
+        """Return whether knots are sums of all that was drawn: a counter's, or means without a pause."""
+        return self.estimator == "counter" or self.sensor.sees_all
+
+    @property
+    def counter_to_power(self) -> float | None:
+        """Return what the counter grew by, over the energy of the power readings beside it, of late.
+
+        None: there is no counter, or not yet `CHECK_NS` of both without a break.
+        """
+        if self.estimator != "counter" or not self._size:
+            return None
+        mid_ns = self._row(_Row.MID)
+        first = int(np.searchsorted(mid_ns, mid_ns[-1] - CHECK_NS, side="right")) - 1
+        epoch, energy_uj = self._row(_Row.EPOCH), self._row(_Row.ENERGY)
+        if first < 0 or epoch[first] != epoch[-1]:
+            return None
+        power_mw = self._row(_Row.POWER)[first + 1 :]
+        if (power_mw == ABSENT).any():
+            return None
+        # A reading of power is a mean over time before it; mW x ns = pJ.
+        drawn_uj = float(power_mw @ np.diff(mid_ns[first:])) / 1e6
+        counted_uj = int(energy_uj[-1] - energy_uj[first])
+        return counted_uj / drawn_uj if drawn_uj else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Return why the counter is not to be believed, if it is not."""
+        ratio = self.counter_to_power
+        if ratio is None or AGREES[0] <= ratio <= AGREES[1]:
+            return None
+        return f"the counter shows {ratio:.2f} of the power beside it"
 
     def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
         """Return the limit in force all through each interval; None where it changed or is not known."""
