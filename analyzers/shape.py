@@ -225,6 +225,8 @@ class Shape:
         knots = timeline.knots()
         if timeline.estimator != "counter" or (self._fixed_ns or 0) >= until_ns:
             return
+        if len(self._cut_ns) == 1 and not self._marks:
+            return  # no events, no shape
         usable = int(np.searchsorted(knots.hi_ns, now_ns - HEARD_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
         if close < 1:
