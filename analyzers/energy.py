@@ -138,7 +138,9 @@ def measure(
             bounded, coverage = shape.window_ns is None, shape.phase_coverage
             fixed = shape.at(t_ns, knots.epoch[before])
             shaped = fixed.known[:count] & fixed.known[count:]
-            used_uj = between(np.where(fixed.known, fixed.energy_uj, straight_uj))
+            # What a boxcar counted and what was used run apart: there both ends are of one or the other.
+            usable = fixed.known if bounded else np.tile(shaped, 2)
+            used_uj = between(np.where(usable, fixed.energy_uj, straight_uj))
             give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
             likely_low_uj = _rounded(np.where(shaped, used_uj - give_or_take_uj, low_uj))
             likely_high_uj = _rounded(np.where(shaped, used_uj + give_or_take_uj, high_uj))

@@ -66,6 +66,8 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+PLACED_NS = 1_100_000_000
+"""A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 AHEAD_NS = 1_000_000_000
 """Readings cannot be later than their frame; so much is forgiven."""
 NO_MORE_NS = 2**62
@@ -257,12 +259,13 @@ class Interpreter:
         now_ns, windows = self._site.now_ns[session.host], session.windows
         run = self._runs[session.started.run]
         match event:
-            case StepBoundary(index, ended_ns, began_ns):
+            case StepBoundary(index, ended_ns, began_ns, placed, uncertainty_ns):
+                session.placed = placed
                 if ended_ns is not None:
                     windows.end("step", index - 1, ended_ns, now_ns)
-                    self._enter(session, ended_ns, "rest" if began_ns is None else "gap")
+                    self._enter(session, ended_ns, "rest" if began_ns is None else "gap", uncertainty_ns)
                 if began_ns is not None:
-                    self._enter(session, began_ns, "step")
+                    self._enter(session, began_ns, "step", uncertainty_ns)
                 if session.step is not None:
                     windows.cancel("step", session.step)  # its end was lost, or it has just ended
                 session.step = None if began_ns is None else index
@@ -306,11 +309,13 @@ class Interpreter:
         )
         return [GapRow(session.host, "windows", t_ns, 1, reason)]
 
-    def _enter(self, session: Session, t_ns: int, loop: str | None = None) -> None:
+    def _enter(
+        self, session: Session, t_ns: int, loop: str | None = None, uncertainty_ns: int | None = None
+    ) -> None:
         """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
         session.loop = loop or session.loop
         for gpu in session.gpus:
-            self._site.gpus[gpu].shape.mark(session.session, t_ns, session.phase)
+            self._site.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
 
     def _leave(self, session: Session, t_ns: int, window: int) -> None:
         if session.named.pop(window, None) is not None:
@@ -454,6 +459,8 @@ class Interpreter:
         return outputs
 
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
+        if session.placed != "dispatch":
+            now_ns -= PLACED_NS
         meters = None
         if session.admitted is not None:
             meters = {gpu: self._site.gpus[gpu].meter for gpu in self._devices(session)}

@@ -53,6 +53,7 @@ from zeus_stream.messages import (
     Applied,
     DeviceFound,
     LeaseCause,
+    Placed,
     Refused,
     RunAdmitted,
     RunStarted,
@@ -180,6 +181,8 @@ class Session:
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, plan.timeout_ns)
+        self.placed: Placed = "dispatch"
+        """How its latest step boundary was."""
         self.loop = "rest"
         """Whether it is in a step, in the gap between two, or at rest."""
         self.named: dict[int, str] = {}

@@ -69,7 +69,8 @@ PSEUDO = 1.0
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 CounterKind = Literal["integrating", "boxcar", "power"]
-State = tuple[tuple[str, str], ...]
+State = tuple[str, ...]
+"""The power limit, then the phases of all who are there."""
 
 
 class _Role(IntEnum):
@@ -181,11 +182,12 @@ class Shape:
         self._order = 0
         self._marks: list[_Mark] = []
         self._state: dict[str, str] = {}
+        self._limit_mw: int | None = None
         self._cut_ns = np.full(1, -(2**60), np.int64)
         self._cut_kind = np.zeros((2, 1), np.int64)
         """Kind of the segment that begins, and of the change."""
         self._cut_spread_s = np.zeros(1)
-        self._kinds: dict[tuple[State, ...], int] = {((),): 0}
+        self._kinds: dict[tuple[State, ...], int] = {(("None",),): 0}
         self._used_ns = np.zeros(MAX_KINDS, np.int64)
         self._role = np.full(MAX_KINDS, _Role.REST, np.int64)
         self._fixed_ns: int | None = None
@@ -203,6 +205,7 @@ class Shape:
         """What a boxcar saw of each phase of the segments at work."""
         # until the kind is known: what remains unexplained by each
         self._telling = True
+        self._period_s = 0.0
         self._compared, self._next_look = 0, ENOUGH
         self._rival_normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
         self._rival_moment = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS))
@@ -215,6 +218,8 @@ class Shape:
         """From ``t_ns`` (+- ``uncertainty_ns``) on, ``who`` is in this phase; None: it is over."""
         self._order += 1
         self._marks.append(_Mark(t_ns, self._order, who, phase, uncertainty_ns))
+        if len(self._marks) > MAX_CUTS:
+            del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.
@@ -225,6 +230,8 @@ class Shape:
         knots = timeline.knots()
         if not timeline.sees_all or (self._fixed_ns or 0) >= until_ns:
             return
+        if len(self._cut_ns) == 1 and not self._marks:
+            return  # no events, no shape
         usable = int(np.searchsorted(knots.hi_ns, now_ns - HEARD_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
         if close < 1:
@@ -250,15 +257,14 @@ class Shape:
         limits = timeline.limits_mw(stamps, stamps)
         newest_ns = int(self._cut_ns[-1])
         fresh: list[tuple[int, int, int, int]] = []
-        state = tuple(sorted(self._state.items()))
+        state = self._now()
         for mark, limit_mw in zip(due, limits, strict=True):
             if mark.phase is None:
                 self._state.pop(mark.who, None)
             else:
                 self._state[mark.who] = mark.phase
-            if limit_mw is not None:
-                self._state[""] = str(limit_mw)
-            became = tuple(sorted(self._state.items()))
+            self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
+            became = self._now()
             if became == state:
                 continue
             t_ns = max(mark.t_ns, newest_ns)
@@ -271,6 +277,9 @@ class Shape:
             self._cut_ns = np.concatenate((self._cut_ns, t))[keep]
             self._cut_kind = np.concatenate((self._cut_kind, (kind_of, edge_of)), axis=1)[:, keep]
             self._cut_spread_s = np.concatenate((self._cut_spread_s, spread / 1e9))[keep]
+
+    def _now(self) -> State:
+        return (str(self._limit_mw), *sorted(self._state.values()))
 
     def _kind(self, states: tuple[State, ...], t_ns: int) -> int:
         """Return the number of a kind of segment (one state) or change (two)."""
@@ -460,8 +469,12 @@ class Shape:
             took: s.
             doubt_j2: variance of ``grown``, summed, by what is not known of its instants.
         """
+        self._period_s = self._period_s or float(took[0])
+        self._period_s += 0.1 * (float(np.median(took)) - self._period_s)
+        regular = np.abs(took / self._period_s - 1) < 0.1  # not where refreshes were missed
+        grown, took = grown[regular], took[regular]
         self._compared += len(grown)
-        for i, shares in enumerate(tried):
+        for i, shares in enumerate(rows[regular] for rows in tried):
             self._rival_normal[i][np.ix_(here, here)] += shares.T @ shares
             self._rival_moment[i][here] += shares.T @ grown
         self._rival_square += float(grown @ grown)
@@ -476,24 +489,23 @@ class Shape:
             for normal, moment in zip(self._rival_normal, self._rival_moment, strict=True)
         ]
         left = self._rival_square - np.array([m @ n for m, n in zip(self._rival_moment, means, strict=True)])
-        fits = np.array([True, *(window_ns / 1e9 < 0.7 * np.median(took) for window_ns in WINDOWS_NS)])
+        fits = np.array([True, *(window_ns / 1e9 < 0.7 * self._period_s for window_ns in WINDOWS_NS)])
         left = np.where(fits, np.maximum(left, 0.0) + self._rival_doubt, np.inf)
         best = int(np.argmin(left))
         against = left[1:].min() if best == 0 else left[0]
         joint, square = self._rival_steady
         steady = self._rival_square - joint**2 / square + self._rival_doubt
-        varied = steady > 3 * left[best]
-        sure = (
-            varied and self._compared / 2 * np.log(against / left[best]) > SURE and against > 1.1 * left[best]
-        )
-        if not sure:
+        # To take an integrating counter for a boxcar would give up its bounds.
+        apart, least = (1.1, ENOUGH) if best == 0 else (1.5, 2 * ENOUGH)
+        likely = self._compared / 2 * np.log(against / left[best]) > SURE
+        if not likely or against < apart * left[best] or steady < 3 * left[best] or self._compared < least:
             return
         if best == 0:
-            self.kind, self._telling = "integrating", False
+            self.kind, self.window_ns, self._telling = "integrating", None, False
             return
         # Widths close to each other are told apart a little longer.
         near = np.sort(left[1:])[:2]
-        self._telling = self._compared <= 5 * ENOUGH and near[1] < 1.2 * near[0]
+        self._telling = bool(self._compared <= 5 * ENOUGH and near[1] < 1.2 * near[0])
         if self.window_ns != WINDOWS_NS[best - 1]:
             self.kind, self.window_ns = "boxcar", WINDOWS_NS[best - 1]
             each = left[best] / self._compared
@@ -614,7 +626,7 @@ def _roomy(rows: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
 def _role(states: tuple[State, ...]) -> _Role:
     if len(states) == 2:
         return _Role.CHANGE
-    phases = {phase.rsplit("/")[-1] for who, phase in states[0] if who}
+    phases = {phase.rsplit("/")[-1] for phase in states[0][1:]}
     if phases <= {"rest"}:
         return _Role.REST
     return _Role.GAP if phases <= {"rest", "gap"} else _Role.WORK

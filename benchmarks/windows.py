@@ -84,12 +84,12 @@ class Oracle(Shape):
     def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         mean, var = np.zeros(MAX_KINDS), np.full(MAX_KINDS + 1, 1e-9)
         for states, number in self._kinds.items():
-            phase = dict(states[-1]).get("session", "rest").rsplit("/")[-1]
+            phase = states[-1][-1].rsplit("/")[-1]
             where = "step" if phase == "step" else "gap"
             if len(states) == 1:
                 mean[number] = self._power_w[where]
                 var[number] += (self._swing * self._power_w[where]) ** 2
-            elif phase != "rest":
+            elif phase in self._change_j:
                 mean[number], deviation = self._change_j[where]
                 var[number] += deviation**2
         return mean, np.zeros((MAX_KINDS, MAX_KINDS)), var

@@ -101,7 +101,7 @@ def test_steps_are_right_where_straight_lines_are_not(
 def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
     name: Name, window_ms: int | None, kind: str | None
 ) -> None:
-    played = load(name, 130, 80)
+    played = load(name, 130, 100)
     steps, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS))
     assert meter.shape.kind == kind
     assert meter.shape.window_ns == (window_ms and window_ms * MS if kind == "boxcar" else None)
@@ -109,9 +109,34 @@ def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
     if kind == "boxcar":
         assert (last.low_uj, last.high_uj) == (None, None)
         assert "the sensor sees a part of the time" in last.quality
-        assert np.abs(errors(steps[40:])).mean() < 0.05
-        assert covered(steps[40:]) >= 0.9
+        assert np.abs(errors(steps[65:])).mean() < 0.05
+        assert covered(steps[65:]) >= 0.9
     assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
+
+
+def test_without_events_lines_are_straight() -> None:
+    played = load("noisy", 50, 20)
+    _, meter = play(played, counter(played))
+    begin_ns, end_ns = played.steps_ns[5].tolist()
+    (answer,) = Meter(meter.timeline).measure([begin_ns], [end_ns], 60 * S)
+    assert [answer] == measure(meter.timeline, [begin_ns], [end_ns])
+    assert isinstance(answer, Energy)
+    assert answer.estimator == "counter"
+    assert (answer.p2_5_uj, answer.p97_5_uj) == (answer.low_uj, answer.high_uj)
+
+
+@pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
+def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
+    shape, line = Shape(), Timeline()
+    shape.kind, shape.window_ns = "boxcar", 25 * MS
+    begin_s, refresh_s = np.arange(200, dtype=np.float64), np.arange(500, dtype=np.float64)
+    shape._look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
+    assert shape.phase_coverage is not None
+    assert (shape.phase_coverage < 0.8) == aliased
+    line.add(steady(200, 30))
+    (answer,) = measure(line, [100 * MS], [900 * MS], shape)
+    assert isinstance(answer, Energy)
+    assert ("aliased" in answer.quality) == aliased
 
 
 def test_memory_is_bounded() -> None:
