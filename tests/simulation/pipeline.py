@@ -1027,7 +1027,7 @@ class World:
         assert self.record is None, "a restore record is left"
         report.windows = len(self.windows)
         again = Interpreter(PLAN)
-        once = {
+        once: dict[tuple[object, ...], WindowRow] = {
             (row.session, row.kind, row.index, row.gpu): row
             for frame, body in self.archive.frames
             for row in again.hear(frame, body)
