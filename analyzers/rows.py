@@ -33,12 +33,19 @@ class WindowRow:
     """None: Missing, for the reason in ``quality``."""
     energy_low_j: float | None
     """Hard bounds by the counter: the truth (of this counter) lies within. Without counter: as if the lesser
-    (the greater) of two power readings had been drawn between them."""
+    (the greater) of two power readings had been drawn between them. None: the sensor misses some."""
     energy_high_j: float | None
+    energy_p2_5_j: float | None
+    """The 95 % interval: in one case of 40 the truth is less, in another more than ``energy_p97_5_j``."""
+    energy_p97_5_j: float | None
+    phase_coverage: float | None
+    """Share of the phases of a step that the sensor has looked at in the last 20 s; 1: it sees all; None: it
+    is not known."""
     power_limit_w: float | None
     """In force all through the window; None when it changed within, or is not known."""
     estimator: str | None
-    """``counter`` (between counter changes, straight lines) or ``power`` (zero-order hold)."""
+    """``shaped`` (the counter, shared out by the events), ``counter`` (straight lines between its changes) or
+    ``power`` (zero-order hold)."""
     quality: str
     """``ok``, or what is wrong, words separated by ``; ``."""
     shared: bool
@@ -87,6 +94,10 @@ class GpuRow:
     mig: bool
     period_ms: float | None
     """Counter period, as observed (median of recent changes)."""
+    counter_kind: str | None
+    """``integrating``, ``boxcar`` (sees the last ``sensor_window_ms`` of a period), ``power`` (no counter);
+    None: not known yet."""
+    sensor_window_ms: float | None
     gone: str | None
     """Why it is not there at present."""
     scope: str = "gpu"

@@ -46,7 +46,8 @@ CREATE TABLE gaps (
 CREATE TABLE windows (
     session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, host VARCHAR, kind VARCHAR, name VARCHAR,
     index BIGINT, gpu VARCHAR, begin_ns BIGINT, end_ns BIGINT, began_at TIMESTAMP, duration_s DOUBLE,
-    energy_j DOUBLE, energy_low_j DOUBLE, energy_high_j DOUBLE, power_limit_w DOUBLE,
+    energy_j DOUBLE, energy_low_j DOUBLE, energy_high_j DOUBLE, energy_p2_5_j DOUBLE, energy_p97_5_j DOUBLE,
+    phase_coverage DOUBLE, power_limit_w DOUBLE,
     estimator VARCHAR, quality VARCHAR, shared BOOLEAN
 );
 
@@ -60,7 +61,7 @@ CREATE TABLE runs (
 CREATE TABLE gpus (
     gpu VARCHAR, host VARCHAR, index BIGINT, name VARCHAR, driver VARCHAR, counts_energy BOOLEAN,
     min_limit_w DOUBLE, max_limit_w DOUBLE, default_limit_w DOUBLE, found_limit_w DOUBLE, mig BOOLEAN,
-    period_ms DOUBLE, gone VARCHAR, scope VARCHAR, tenants VARCHAR[]
+    period_ms DOUBLE, counter_kind VARCHAR, sensor_window_ms DOUBLE, gone VARCHAR, scope VARCHAR, tenants VARCHAR[]
 );
 
 CREATE TABLE trials (
@@ -98,6 +99,7 @@ FROM readings ASOF LEFT JOIN hosts
 CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-'), false);
 
 -- The windows of one kind, added up over the GPUs and ranks of a run. A sum with a part missing is NULL.
+-- Errors of parts are independent: the widths of their 95 % intervals add up in squares.
 CREATE MACRO whole(wanted) AS TABLE
 SELECT gpu_windows.*, cpu_energy_j
 FROM (
@@ -106,6 +108,11 @@ FROM (
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
         CASE WHEN count(energy_low_j) = count(*) THEN sum(energy_low_j) END AS energy_low_j,
         CASE WHEN count(energy_high_j) = count(*) THEN sum(energy_high_j) END AS energy_high_j,
+        CASE WHEN count(energy_p2_5_j) = count(*)
+            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
+        CASE WHEN count(energy_p97_5_j) = count(*)
+            THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
+        min(phase_coverage) AS phase_coverage,
         CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
             THEN min(power_limit_w) END AS power_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,

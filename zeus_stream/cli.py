@@ -204,6 +204,52 @@ def report(settings: Settings, run: str | None) -> None:
 
 
 @main.command()
+@click.option("--reference", type=click.Path(path_type=Path), help="The meter's record, CSV.")
+@click.option("--gpu", help="UUID; not needed where the archive has one GPU of that time.")
+@click.option("--remove", is_flag=True, help="Forget the calibration of --gpu.")
+@settings_options("archive", "query_rows", "query_seconds")
+def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, remove: bool) -> None:
+    """Fit a GPU's gain against a meter; without --reference, show what is fitted.
+
+    The record has the columns t_us (since 1970) and power_mw, or t_s and power_w, and was made while the
+    collector and the analyzer ran, best under a load that changes. From then on the gain is taken out of
+    the energies of that GPU, and `quality` names it.
+    """
+    from analyzers import calibrate as file
+    from analyzers.calibration import read_meter
+
+    path = places(os.environ).gains
+    gains = file.load(path)
+    if remove:
+        if gpu not in gains:
+            raise RefusedError(
+                f"calibrate: could not remove the calibration of {gpu}: there is none."
+                f" Name with --gpu one of: {', '.join(gains) or 'none is calibrated'}."
+            )
+        del gains[gpu]
+        file.store(path, gains)
+        click.echo(f"{gpu}: not calibrated any more.")
+    elif reference is not None:
+        try:
+            text = reference.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise RefusedError(
+                f"{reference}: could not be read: {wrong}. Name the meter's record."
+            ) from wrong
+        meter = read_meter(text, str(reference))
+        found, gain, windows = file.calibrate(lambda query: _ask(settings, query), meter, reference.name, gpu)
+        click.echo(f"{reference}: {len(meter.t_ns)} samples, columns {meter.columns}.")
+        file.store(path, gains | {found: gain})
+        click.echo(f"{found}: {gain.words} (95 %: +-{gain.gain_error:.4f}), from {windows} windows.")
+        click.echo("It is taken out of all windows measured from now on.")
+    else:
+        for name, gain in gains.items():
+            click.echo(f"{name}  {gain.words} +-{gain.gain_error:.4f}  {gain.source}  {gain.at}")
+        if not gains:
+            click.echo("No GPU is calibrated.")
+
+
+@main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")
 @settings_options("archive")

@@ -169,3 +169,10 @@ def test_the_guide_has_every_column_of_every_table(queries: Queries) -> None:
     for row in ask(queries, "SELECT table_name, column_name FROM information_schema.columns"):
         actual.setdefault(row["table_name"], set()).add(row["column_name"])
     assert documented == actual
+
+
+def test_the_widths_of_the_parts_add_up_in_squares(queries: Queries) -> None:
+    """Each GPU's step is known to -0.3, +0.4 J."""
+    [step] = ask(queries, "SELECT energy_j, energy_p2_5_j, energy_p97_5_j FROM steps WHERE step = 3")
+    assert step["energy_j"] - step["energy_p2_5_j"] == pytest.approx(0.3 * 2**0.5)
+    assert step["energy_p97_5_j"] - step["energy_j"] == pytest.approx(0.4 * 2**0.5)

@@ -45,7 +45,13 @@ typedef struct {
     uint32_t module_power_mw; /* of scope 1, 0: there is none */
     uint32_t tenant_count;
     char tenants[TENANTS][TEXT]; /* UUIDs of MIG instances */
+    uint64_t played_ns; /* a recording beside the file plays since this CLOCK_MONOTONIC; 0: none does */
 } gpu;
+
+/* What the GPU shows from an instant of its recording on. */
+typedef struct {
+    uint64_t t_ns, energy_mj, power_mw;
+} shown;
 
 typedef struct {
     uint32_t bytes; /* of this struct, as its writer understands it */
@@ -71,11 +77,28 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t users, generation, count;
 static uint32_t slots[GPUS], was_lost[GPUS];
 static control *state;
+static const shown *recordings[GPUS];
+static size_t lengths[GPUS];
 
 static result fault_of(const fault *faults, const char *call) {
     for (int i = 0; i < FAULTS; i++)
         if (faults[i].code && strcmp(faults[i].call, call) == 0) return faults[i].code;
     return OK;
+}
+
+/* Map a GPU's recording, PATH.SLOT, if there is one; like the control, it is never unmapped. */
+static void map_recording(const char *path, uint32_t slot) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s.%u", path, slot);
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    lengths[slot] = file >= 0 && fstat(file, &status) == 0 ? status.st_size / sizeof(shown) : 0;
+    if (lengths[slot]) {
+        void *mapped = mmap(NULL, lengths[slot] * sizeof(shown), PROT_READ, MAP_SHARED, file, 0);
+        if (mapped == MAP_FAILED) lengths[slot] = 0;
+        else recordings[slot] = mapped;
+    }
+    if (file >= 0) close(file);
 }
 
 /* The file is mapped anew at each start and never unmapped: a late call reads old bytes, not none. */
@@ -96,7 +119,10 @@ static result start(void) {
     count = 0;
     memset(was_lost, 0, sizeof was_lost);
     for (uint32_t i = 0; i < GPUS; i++)
-        if (state->gpus[i].present) slots[count++] = i;
+        if (state->gpus[i].present) {
+            slots[count++] = i;
+            map_recording(path, i);
+        }
     return OK;
 }
 
@@ -166,11 +192,35 @@ static uint32_t enforced_mw(const gpu *g) {
     return g->ceiling_mw && g->ceiling_mw < g->requested_mw ? g->ceiling_mw : g->requested_mw;
 }
 
-static uint64_t energy_mj(const gpu *g) {
-    if (!g->period_ns) return g->energy_mj;
+static uint64_t monotonic_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t past_ns = (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec - g->since_ns;
+    return (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec;
+}
+
+/* What a recording shows now: its last line that is not later; before its first, that one. */
+static const shown *played(const gpu *g) {
+    size_t slot = g - state->gpus, low = 0, high = lengths[slot];
+    if (!g->played_ns || !high) return NULL;
+    uint64_t now_ns = monotonic_ns();
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (g->played_ns + recordings[slot][middle].t_ns <= now_ns) low = middle;
+        else high = middle;
+    }
+    return &recordings[slot][low];
+}
+
+static uint32_t power_mw(const gpu *g) {
+    const shown *now = played(g);
+    return now ? now->power_mw : g->power_mw;
+}
+
+static uint64_t energy_mj(const gpu *g) {
+    const shown *now = played(g);
+    if (now) return now->energy_mj;
+    if (!g->period_ns) return g->energy_mj;
+    uint64_t past_ns = monotonic_ns() - g->since_ns;
     uint64_t counted_ns = past_ns / g->period_ns * g->period_ns;
     return g->energy_mj + (uint64_t)((unsigned __int128)g->power_mw * counted_ns / 1000000000u);
 }
@@ -241,7 +291,7 @@ result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
 }
 
 GET(nvmlDeviceGetTotalEnergyConsumption, uint64_t, energy_mj(g))
-GET(nvmlDeviceGetPowerUsage, uint32_t, g->power_mw)
+GET(nvmlDeviceGetPowerUsage, uint32_t, power_mw(g))
 GET(nvmlDeviceGetPowerManagementLimit, uint32_t, g->requested_mw)
 GET(nvmlDeviceGetEnforcedPowerLimit, uint32_t, enforced_mw(g))
 GET(nvmlDeviceGetPowerManagementDefaultLimit, uint32_t, g->default_limit_mw)
@@ -344,7 +394,7 @@ static result field(const gpu *g, field_value *out) {
     switch (out->field) {
         case 185: case 186:
             if (out->scope && !g->module_power_mw) return NOT_SUPPORTED;
-            value = out->scope ? g->module_power_mw : g->power_mw;
+            value = out->scope ? g->module_power_mw : power_mw(g);
             break;
         case 187: value = g->min_limit_mw; break;
         case 188: value = g->max_limit_mw; break;

@@ -9,7 +9,9 @@ the environment that `StandIn.environment` returns.
 import ctypes
 import mmap
 import shutil
+import struct
 import subprocess
+from collections.abc import Iterable
 from ctypes import c_char, c_uint32, c_uint64
 from pathlib import Path
 
@@ -96,6 +98,7 @@ class Gpu(_Faulty):
         ("module_power_mw", c_uint32),
         ("tenant_count", c_uint32),
         ("tenants", (c_char * _TEXT) * 7),
+        ("played_ns", c_uint64),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:
@@ -149,6 +152,14 @@ class StandIn:
 
     def heal(self) -> None:
         self._control.heal()
+
+    def record(self, slot: int, shows: Iterable[tuple[int, int, int]]) -> None:
+        """Lay down what a GPU shows once it is played: (ns since its start, energy_mj, power_mw), in order.
+
+        Programs that start NVML afterwards see it from `Gpu.played_ns` on, all of them the same.
+        """
+        lines = b"".join(struct.pack("=3Q", *line) for line in shows)
+        self.path.with_name(f"{self.path.name}.{slot}").write_bytes(lines)
 
     def environment(self, library: Path) -> dict[str, str]:
         """Return what a program's environment needs for it to see these GPUs."""
