@@ -22,6 +22,7 @@ from analyzers.interpreter import Interpreter
 from analyzers.rows import DecisionRow, GpuRow, RunRow, TrialRow
 from analyzers.runs import Plan, added_up
 from analyzers.selectors import Selector, Trial
+from analyzers.sensors import Gain
 from zeus_stream.config import Settings, read_back
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.messages import Body, Frame
@@ -103,9 +104,13 @@ class Replay:
 # ---- pure -----------------------------------------------------------------------------------------------
 
 
-def hear(frames: Iterable[tuple[Frame, Body]], plan: Plan) -> Heard:
-    """Let the machines hear frames again, in the order given; keep what they derive of runs and limits."""
+def hear(frames: Iterable[tuple[Frame, Body]], plan: Plan, gains: Mapping[str, Gain]) -> Heard:
+    """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
+
+    ``gains``: calibrations, by GPU.
+    """
     interpreter, heard = Interpreter(plan), Heard()
+    interpreter.calibrate(gains)
     for frame, body in frames:
         heard.frames += 1
         for output in interpreter.hear(frame, body):
@@ -275,12 +280,13 @@ def _word(value: Any) -> str | None:
 # ---- the file -------------------------------------------------------------------------------------------
 
 
-def replay(path: Path, settings: Settings, select: str | None) -> Replay:
+def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: str | None) -> Replay:
     """Replay an archive that no analyzer has open; it is only read.
 
     Args:
         path: of the DuckDB file.
         settings: of DuckDB; those of the machines are in the archive.
+        gains: calibrations, by GPU. They are not in the archive.
         select: another selector; None: the one that decided.
 
     Raises:
@@ -297,7 +303,7 @@ def replay(path: Path, settings: Settings, select: str | None) -> Replay:
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
         for (then, plan), runs in plans.items():
             selector = selectors.parse(_trusted(then, select, path))
-            heard = hear(archive.heard(), replace(plan, selector=selector))
+            heard = hear(archive.heard(), replace(plan, selector=selector), gains)
             frames = heard.frames
             mine = [row for row in heard.decisions.values() if row.run in runs]
             again += mine

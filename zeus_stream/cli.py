@@ -271,10 +271,12 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
 
     The archive is only read, and no analyzer may have it open. Exit code 1: decisions differ.
     """
+    from analyzers import calibrate as calibrations
     from analyzers import replay as again
     from zeus_stream.tables import write
 
-    done = again.replay(archive or places(os.environ).archive, settings, select)
+    where = places(os.environ)
+    done = again.replay(archive or where.archive, settings, calibrations.load(where.gains), select)
     if done.anew:
         write(again.compared(done.anew, select or ""), form, sys.stdout)
         click.echo("Chosen from what was measured; what other limits would have cost is not known.", err=True)
@@ -283,8 +285,9 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     if done.differences:
         write(again.differing(done.differences), form, sys.stdout)
         _fail(
-            f"replay: {done.frames} frames did not give the decisions that are stored. Another version of"
-            " zeus-stream decided, or an analyzer was started anew under other settings meanwhile."
+            f"replay: {done.frames} frames did not give the decisions that are stored: another version of"
+            " zeus-stream decided, a GPU was calibrated since, or the settings changed during a run."
+            " Replay with what decided then."
         )
     click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
 

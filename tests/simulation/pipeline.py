@@ -19,15 +19,15 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from analyzers import archive, selectors
+from analyzers import archive, replay, selectors
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, Row, TrialRow, WindowRow
+from analyzers.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, TrialRow, WindowRow
 from analyzers.runs import Output, Setup
 from collectors import leases, sampler
 from collectors.log import Log, SessionMemory
@@ -85,6 +85,7 @@ HOST = "host"
 BOOT = "boot"
 FOUND_MW = 220_000
 RESTORED_NS = 2 * S
+_DECISION = ", ".join(column.name for column in fields(DecisionRow))
 PLAN = Plan(
     selectors.parse("energy"), stride_mw=60_000, warmup_steps=1, profile_steps=4, settle_ns=0, refreshes=2
 )
@@ -603,9 +604,12 @@ class Stored(Archive):
                 "other frames are stored than were handed over"
             )
             stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
+            decisions = [DecisionRow(*row) for row in rows(f"SELECT {_DECISION} FROM decisions")]  # noqa: S608  (our own names)
+        again = replay.hear(self._file.heard(), PLAN, {})
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
+        assert replay.differences(decisions, again.decisions.values()) == (), "it decides otherwise again"
 
 
 class Analyzer(Process):
