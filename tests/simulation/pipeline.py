@@ -605,11 +605,13 @@ class Stored(Archive):
             )
             stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
             decisions = [DecisionRow(*row) for row in rows(f"SELECT {_DECISION} FROM decisions")]  # noqa: S608  (our own names)
-        again = replay.hear(self._file.heard(), PLAN, {})
+        heard_again = replay.hear(self._file.heard(), PLAN, {})
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
-        assert replay.differences(decisions, again.decisions.values()) == (), "it decides otherwise again"
+        assert replay.differences(decisions, heard_again.decisions.values()) == (), (
+            "it decides otherwise again"
+        )
 
 
 class Analyzer(Process):
