@@ -106,6 +106,12 @@ class Guards:
     def descriptions(self) -> tuple[Description, ...]:
         return tuple(guard.description for guard in self._guards.values())
 
+    @property
+    def looked(self) -> bool:
+        """Every device that the bus named was found, or has said why not."""
+        watches = self._watches.values()
+        return bool(watches) and all(watch.gpu or watch.trouble for watch in watches)
+
     # ---- what the rest of the collector asks ---------------------------------------------------------
 
     def command(self, command: leases.Command, objection: str | None) -> None:
