@@ -106,6 +106,12 @@ class Guards:
     def descriptions(self) -> tuple[Description, ...]:
         return tuple(guard.description for guard in self._guards.values())
 
+    @property
+    def looked(self) -> bool:
+        """Every device that the bus named was found, or has said why not."""
+        watches = self._watches.values()
+        return bool(watches) and all(watch.gpu or watch.trouble for watch in watches)
+
     # ---- what the rest of the collector asks ---------------------------------------------------------
 
     def command(self, command: leases.Command, objection: str | None) -> None:
@@ -154,9 +160,10 @@ class Guards:
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
         now_ns = monotonic_ns()
         for guard in self._guards.values():
-            for knob in guard.knobs:
+            for knob, guarding in guard.knobs.items():
                 requested = guard.watch.requested_mw if knob is Knob.LIMIT else None
-                self._tell(guard, knob, leases.Beat(requested), now_ns)
+                if not guarding.state.unmoved(requested):
+                    self._tell(guard, knob, leases.Beat(requested), now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 

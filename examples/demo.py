@@ -86,7 +86,7 @@ FROM steps WHERE power_limit_w IS NOT NULL
 GROUP BY power_limit_w ORDER BY power_limit_w DESC""",
     "What does a validation cost?": """\
 SELECT name, count(*) AS times, avg(duration_s) AS seconds, avg(energy_j) AS joules,
-    avg(energy_high_j - energy_low_j) / 2 AS give_or_take
+    avg(energy_p97_5_j - energy_p2_5_j) / 2 AS give_or_take
 FROM windows WHERE kind = 'window' AND NOT of_host(gpu) GROUP BY name""",
     "How many joules to which accuracy?": """\
 SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoch) AS joules_until_then

@@ -48,7 +48,7 @@ def test_an_epoch_costs_what_its_gpus_used(queries: Queries) -> None:
     assert {row["energy_j"] for row in epochs} == {10 * (J_A + J_B)}
     assert {row["average_power_w"] for row in epochs} == {J_A + J_B}
     assert epochs[0]["began_at"] == datetime(2026, 1, 1, 0, 0, 10)  # noqa: DTZ001  (UTC without zone)
-    assert epochs[0]["bounds_percent"] == pytest.approx(100 * 4 / 3000)
+    assert epochs[0]["give_or_take_percent"] == pytest.approx(50 * 0.7 * 2**0.5 / 3000)
     assert [row["power_limit_w"] for row in epochs] == [300, 300, 200, 200]
 
 
