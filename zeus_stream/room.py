@@ -3,8 +3,12 @@
 ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
 has no descriptor left. So both are looked at, often: past a bound all connections are cut. Who means
 well is back within a second, with what was not acknowledged.
+
+What large messages took is not back with the system when they are freed: glibc keeps it, in ZeroMQ's thread
+for ever. So it is asked for it after each growth.
 """
 
+import ctypes
 import os
 import resource
 from collections.abc import Callable, Sequence
@@ -20,12 +24,16 @@ PAUSE_S = 1.0
 """Between two cuts."""
 MAX_GROWTH_BYTES = 512 << 20
 """Beyond the memory in use at the start."""
+TRIM_S = 1.0
+"""Between two looks at whether memory was taken that may be free again."""
+TRIM_BYTES = 32 << 20
+"""Growth that is worth the few ms of a look through all that is free."""
 
 
 async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
     """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
     most_files = _all_files() // 2
-    most_bytes = _memory_bytes() + MAX_GROWTH_BYTES
+    most_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
         await anyio.sleep(LOOK_S)
         if (reason := _trouble(most_files, most_bytes)) is not None:
@@ -33,6 +41,20 @@ async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
                 await channel.cut()
             say(f"{reason}: all connections were cut")
             await anyio.sleep(PAUSE_S)
+
+
+async def give_back() -> None:
+    """Give freed memory back to the system, whenever this process has grown. Until cancelled."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return  # not glibc
+    least = memory_bytes()
+    while True:
+        await anyio.sleep(TRIM_S)
+        if memory_bytes() > least + TRIM_BYTES:
+            trim(0)
+            least = memory_bytes()
+        least = min(least, memory_bytes())
 
 
 def _all_files() -> int:
@@ -47,11 +69,12 @@ def _trouble(most_files: int, most_bytes: int) -> str | None:
     os.close(free)
     if free > most_files:
         return f"over {most_files} files were open, half of all that may be"
-    if _memory_bytes() > most_bytes:
+    if memory_bytes() > most_bytes:
         return f"over {most_bytes >> 20} MiB of memory were in use"
     return None
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
+    """Return the resident memory of this process."""
     resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(resident) * resource.getpagesize()
