@@ -23,7 +23,7 @@ from tests.processes.under_fire import Impostor, Sender, Victim, analyzer, colle
 POOL = 3_000
 HEAVY_BYTES = 50_000
 """Larger messages, and those of many parts, are one in a hundred."""
-REST_S = 3.0
+REST_S = 8.0
 Figures: TypeAlias = tuple[object, ...]
 SHARES = {"publish": 0.5, "control": 0.25, "feed, replies": 0.2, "query": 0.05}
 

@@ -5,7 +5,7 @@ has no descriptor left. So both are looked at, often: past a bound all connectio
 well is back within a second, with what was not acknowledged.
 
 What large messages took is not back with the system when they are freed: glibc keeps it, in ZeroMQ's thread
-for ever. So it is asked for it after each growth.
+for ever. So it is asked for it now and then.
 """
 
 import ctypes
@@ -24,10 +24,10 @@ PAUSE_S = 1.0
 """Between two cuts."""
 MAX_GROWTH_BYTES = 512 << 20
 """Beyond the memory in use at the start."""
-TRIM_S = 1.0
-"""Between two looks at whether memory was taken that may be free again."""
+TRIM_S = 5.0
+"""Between two returns of freed memory: each looks through all that is free."""
 TRIM_BYTES = 32 << 20
-"""Growth that is worth the few ms of a look through all that is free."""
+"""Growth since the start that is worth it."""
 
 
 async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
@@ -44,17 +44,15 @@ async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
 
 
 async def give_back() -> None:
-    """Give freed memory back to the system, whenever this process has grown. Until cancelled."""
+    """Give freed memory back to the system, now and then, once this process has grown. Until cancelled."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
         return  # not glibc
-    least = memory_bytes()
+    most_bytes = memory_bytes() + TRIM_BYTES
     while True:
         await anyio.sleep(TRIM_S)
-        if memory_bytes() > least + TRIM_BYTES:
+        if memory_bytes() > most_bytes:
             trim(0)
-            least = memory_bytes()
-        least = min(least, memory_bytes())
 
 
 def _all_files() -> int:
