@@ -164,11 +164,11 @@ class Interpreter:
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
-            if gpu.shape.crowded:
-                gpu.shape.forget(self._needed_ns(self._users(uuid)))
+            if gpu.shaped and gpu.shaped.crowded:
+                gpu.shaped.forget(self._needed_ns(self._users(uuid)))
             if not gpu.found or (gpu.told[0] and not gpu.sessions):
                 continue  # nothing is learned of a GPU that no run uses, but its period
-            learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.shape.window_ns
+            learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
             if learned != gpu.told:
                 gpu.told = learned
                 outputs.append(_gpu_row(host, gpu, gpu.found))
@@ -560,7 +560,7 @@ def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
 
 def _sensor_window_ms(gpu: Gpu) -> float | None:
     """Return how much of each period the sensor sees; an integrating counter all of it."""
-    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.shape.window_ns
+    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
     return None if window_ns is None else window_ns / 1e6
 
 

@@ -118,7 +118,8 @@ class Gpu:
 
     host: str
     timeline: Timeline = field(default_factory=Timeline)
-    shape: Shape = field(default_factory=Shape)
+    shaped: Shape | None = None
+    """None while no run has used it: of a large site's GPUs that saves most of the memory."""
     found: DeviceFound | None = None
     uses: list[Use] = field(default_factory=list)
     sessions: dict[str, "Session"] = field(default_factory=dict)
@@ -129,6 +130,18 @@ class Gpu:
     """Whether its period was, and the kind and window of its counter."""
 
     @property
+    def shape(self) -> Shape:
+        """Of a GPU that a run uses: from now on there is one."""
+        if self.shaped is None:
+            self.shaped = Shape()
+        return self.shaped
+
+    @property
+    def window_ns(self) -> int | None:
+        """Of a counter that sees a part of the time, once that is known."""
+        return self.shaped.window_ns if self.shaped else None
+
+    @property
     def meter(self) -> Meter:
         return Meter(self.timeline, self.shape)
 
@@ -137,7 +150,7 @@ class Gpu:
         """What its energy comes from, once that is known."""
         if self.timeline.estimator == "power":
             return "power" if self.timeline.period_ns else None
-        return self.shape.kind
+        return self.shaped.kind if self.shaped else None
 
 
 @dataclass(slots=True)

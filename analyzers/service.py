@@ -30,7 +30,7 @@ from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
 from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
 from analyzers.timeline import AGREES
-from zeus_stream import sockets, wire
+from zeus_stream import room, sockets, wire
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import Distant, source
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
@@ -97,6 +97,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
+                tasks.start_soon(room.give_back)
                 tasks.start_soon(analyzer.watch_gains, where.gains, gains_changed)
                 tasks.start_soon(analyzer.follow)
                 tasks.start_soon(analyzer.answer_queries, channel, gate)

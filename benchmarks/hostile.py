@@ -4,7 +4,8 @@
 
 Of a pool of seeded messages, malformed, cut, bent, oversized or well-formed and absurd, in random order.
 Memory is resident memory that is no file's. It is looked at after a tenth of the messages, when queues and
-caches have been filled, and at the end.
+caches have been filled, and at the end, each time after REST_S without a message; the most is of all the time
+until then, since the process began.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from tests.processes.under_fire import Impostor, Sender, Victim, analyzer, colle
 POOL = 3_000
 HEAVY_BYTES = 50_000
 """Larger messages, and those of many parts, are one in a hundred."""
+REST_S = 8.0
 Figures: TypeAlias = tuple[object, ...]
 SHARES = {"publish": 0.5, "control": 0.25, "feed, replies": 0.2, "query": 0.05}
 
@@ -48,6 +50,7 @@ def fire_at_servers(rng: Random, counts: dict[str, int]) -> Iterator[Figures]:
             begin = time.monotonic()
             for number, message in enumerate(shuffled(rng, make, counts[name])):
                 if number == counts[name] // 10:
+                    time.sleep(REST_S)
                     warm = {of: victim.memory_mb for of, victim in victims.items()}
                 sender.send(message)
             seconds = time.monotonic() - begin
@@ -75,6 +78,7 @@ def fire_at_clients(rng: Random, count: int) -> Figures:
         while impostor.sent < count:
             impostor.turn()
             if not warm and impostor.sent > count / 10:
+                time.sleep(REST_S)
                 warm = analyzes.memory_mb
         seconds = time.monotonic() - begin
         rows = analyzes.rows("analyzer")
@@ -90,7 +94,9 @@ def figures(
     name: str, sent: int, seconds: float, refused: str | None, of: str, victim: Victim, warm_mb: int
 ) -> Figures:
     crashes = 0 if victim.alive else 1
-    return name, sent, f"{sent / seconds:.0f}", refused, crashes, of, warm_mb, victim.memory_mb
+    time.sleep(REST_S)
+    memory_mb = warm_mb, victim.memory_mb, victim.most_mb
+    return name, sent, f"{sent / seconds:.0f}", refused, crashes, of, *memory_mb
 
 
 def main() -> None:
@@ -110,6 +116,7 @@ def main() -> None:
         "process",
         "MB at 10 %",
         "MB after",
+        "MB at most",
     )
     common.table("Hostile messages", head, rows)
     sys.exit(any(row[4] for row in rows))

@@ -192,6 +192,7 @@ class Collector:
                 tasks.start_soon(self._serve_control)
                 tasks.start_soon(self._gate.run)
                 tasks.start_soon(room.keep, self._channels, self._say_cut)
+                tasks.start_soon(room.give_back)
                 tasks.start_soon(self._beat)
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._tell_time)

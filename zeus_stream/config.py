@@ -83,7 +83,7 @@ class Settings:
     query_rows: int = _setting(1_000_000, "Rows one query may return.", least=1, most=10_000_000)
     query_seconds: float = _setting(30.0, "Time one query may take.", least=0.01, most=86_400)
     memory_mb: int = _setting(
-        1024, "Memory DuckDB may use; what the analyzer itself needs comes on top.", least=64, most=10_000_000
+        256, "Memory DuckDB may use; what the analyzer itself needs comes on top.", least=64, most=10_000_000
     )
 
 

@@ -175,13 +175,14 @@ async def follow(
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters, host)
-    feed = sockets.follow(context, where.feed)
+    feed: sockets.Channel | None = sockets.follow(context, where.feed)
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
     silent = False
     try:
         while True:
             if request is None:
+                feed = feed or sockets.follow(context, where.feed)
                 received = await _received(feed, counters)
                 silent = not received
                 ready = sequencer.frames(received)
@@ -190,19 +191,24 @@ async def follow(
                 ready = _heard(await control.ask(request), sequencer, counters)
                 if ready or request is HELLO:
                     request = sequencer.wanted()
-                    if silent and request is not None:
+                    if silent and request is not None and feed is not None:
                         # It was logged and not brought. ZeroMQ does not try again where it was refused.
                         feed.close()
                         feed = sockets.follow(context, where.feed)
                         silent = False
                 else:  # what was there is not, or nobody is: ask how it stands, at leisure
                     request = HELLO
+                    if feed is not None:
+                        # Messages have any number of parts: of one who makes no sense none are to lie unread.
+                        feed.close()
+                        feed = None
                     await anyio.sleep(RETRY_S)
             for part in _grouped(ready):
                 yield part
     finally:
         control.close()
-        feed.close()
+        if feed is not None:
+            feed.close()
 
 
 class _Control:

@@ -1,4 +1,6 @@
+import tracemalloc
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -267,6 +269,20 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
     for row in made.rows(WindowRow):
         if row.run == "run" and row.kind == "step":
             assert row.shared == (row.begin_ns < end_ns and row.end_ns > begin_ns)
+
+
+def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:
+    gpus, rows = 100, steady(250, 600)  # a minute, ten a second
+    heard = Interpreter(QUICK)
+    tracemalloc.start()
+    try:
+        for at, gpu in product(range(0, len(rows), 10), range(gpus)):
+            body = Readings((f"GPU-{gpu}",), rows[at : at + 10].tobytes())
+            heard.hear(Frame("log", 0, "host", 60 * S, "", b""), body)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < gpus * 30_000
 
 
 def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> None:
