@@ -182,7 +182,8 @@ class Interpreter:
         before = next((s for s in living if s.same_process(host, started)), None)
         started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
         session = Session(body.session, host, body.uid, started, self._plan, barred)
-        session.windows.begin("run", 0, started.run, started.t_ns)
+        if started.world_size:  # who only watches GPUs is no run of theirs
+            session.windows.begin("run", 0, started.run, started.t_ns)
         self._sessions[body.session] = session
         if started.run not in self._runs:
             numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
@@ -301,7 +302,7 @@ class Interpreter:
 
     def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:
         session = self._sessions[admitted.session]
-        if session.admitted is None:
+        if session.admitted is None and session.started.world_size:
             for uuid in admitted.gpus:
                 uses = self._gpu(host, uuid).uses
                 uses.append(

@@ -123,3 +123,31 @@ SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.ru
         AS saved_j,
     applied, reason
 FROM decided LEFT JOIN ran ON ran.run = decided.run;
+
+-- The n-th window of a name in each rank of a run, added up over GPUs and ranks, wherever they are. Where ranks
+-- have a GPU in common its energy counts once: a window within another's is in there already, and of two that
+-- overlap in part nobody can tell the sum.
+CREATE VIEW named AS
+WITH numbered AS (
+    SELECT *, dense_rank() OVER (PARTITION BY run, name, rank ORDER BY began_at, begin_ns, session, index)
+        AS occurrence
+    FROM windows WHERE kind = 'window' AND coalesce(gpu, '') NOT LIKE 'CPU-%'
+), placed AS (
+    SELECT *, max(end_ns) OVER (PARTITION BY run, name, occurrence, gpu ORDER BY begin_ns, end_ns DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
+    FROM numbered
+), parts AS (
+    SELECT *, CASE WHEN gpu IS NULL OR covered_ns IS NULL OR begin_ns >= covered_ns THEN 1
+        WHEN end_ns <= covered_ns THEN 0 END AS share
+    FROM placed
+)
+SELECT run, any_value(job) AS job, name, occurrence, min(began_at) AS began_at, max(duration_s) AS duration_s,
+    CASE WHEN count(share * energy_j) = count(*) THEN sum(share * energy_j) END AS energy_j,
+    CASE WHEN count(share * energy_low_j) = count(*) THEN sum(share * energy_low_j) END AS energy_low_j,
+    CASE WHEN count(share * energy_high_j) = count(*) THEN sum(share * energy_high_j) END AS energy_high_j,
+    CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
+        THEN min(power_limit_w) END AS power_limit_w,
+    count(DISTINCT rank) AS ranks, count(DISTINCT gpu) AS gpus, bool_or(shared) AS shared,
+    CASE WHEN count(share) < count(*) THEN 'windows of two ranks overlap in part on one GPU'
+        ELSE coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') END AS quality
+FROM parts GROUP BY run, name, occurrence;

@@ -267,7 +267,7 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
     click.echo(f"{name} is let in no more.")
 
 
-@main.command()
+@main.command(short_help="Put back the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
 @settings_options("device", "observe")
 def restore(settings: Settings, *, dry_run: bool) -> None:
@@ -313,15 +313,56 @@ def doctor(settings: Settings) -> None:
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--measure-only",
+    is_flag=True,
+    help="Any COMMAND, as it is: measure the GPUs while it runs, set no limit.",
+)
+@click.option("--gpus", metavar="N,N", help="With --measure-only: those to measure.  [all]")
 @settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
-def run(settings: Settings, command: tuple[str, ...]) -> None:
+def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None) -> None:
     """Start collector and analyzer, run COMMAND, say what it cost.
 
-    Example: zeus-stream run -- python train.py
+    \b
+    zeus-stream run -- python train.py
+    zeus-stream run --measure-only -- ./anything --that runs
     """
+    if measure_only:
+        from zeus_stream.measure import measure_command
+
+        sys.exit(measure_command(settings, command, _gpus(gpus), os.environ))
+    if gpus is not None:
+        raise click.UsageError(
+            "--gpus goes with --measure-only. A training uses those that CUDA shows it, or ZEUS_STREAM_GPUS."
+        )
     from zeus_stream.run import run as run_all
 
     sys.exit(run_all(settings, command, os.environ))
+
+
+@main.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=10.0,
+    metavar="X",
+    help="How long.  [10]",
+)
+@click.option("--gpus", metavar="N,N", help="Those to measure, by index or UUID.  [all]")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@settings_options("device", "archive")
+def measure(settings: Settings, *, seconds: float, gpus: str | None, as_json: bool) -> None:
+    """Measure what the GPUs use from now on, whoever uses them. Ctrl-C ends it early.
+
+    Collector and analyzer that run are asked; otherwise they are started for the time being.
+    """
+    from zeus_stream.measure import measure_for
+
+    sys.exit(measure_for(seconds, settings, _gpus(gpus), os.environ, as_json=as_json))
+
+
+def _gpus(text: str | None) -> tuple[str, ...]:
+    return tuple((text or os.environ.get("ZEUS_STREAM_GPUS") or "all").split(","))
 
 
 if __name__ == "__main__":

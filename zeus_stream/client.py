@@ -48,6 +48,23 @@ class Connection:
             )
         return table
 
+    def windows(
+        self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
+    ) -> "pa.Table":
+        """Return the named windows of a run, or of all, the latest last: rows of the view ``named``.
+
+        A window is there once it is measured. Raises as `sql` does.
+        """
+        wanted = {"run": run, "name": name}
+        which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
+        where = f" WHERE {' AND '.join(which)}" if which else ""
+        return self.sql(f"FROM named{where} ORDER BY began_at, run, name, occurrence", timeout_s=timeout_s)
+
+
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
 
 def connect(environ: Mapping[str, str] = os.environ) -> Connection:
     """Return a connection to the analyzer of this setup, or to that at ``ZEUS_STREAM_ANALYZER``.

@@ -82,7 +82,7 @@ def identify(
         run=named(run or environ.get("ZEUS_STREAM_RUN") or _run(environ, place, process)),
         rank=place.rank,
         world_size=place.world_size,
-        gpus=_own(_visible(environ, process.cuda), place) if gpus is None else _listed(gpus),
+        gpus=_own(_visible(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
     )
 
 
@@ -130,7 +130,7 @@ def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
 
 def _visible(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:
     if listed := environ.get("ZEUS_STREAM_GPUS"):
-        return _listed(listed.split(","))
+        return listed_gpus(listed.split(","))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and "MIG-" in visible:
         return _cuda_visible(visible)
@@ -146,10 +146,11 @@ def _cuda_visible(text: str) -> tuple[str, ...]:
         if not _CUDA_DEVICE.fullmatch(entry):
             break
         devices.append(entry)
-    return _listed(devices)
+    return listed_gpus(devices)
 
 
-def _listed(gpus: Sequence[str | int]) -> tuple[str, ...]:
+def listed_gpus(gpus: Sequence[str | int]) -> tuple[str, ...]:
+    """Return GPUs that a person lists, indices or UUIDs or ``all``, as this module writes them."""
     entries = [named(gpu).strip() for gpu in gpus if gpu != ""]
     named_gpus = [f"index:{entry}" if entry.isdecimal() or entry == "all" else entry for entry in entries]
     return tuple(dict.fromkeys(gpu for gpu in named_gpus if 0 < len(gpu) <= 80))[:MAX_GPUS]

@@ -58,6 +58,7 @@ class RunStarted:
     """Unique; shared by all ranks of one training."""
     rank: Count
     world_size: Count
+    """Ranks of the run; 0: it computes on no GPU, and only measures windows of those it names."""
     gpus: Gpus
     pid: Count
     boot_id: Name

@@ -10,6 +10,7 @@ configured), and counted in `Statistics`.
 """
 
 import atexit
+import inspect
 import itertools
 import logging
 import math
@@ -19,9 +20,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.courier import Courier
@@ -46,6 +48,8 @@ ANSWER_S = 10.0
 MAX_ANSWER_S = 86_400.0
 _YES = {"1", "true", "yes", "on"}
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -93,28 +97,40 @@ class Loop(Generic[T]):
         return self._turns(self._iterable)
 
 
-class Window:
-    """A span of the training with a name. Entered again, it is another window of the same name."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a window needs of its publisher."""
 
-    def __init__(
-        self,
-        name: str,
-        numbers: Iterator[int],
-        put: Callable[[tuple[Any, ...]], None],
-        energy: Callable[["Window", float], WindowEnergy | Missing],
-    ) -> None:
-        self._numbers = numbers
-        self._put = put
-        self._energy = energy
+    numbers: Iterator[int]
+    put: Callable[[tuple[Any, ...]], None]
+    energy: Callable[["Window", float], WindowEnergy | Missing]
+    say: Callable[[str, str], None]
+
+
+class Window:
+    """A span of the training with a name: ``with``, ``async with``, or a decorator of functions.
+
+    An object is one span at a time; entered again when it is over, it is another window of the same name.
+    A decorated function opens a window of its own at each call: recursion, threads and tasks may overlap.
+    """
+
+    def __init__(self, name: str, find: Callable[[], _Line]) -> None:
+        """``find`` is called as the window begins: a decorator alone starts nothing."""
+        self._find = find
+        self._line: _Line | None = None
         self._open = False
         self.name = name
         self.number = -1
-        """Unique in the session; -1: it never began."""
+        """Unique in the session; -1: it never began, or was cancelled."""
 
     def __enter__(self) -> Self:
+        line = self._line = self._find()
+        if self._open:
+            line.say("window open", f"window {self.name!r}: began twice. The first is cancelled.")
+            self.cancel()
         self._open = True
-        self.number = next(self._numbers)
-        self._put((WindowBegan, monotonic_ns(), self.number, self.name))
+        self.number = next(line.numbers)
+        line.put((WindowBegan, monotonic_ns(), self.number, self.name))
         return self
 
     def __exit__(
@@ -122,23 +138,68 @@ class Window:
     ) -> None:
         self.end()
 
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return ``function``, or ``async`` function, with a window around each of its calls.
+
+        Raises:
+            TypeError: it is a generator: what loops over it works in between.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"window {self.name!r}: could not be put around {function.__qualname__}: it is a generator,"
+                " and the loop over it works too. Put `with zeus_stream.window(...)` where the work is."
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def measured_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with Window(self.name, self._find):
+                    return await function(*args, **kwargs)
+
+            return cast("Callable[P, R]", measured_async)
+
+        @wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Window(self.name, self._find):
+                return function(*args, **kwargs)
+
+        return measured
+
     def end(self) -> None:
         """End it. Once: what is not open stays as it is."""
-        if self._open:
-            self._put((WindowEnded, monotonic_ns(), self.number))
+        if self._open and self._line is not None:
+            self._line.put((WindowEnded, monotonic_ns(), self.number))
             self._open = False
 
     def cancel(self) -> None:
         """Forget it: it will have no energy."""
-        if self._open:
-            self._put((WindowCancelled, monotonic_ns(), self.number))
+        if self._open and self._line is not None:
+            self._line.put((WindowCancelled, monotonic_ns(), self.number))
             self._open, self.number = False, -1
 
+    def restart(self) -> Self:
+        """Begin it anew: if it is open, what it measured until now is forgotten."""
+        self.cancel()
+        return self.__enter__()
+
     def energy(self, timeout_s: float = ANSWER_S) -> WindowEnergy | Missing:
-        """Wait for the analyzer's answer, at most ``timeout_s``, and return it."""
-        if self._open or self.number < 0:
-            return Missing(f"window {self.name!r}: its energy is not known: it has not ended.")
-        return self._energy(self, timeout_s)
+        """Wait for the analyzer's answer, at most ``timeout_s``, and return it.
+
+        It blocks the thread: in a coroutine, ``await asyncio.to_thread(w.energy)``. Who does not want to wait
+        finds the window in the archive afterwards: ``zeus_stream.connect().windows(name=...)``.
+        """
+        if self._open or self._line is None or self.number < 0:
+            why = "it has not ended" if self._open else "it never began, or was cancelled"
+            return Missing(f"window {self.name!r}: its energy is not known: {why}.")
+        return self._line.energy(self, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +231,6 @@ class Publisher:
         self, *, job: str | None = None, run: str | None = None, gpus: Sequence[str | int] | None = None
     ) -> None:
         self._said: set[str] = set()
-        self._numbers = itertools.count()
         self._open: dict[str, Window] = {}
         self._epoch = self._step = 0
         self._looping = self._stepping = False
@@ -179,6 +239,7 @@ class Publisher:
         )
         self._outbox = Outbox(_run_started(job, run, gpus), lambda: os.urandom(12).hex())
         self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
+        self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say)
         if self._silent:
             self._outbox.empty()
             return
@@ -242,8 +303,8 @@ class Publisher:
     # ---- windows and metrics
 
     def window(self, name: str) -> Window:
-        """Return a context that is a window, and knows its energy afterwards."""
-        return Window(named(name), self._numbers, self._outbox.put, self._energy)
+        """Return a window: a context that knows its energy afterwards, or a decorator."""
+        return Window(named(name), lambda: self._line)
 
     def begin_window(self, name: str) -> Window:
         """Begin a window that ends elsewhere. One that is still open under this name is cancelled."""
@@ -483,8 +544,8 @@ def epochs(count: int | Iterable[T]) -> Loop[T]:
 
 
 def window(name: str) -> Window:
-    """Return a context that is a window; its ``energy()`` afterwards waits for the analyzer's answer."""
-    return _default().window(name)
+    """Return a window: a context that knows its energy afterwards, or a decorator."""
+    return Window(named(name), lambda: _default()._line)  # noqa: SLF001
 
 
 def metric(name: str, value: float) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
@@ -48,17 +49,10 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
     where = places(environ)
     environment = {**environ, **as_environment(settings)}
     name = environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
-    with Signals() as signals, ExitStack() as services:
-        started = [
-            services.enter_context(_service(process, verb, environment))
-            for process, verb in (("collector", "collect"), ("analyzer", "analyze"))
-            if holder(where.run / f"{process}.lock") is None
-        ]
-        _wait_for_answers(where, started, signals)
+    with Signals() as signals, services(where, environment, signals) as started:
         if signals.told is not None:
             return 128 + signals.told
-        # A script looks for root's collector first: it shall find this one.
-        code = _command(command, {**environment, "ZEUS_STREAM_DIR": str(where.run)}, signals)
+        code = carry_out(command, environment, where, signals)
         try:
             summary = _wait_for_summary(Connection(where), name, signals)
         except (RefusedError, UnreachableError) as wrong:
@@ -68,10 +62,32 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
         if summary is None:
             print_unpublished(sys.stderr)
         else:
-            ends = any(service.name == "analyzer" for service in started)
-            sql = f"zeus-stream sql --archive {archive}" if ends else "zeus-stream sql"
-            print_summary(summary, archive, sql, sys.stderr)
+            print_summary(summary, archive, how_to_ask(started, archive), sys.stderr)
         return code
+
+
+@contextmanager
+def services(
+    where: Places, environment: Mapping[str, str], signals: "Signals"
+) -> Iterator[Sequence["Service"]]:
+    """Start the collector and analyzer that do not run yet, and stop at the end those that were started.
+
+    Raises UnreachableError: they do not answer; the sentence holds their last words.
+    """
+    with ExitStack() as held:
+        started = [
+            held.enter_context(_service(process, verb, environment))
+            for process, verb in (("collector", "collect"), ("analyzer", "analyze"))
+            if holder(where.run / f"{process}.lock") is None
+        ]
+        _wait_for_answers(where, started, signals)
+        yield started
+
+
+def how_to_ask(started: Sequence["Service"], archive: Path) -> str:
+    """Return the command that answers SQL once these services have been stopped."""
+    ends = any(service.name == "analyzer" for service in started)
+    return f"zeus-stream sql --archive {archive}" if ends else "zeus-stream sql"
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
@@ -186,7 +202,7 @@ def _wait_for_answers(where: Places, started: Sequence[Service], signals: Signal
             del silent[0]
         return not silent or any(service.failed(where) for service in started)
 
-    _until(all_answer, STARTS_S, signals)
+    until(all_answer, STARTS_S, signals)
     if silent and signals.told is None:
         said = [f"\n{words}" for service in started if (words := service.last_words())]
         raise UnreachableError(
@@ -203,7 +219,13 @@ def _answers(where: Places, process: str) -> bool:
     return True
 
 
-def _command(command: Sequence[str], environment: Mapping[str, str], signals: Signals) -> int:
+def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Places, signals: Signals) -> int:
+    """Run the user's command to its end and return its exit code, 128 + n when a signal n ended it.
+
+    Raises SettingsError: it cannot be started.
+    """
+    # A script looks for root's collector first: it shall find this one.
+    environment = {**environment, "ZEUS_STREAM_DIR": str(where.run)}
     try:
         process = subprocess.Popen(command, env=environment)  # noqa: S603  (the user's own command)
     except OSError as wrong:
@@ -225,13 +247,13 @@ def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Su
             found[:] = [summary]
         return bool(found and found[0].closed)
 
-    _until(lambda: closed() or bool(found), PUBLISHES_S, signals)
+    until(lambda: closed() or bool(found), PUBLISHES_S, signals)
     if found:
-        _until(closed, CLOSES_S, signals)
+        until(closed, CLOSES_S, signals)
     return found[0] if found else None
 
 
-def _until(condition: Callable[[], bool], timeout_s: float, signals: Signals) -> None:
+def until(condition: Callable[[], bool], timeout_s: float, signals: Signals) -> None:
     """Wait for a condition, a signal, or the time."""
     end_ns = monotonic_ns() + round(timeout_s * 1e9)
     while not condition() and signals.told is None and monotonic_ns() < end_ns:

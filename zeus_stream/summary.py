@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.client import quoted
 from zeus_stream.tables import write
 
 _TOTALS = """
@@ -57,10 +58,9 @@ class Summary:
 
 def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     """Return what the archive has of a run, or None while it has nothing. ``answer`` answers SQL."""
-    quoted = "'" + run.replace("'", "''") + "'"
 
     def ask(query: str) -> pa.Table:
-        return answer(query.format(run=quoted))
+        return answer(query.format(run=quoted(run)))
 
     (totals,) = ask(_TOTALS).to_pylist()
     if not totals["sessions"]:

@@ -248,6 +248,32 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
             assert row.shared == (row.begin_ns < end_ns and row.end_ns > begin_ns)
 
 
+def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> None:
+    made = world()
+    host, watcher = made.hosts[0], "watcher"
+
+    def look() -> None:
+        now_ns = made.now_ns
+        started = RunStarted(now_ns, "measure", "watching", 0, 0, (gpu(made),), 2, "boot", now_ns, 0)
+        host.log(Events(watcher, 0, 0, 2, (started, WindowBegan(now_ns, 0, "w"))))
+        host.note(RunAdmitted(now_ns, watcher, "watching", (gpu(made),), may_command=True, reason=""))
+
+    def look_away() -> None:
+        host.log(Events(watcher, 2, 0, 2, (WindowEnded(made.now_ns, 0), RunEnded(made.now_ns))))
+
+    made.at(START_NS + 3 * S, look)
+    made.at(START_NS + 4 * S, look_away)
+    made.run()
+    rows = made.rows(WindowRow)
+    assert not any(row.shared for row in rows if row.run == "run")
+    (watched,) = [row for row in rows if row.run == "watching"]
+    assert (watched.kind, watched.name) == ("window", "w")
+    assert watched.duration_s == pytest.approx(1.0)
+    assert watched.shared  # it says what the GPU used, whoever used it
+    assert watched.energy_j is not None
+    assert {row.run for row in made.rows(DecisionRow)} == {"run"}
+
+
 def test_a_gpu_that_goes_away_leaves_a_reason() -> None:
     made = only_measuring()
     made.hosts[0].note(DeviceGone(made.now_ns, gpu(made), "it fell off the bus"))
