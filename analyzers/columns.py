@@ -95,8 +95,14 @@ def event_rows(frame: Frame, body: Events) -> list[tuple[Any, ...]]:
     """Return a row of ``events`` for each."""
     head = (frame.log_id, frame.offset, frame.host, body.session)
     return [
-        (*head, body.sequence + number, *_event_columns(event)) for number, event in enumerate(body.events)
+        (*head, body.sequence + number, *_event_columns(event), *_placed(event))
+        for number, event in enumerate(body.events)
     ]
+
+
+def _placed(event: Event | Unknown) -> tuple[str | None, int | None]:
+    """Return how a step boundary's instant is known, and how well."""
+    return (event.placed, event.uncertainty_ns) if isinstance(event, StepBoundary) else (None, None)
 
 
 def _event_columns(

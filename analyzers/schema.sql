@@ -22,7 +22,8 @@ CREATE TABLE frames (
 
 CREATE TABLE events (
     log_id VARCHAR, "offset" BIGINT, host VARCHAR, session VARCHAR, sequence BIGINT, kind VARCHAR,
-    t_ns BIGINT, ended_ns BIGINT, index BIGINT, name VARCHAR, value DOUBLE
+    t_ns BIGINT, ended_ns BIGINT, index BIGINT, name VARCHAR, value DOUBLE,
+    placed VARCHAR, uncertainty_ns BIGINT
 );
 
 CREATE TABLE hosts (

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.client import Connection, connect
-    from zeus_stream.publisher import Missing, Publisher, WindowEnergy, epochs, metric, steps, window
+    from zeus_stream.publisher import (
+        Missing,
+        Publisher,
+        WindowEnergy,
+        ends_with,
+        epochs,
+        metric,
+        steps,
+        window,
+    )
 
 __all__ = [
     "Connection",
@@ -26,6 +35,7 @@ __all__ = [
     "Publisher",
     "WindowEnergy",
     "connect",
+    "ends_with",
     "epochs",
     "metric",
     "steps",

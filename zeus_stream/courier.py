@@ -35,6 +35,11 @@ Say: TypeAlias = Callable[[str, str], None]
 """Says a sentence, once for each cause."""
 
 
+def pause_s(turns: int) -> float:
+    """Return the time to the next turn, TICK_S on average, and uneven: steps must not fall in with it."""
+    return TICK_S * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
+
+
 class Courier:
     """Takes an outbox to a collector: finds one, loses it, finds it again."""
 
@@ -94,7 +99,9 @@ class Courier:
     def _deliver(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            while not self._stopping.wait(TICK_S):
+            turns = 0
+            while not self._stopping.wait(pause_s(turns)):
+                turns += 1
                 self._turn(context, monotonic_ns())
             until_ns = monotonic_ns() + FLUSH_NS
             self._turn(context, monotonic_ns())

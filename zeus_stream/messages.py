@@ -66,7 +66,7 @@ class RunStarted:
     """UTC at ``t_ns``, ns since 1970, within ``wall_error_ns``."""
     wall_error_ns: Ns
     boundary: Name = "dispatch"
-    """How step ends are placed: ``dispatch`` is host time of the Python loop."""
+    """How step ends are placed, where that is possible; see `Placed`. Each `StepBoundary` says its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class EpochEnded:
     index: Count
 
 
+Placed = Literal["dispatch", "device", "ready"]
+"""How a boundary's instant is known: by when Python came by; by a timing event in the device's queue; by when
+the step's output was ready."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepBoundary:
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
@@ -92,6 +97,9 @@ class StepBoundary:
     index: Count
     ended_ns: Ns | None
     began_ns: Ns | None
+    placed: Placed = "dispatch"
+    uncertainty_ns: Ns | None = None
+    """Both stamps are at most so far off. None: not known, as by dispatch."""
 
 
 @dataclass(frozen=True, slots=True)

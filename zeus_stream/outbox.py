@@ -12,7 +12,7 @@ run goes on in a new session, which begins with its `RunStarted` like every othe
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from zeus_stream.messages import Ack, Ask, Batch, Event, EventsDropped, Name, Ns, RunStarted
 
@@ -31,6 +31,13 @@ class Question:
     until_ns: Ns
 
 
+class Held(Protocol):
+    """An entry that is not known yet. Those after it wait for it, so it limits how long that may take."""
+
+    def settle(self, now_ns: Ns) -> tuple[Any, ...] | None:
+        """Return the entry, for good. None: not yet."""
+
+
 class Outbox:
     """Everything that is not acknowledged yet."""
 
@@ -38,7 +45,7 @@ class Outbox:
         self._started = started
         self._new_session = new_session
         self._room = room
-        self._entries: deque[tuple[Any, ...]] = deque()
+        self._entries: deque[tuple[Any, ...] | Held] = deque()
         self._flight: tuple[Event, ...] = (started,)
         self._sequence = 0
         self._questions: dict[str, tuple[Question, Ns]] = {}
@@ -48,7 +55,7 @@ class Outbox:
         self.dropped = 0
         """Entries that found no room. The stream says so, as soon as there is room again."""
 
-    def put(self, entry: tuple[Any, ...]) -> None:
+    def put(self, entry: tuple[Any, ...] | Held) -> None:
         """Take in ``(class, field, ...)``: the training's only cost, without a lock or a wait."""
         if len(self._entries) < self._room:
             self._entries.append(entry)
@@ -75,17 +82,21 @@ class Outbox:
     def batch(self, now_ns: Ns) -> Batch | None:
         """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
         if not self._flight:
-            self._load()
+            self._load(now_ns)
             if self.dropped > self._dropped_said and len(self._entries) < self._room:
                 count = self.dropped - self._dropped_said
                 self._entries.append((EventsDropped, now_ns, count, "no collector took them in time"))
                 self._dropped_said += count
         return Batch(self.session, self._sequence, self._flight) if self._flight else None
 
-    def _load(self) -> None:
+    def _load(self, now_ns: Ns) -> None:
         events: list[Event] = []
         while self._entries and len(events) < BATCH:
-            kind, *fields = self._entries[0]
+            head = self._entries[0]
+            entry = head if isinstance(head, tuple) else head.settle(now_ns)
+            if entry is None:
+                break
+            kind, *fields = entry
             if kind is not Question:
                 events.append(kind(*fields))
             elif events:

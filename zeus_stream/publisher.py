@@ -25,9 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
+from zeus_stream.boundaries import Boundaries
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.courier import Courier
 from zeus_stream.identity import Process, identify, named
+from zeus_stream.integrations import jax, torch
 from zeus_stream.messages import (
     EpochBegan,
     EpochEnded,
@@ -40,12 +42,14 @@ from zeus_stream.messages import (
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.nudge import Nudge
 from zeus_stream.outbox import Outbox
 from zeus_stream.places import publish_candidates
 
 MAX_OPEN_WINDOWS = 1_000
 ANSWER_S = 10.0
 MAX_ANSWER_S = 86_400.0
+LOOK_AGAIN_S = 0.001
 _YES = {"1", "true", "yes", "on"}
 
 P = ParamSpec("P")
@@ -216,6 +220,8 @@ class Statistics:
     """Sockets given up because nothing was acknowledged in time."""
     errors: int
     """Messages that were not understood, and failures of the publisher itself."""
+    unplaced: int
+    """Boundaries of steps that the device did not reach in time: they are where Python dispatched them."""
 
 
 class Publisher:
@@ -237,7 +243,9 @@ class Publisher:
         self._silent = (
             "ZEUS_STREAM_OFF is set" if os.environ.get("ZEUS_STREAM_OFF", "").lower() in _YES else ""
         )
-        self._outbox = Outbox(_run_started(job, run, gpus), lambda: os.urandom(12).hex())
+        self._boundaries = Boundaries(monotonic_ns, self._say, Nudge())
+        self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
+        self._outbox = Outbox(_run_started(job, run, gpus, self._queue()), lambda: os.urandom(12).hex())
         self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
         self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say)
         if self._silent:
@@ -267,7 +275,9 @@ class Publisher:
         if self._looping:
             self._say_nested()
             return
-        self._outbox.put((StepBoundary, self._step, now_ns if self._stepping else None, now_ns))
+        if not self._stepping:
+            self._boundaries.begin(self._queue())
+        self._boundary(self._step, now_ns if self._stepping else None, now_ns)
         self._step += 1
         self._stepping = True
 
@@ -277,7 +287,7 @@ class Publisher:
         if not self._stepping:
             self._say("step", "could not end a step: none is open. Call begin_step() before end_step().")
             return
-        self._outbox.put((StepBoundary, self._step, now_ns, None))
+        self._boundary(self._step, now_ns, None)
         self._stepping = False
 
     @contextmanager
@@ -299,6 +309,21 @@ class Publisher:
             yield
         finally:
             self._outbox.put((EpochEnded, monotonic_ns(), index))
+            self._boundaries.look()
+
+    def ends_with(self, output: Any) -> None:
+        """Say that the step under way ends when this is ready: an array of JAX, or a tree with one in it.
+
+        It is asked at the boundaries of later steps, and let go when it is ready. Give what is not donated,
+        such as the loss.
+        """
+        if self._by_dispatch or self._silent:
+            return
+        if (array := jax.output(output)) is None:
+            what = f"ends_with(): {type(output).__name__} cannot say when it is ready"
+            self._say("output", f"{what}: it has no is_ready(). Give it an array of JAX, such as the loss.")
+        else:
+            self._boundaries.ends_with(array)
 
     # ---- windows and metrics
 
@@ -355,7 +380,12 @@ class Publisher:
         """Return how publishing goes."""
         outbox, courier = self._outbox, self._courier
         return Statistics(
-            outbox.acknowledged, outbox.waiting, outbox.dropped, courier.reconnects, courier.errors
+            outbox.acknowledged,
+            outbox.waiting,
+            outbox.dropped,
+            courier.reconnects,
+            courier.errors,
+            self._boundaries.unplaced,
         )
 
     def close(self) -> None:
@@ -365,6 +395,7 @@ class Publisher:
             return
         for name in self._open:
             self._say("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
+        self._boundaries.close()
         self._outbox.close((RunEnded, monotonic_ns()))
         self._courier.stop()
         if (lost := self._outbox.waiting) and "collector" not in self._said:
@@ -402,32 +433,60 @@ class Publisher:
             yield from iterable
             return
         self._looping = True
-        put = self._outbox.put
+        put, boundaries = self._outbox.put, self._boundaries
+        boundaries.begin(self._queue())
         first = index = self._step
         ended_ns: int | None = None
         try:
             for item in iterable:
-                put((StepBoundary, index, ended_ns, monotonic_ns()))
+                began_ns = monotonic_ns()
+                if boundaries.placing:
+                    if ended_ns is None:
+                        boundaries.mark(began_ns)
+                    put(boundaries.boundary(index, ended_ns, began_ns))
+                else:
+                    put((StepBoundary, index, ended_ns, began_ns))
                 index += 1
                 ended_ns = None
                 yield item
                 ended_ns = monotonic_ns()
+                if boundaries.placing:
+                    boundaries.mark(ended_ns)
         finally:
-            if index > first:
-                put((StepBoundary, index, ended_ns or monotonic_ns(), None))
+            if index > first and ended_ns is None:
+                self._boundary(index, monotonic_ns(), None)
+            elif index > first:
+                put(boundaries.boundary(index, ended_ns, None))
             self._step = index
             self._looping = False
+
+    def _boundary(self, index: int, ended_ns: int | None, began_ns: int | None) -> None:
+        if self._boundaries.placing and (now_ns := ended_ns or began_ns):
+            self._boundaries.mark(now_ns)
+        self._outbox.put(self._boundaries.boundary(index, ended_ns, began_ns))
+
+    def _queue(self) -> torch.CudaQueue | None:
+        """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""
+        return None if self._by_dispatch or self._silent else torch.queue()
 
     def _epochs(self, iterable: Iterable[T]) -> Iterator[T]:
         for item in iterable:
             with self.epoch():
                 yield item
 
+    def _wait_for_device(self, until_ns: int) -> None:
+        """Where the script waits anyway: see the device end the steps whose boundaries come first."""
+        nap = threading.Event()
+        while self._boundaries.look() and monotonic_ns() < until_ns:
+            nap.wait(LOOK_AGAIN_S)
+
     def _energy(self, window: Window, timeout_s: float) -> WindowEnergy | Missing:
         what = f"window {window.name!r}: its energy is not known"
         if self._silent:
             return Missing(f"{what}: {self._silent}.")
-        answer = self._courier.ask(window.number, min(max(0.0, timeout_s), MAX_ANSWER_S))
+        until_ns = monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
+        self._wait_for_device(until_ns)
+        answer = self._courier.ask(window.number, max(0, until_ns - monotonic_ns()) / 1e9)
         if answer is None:
             return Missing(f"{what}: {self._courier.silence()} within {timeout_s:g} s.")
         if answer.missing is not None or answer.duration_s is None or not answer.gpus:
@@ -442,7 +501,9 @@ class Publisher:
         )
 
 
-def _run_started(job: str | None, run: str | None, gpus: Sequence[str | int] | None) -> RunStarted:
+def _run_started(
+    job: str | None, run: str | None, gpus: Sequence[str | int] | None, queue: torch.CudaQueue | None
+) -> RunStarted:
     try:
         boot = boot_id()
     except OSError:
@@ -466,6 +527,7 @@ def _run_started(job: str | None, run: str | None, gpus: Sequence[str | int] | N
         boot,
         now.wall_ns,
         now.error_ns,
+        "dispatch" if queue is None else "device",
     )
 
 
@@ -546,6 +608,11 @@ def epochs(count: int | Iterable[T]) -> Loop[T]:
 def window(name: str) -> Window:
     """Return a window: a context that knows its energy afterwards, or a decorator."""
     return Window(named(name), lambda: _default()._line)  # noqa: SLF001
+
+
+def ends_with(output: Any) -> None:
+    """Say that the step under way ends when this is ready: an array of JAX, or a tree with one in it."""
+    _default().ends_with(output)
 
 
 def metric(name: str, value: float) -> None:

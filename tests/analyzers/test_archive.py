@@ -133,7 +133,7 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
         m.RunStarted(1, "job", "run", 2, 4, (A,), 7, "boot", 5, 1),
         m.EpochBegan(2, 0),
         m.StepBoundary(0, None, 3),
-        m.StepBoundary(1, 4, None),
+        m.StepBoundary(1, 4, None, "device", 7),
         m.WindowBegan(5, 9, "validation"),
         m.WindowEnded(6, 9),
         m.WindowCancelled(6, 8),
@@ -158,6 +158,10 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
         (39, "Novelty", None, None, None, None, None),
         (40, "epoch_ended", 9, None, 0, None, None),
         (41, "run_ended", 10, None, None, None, None),
+    ]
+    assert ask(archive, "FROM events SELECT sequence, placed, uncertainty_ns WHERE placed IS NOT NULL") == [
+        (32, "dispatch", None),
+        (33, "device", 7),
     ]
 
 

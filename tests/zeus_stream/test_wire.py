@@ -13,7 +13,10 @@ names = st.text(min_size=1, max_size=200)
 ns = st.integers(0, 2**62)
 walls = st.integers(0, 4_102_444_800 * 10**9)
 counts = st.integers(0, 2**53)
-steps = st.builds(m.StepBoundary, counts, st.none() | ns, st.none() | ns)
+steps = st.builds(
+    m.StepBoundary, counts, st.none() | ns, st.none() | ns,
+    st.sampled_from(["dispatch", "device", "ready"]), st.none() | ns,
+)  # fmt: skip
 metrics = st.builds(m.Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
 started = st.builds(
     m.RunStarted,
