@@ -4,8 +4,8 @@
     measure(trainer)
     trainer.train()
 
-A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. What a step and a
-token cost is in the trainer's logs, one logging interval late.
+A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. What a step and
+a token cost is in the trainer's logs, one logging interval late.
 """
 
 from typing import Any

@@ -20,8 +20,8 @@ from zeus_stream.publisher import Publisher, default_publisher
 class OptimizerSteps(Training):
     """Training that ends a step, and begins the next, whenever an optimizer has made one.
 
-    Of several that take turns one counts: what they do, to two networks, is one step of the training. It is the
-    first, until it is gone, or until another makes two steps in a row.
+    Of several that take turns one counts: what they do, to two networks, is one step of the training. It is
+    the first, until it is gone, or until another makes two steps in a row.
     """
 
     def __init__(self, publisher: Publisher) -> None:

@@ -1,7 +1,9 @@
 """What the callbacks of frameworks have in common: steps, epochs and pauses in, energies for their logs out.
 
-begin_step, end_step, begin_step, ...  -> steps, and windows of name INTERVAL over steps in a row
-log -> the interval ends; what earlier ones cost, as far as the analyzer has answered: nothing waits
+    begin_step, end_step, begin_step, ...  -> steps, and windows of the name INTERVAL over steps in a row
+    log                                    -> the interval ends, and what earlier ones cost
+
+Nothing waits: a log has what the analyzer has answered by then.
 """
 
 from collections import deque

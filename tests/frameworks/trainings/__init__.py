@@ -1,1 +1,1 @@
-"""Scripts, one for each framework: trainings in all ways, each told to a publisher of its own, named after it."""
+"""Scripts, one for each framework: trainings in all ways, each with a publisher named after it."""

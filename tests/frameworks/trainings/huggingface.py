@@ -41,7 +41,8 @@ def outcome(trained: Trainer) -> dict[str, Any]:
 
 
 def logged(trained: Trainer) -> list[dict[str, float]]:
-    return trained.state.log_history
+    history: list[dict[str, float]] = trained.state.log_history
+    return history
 
 
 def run(trained: Trainer, pub: Publisher | None) -> dict[str, Any]:
@@ -106,8 +107,8 @@ results["not resumed"] = run(trainer("not resumed"), None)
 
 with publisher("logged") as pub:
     logging = trainer(
-        "logged", logging_steps=2, include_num_input_tokens_seen="all", report_to="tensorboard", eval_strategy="steps",
-        eval_steps=4,
+        "logged", logging_steps=2, include_num_input_tokens_seen="all", report_to="tensorboard",
+        eval_strategy="steps", eval_steps=4,
     )  # fmt: skip
     logging.model.register_forward_hook(slow)
     run(logging, pub)

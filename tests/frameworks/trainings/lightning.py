@@ -93,7 +93,11 @@ class At(Callback):
             raise Broken
 
 
-EVERYTHING = {"accumulate_grad_batches": 3, "val_check_interval": 5, "num_sanity_val_steps": 2}
+EVERYTHING: dict[str, Any] = {
+    "accumulate_grad_batches": 3,
+    "val_check_interval": 5,
+    "num_sanity_val_steps": 2,
+}
 results: dict[str, Any] = {"without": run(None, **EVERYTHING)}
 with publisher("everything") as pub:
     results["with"] = run(pub, **EVERYTHING)

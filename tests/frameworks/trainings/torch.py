@@ -105,7 +105,7 @@ with publisher("logged") as pub:
     energy = auto(pub)
     model, optimizer, loader = parts()
     results["logs"] = []
-    for epoch in range(3):
+    for _ in range(3):
         for _ in loader:
             slow()
             optimizer.step()

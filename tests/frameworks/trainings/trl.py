@@ -31,8 +31,9 @@ def trainer(name: str) -> SFTTrainer:
     )
     ids = torch.randint(3, WORDS, (96, TOKENS), generator=torch.Generator().manual_seed(2)).tolist()
     arguments = SFTConfig(
-        name, max_steps=12, logging_steps=2, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
-        per_device_train_batch_size=4, gradient_accumulation_steps=2, dataloader_pin_memory=False, bf16=False,
+        name, max_steps=12, logging_steps=2, save_strategy="no", report_to="none", disable_tqdm=True,
+        use_cpu=True, bf16=False, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        dataloader_pin_memory=False,
     )  # fmt: skip
     return SFTTrainer(
         model, arguments, train_dataset=Dataset.from_dict({"input_ids": ids}), processing_class=tokenizer
