@@ -7,16 +7,20 @@
 Time is that of the frames, by host. The same frames give the same outputs, command ids included.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
+from analyzers import sensors
 from analyzers.columns import well_formed
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
-from analyzers.timeline import READING
+from analyzers.sensors import Gain
+from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
 from zeus_stream.messages import (
@@ -49,22 +53,29 @@ from zeus_stream.messages import (
     WindowBegan,
     WindowCancelled,
     WindowEnded,
+    of_host,
 )
 
 __all__ = ["Interpreter", "Plan"]
 
 MAX_SESSIONS = 10_000
 """At once; the events of one more are not interpreted."""
+MAX_GPUS = 50_000
+"""Of a site; what is said of one more is not interpreted."""
 MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+PLACED_NS = 1_100_000_000
+"""A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 AHEAD_NS = 1_000_000_000
 """Readings cannot be later than their frame; so much is forgiven."""
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_USES = 100
 """Runs of a GPU remembered, to know who shared it."""
+
+_FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer anew, or another."
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,6 +99,21 @@ class Interpreter:
         """By question: host, question, frame time."""
         self._answers: dict[tuple[str, int], Answer] = {}
         """By session and window; the question in them means nothing."""
+        self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
+        """By host: runs on it, all of which use its CPUs."""
+        self.gains: Mapping[str, Gain] = {}
+        """Calibrations, by GPU."""
+
+    def calibrate(self, gains: Mapping[str, Gain]) -> None:
+        """From now on, take these gains of GPUs (UUIDs) out of their energies."""
+        self.gains = gains
+        for uuid, gpu in self._site.gpus.items():
+            gpu.timeline.gain = gains.get(uuid)
+
+    def cross_checks(self) -> dict[str, float]:
+        """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
+        ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._site.gpus.items()}
+        return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -125,26 +151,60 @@ class Interpreter:
         rows = np.frombuffer(body.rows, READING)
         if rows.size and rows["t_hi_ns"].max() > frame.t_ns + AHEAD_NS:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
-        for index in np.unique(rows["gpu"]):
+        if self._full(body.gpus):
+            return [GapRow(host, "readings", frame.t_ns, len(rows), _FULL)]
+        rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
+        indices, starts = np.unique(rows["gpu"], return_index=True)
+        for index, (start, end) in zip(
+            indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True
+        ):
             uuid = body.gpus[index]
             gpu = self._gpu(host, uuid)
-            gpu.timeline.add(rows[rows["gpu"] == index])
+            gpu.timeline.add(rows[start:end])
             if gpu.timeline.crowded:
-                gpu.timeline.forget(self._needed_ns(uuid))
-            if not gpu.period_told and gpu.found and gpu.timeline.period_ns:
-                gpu.period_told = True
+                users = self._users(uuid)
+                gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
+            if gpu.shape.crowded:
+                gpu.shape.forget(self._needed_ns(self._users(uuid)))
+            if not gpu.found or (gpu.told[0] and not gpu.sessions):
+                continue  # nothing is learned of a GPU that no run uses, but its period
+            learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.shape.window_ns
+            if learned != gpu.told:
+                gpu.told = learned
                 outputs.append(_gpu_row(host, gpu, gpu.found))
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
-        return self._site.gpus.setdefault(uuid, Gpu(host))
+        gpu = self._site.gpus.get(uuid)
+        if gpu is None:
+            gpu = self._site.gpus[uuid] = Gpu(host)
+            if of_host(uuid):
+                self._site.parts.setdefault(host, {})[uuid] = None
+        return gpu
 
-    def _needed_ns(self, gpu: str) -> list[int]:
-        """Return the instants at which a GPU's energy is still to be asked for."""
+    def _devices(self, session: Session) -> list[str]:
+        """Return the GPUs of a session, and the parts of its host, which everybody uses."""
+        return [*session.gpus, *self._site.parts.get(session.host, ())]
+
+    def _users(self, uuid: str) -> Collection[Session]:
+        """Return the sessions that use a GPU, or a part of their host."""
+        gpu = self._site.gpus[uuid]
+        if of_host(uuid):
+            return [session for session in self._sessions.values() if session.host == gpu.host]
+        return gpu.sessions.values()
+
+    def _full(self, gpus: Collection[str]) -> bool:
+        """Whether there is no room for those that are not known yet."""
+        known = self._site.gpus
+        if len(known) + len(gpus) <= MAX_GPUS:
+            return False
+        return len(known) + sum(gpu not in known for gpu in set(gpus)) > MAX_GPUS
+
+    def _needed_ns(self, users: Iterable[Session]) -> list[int]:
+        """Return the instants at which the energy of what they use is still to be asked for."""
         return [
             t_ns
-            for session in self._sessions.values()
-            if gpu in session.gpus
+            for session in users
             for t_ns in (*session.windows.needed_ns(), *self._trials_need_ns(session))
         ]
 
@@ -184,6 +244,9 @@ class Interpreter:
         session = Session(body.session, host, body.uid, started, self._plan, barred)
         if started.world_size:  # who only watches GPUs is no run of theirs
             session.windows.begin("run", 0, started.run, started.t_ns)
+            host_uses = self._host_uses[host]
+            host_uses.append(Use(started.run, started.t_ns))
+            del host_uses[:-MAX_USES]
         self._sessions[body.session] = session
         if started.run not in self._runs:
             numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
@@ -196,9 +259,13 @@ class Interpreter:
         now_ns, windows = self._site.now_ns[session.host], session.windows
         run = self._runs[session.started.run]
         match event:
-            case StepBoundary(index, ended_ns, began_ns):
+            case StepBoundary(index, ended_ns, began_ns, placed, uncertainty_ns):
+                session.placed = placed
                 if ended_ns is not None:
                     windows.end("step", index - 1, ended_ns, now_ns)
+                    self._enter(session, ended_ns, "rest" if began_ns is None else "gap", uncertainty_ns)
+                if began_ns is not None:
+                    self._enter(session, began_ns, "step", uncertainty_ns)
                 if session.step is not None:
                     windows.cancel("step", session.step)  # its end was lost, or it has just ended
                 session.step = None if began_ns is None else index
@@ -212,11 +279,17 @@ class Interpreter:
                 windows.end("epoch", index, t_ns, now_ns)
                 return run.epoch_ended(session)
             case WindowBegan(t_ns, window, name):
-                return self._begin(session, "window", window, name, t_ns)
+                refused = self._begin(session, "window", window, name, t_ns)
+                if not refused:
+                    session.named[window] = name
+                    self._enter(session, t_ns)
+                return refused
             case WindowEnded(t_ns, window):
                 windows.end("window", window, t_ns, now_ns)
-            case WindowCancelled(_, window):
+                self._leave(session, t_ns, window)
+            case WindowCancelled(t_ns, window):
                 windows.cancel("window", window)
+                self._leave(session, t_ns, window)
                 return self._settle(session.session, window, _missing("the window was cancelled"))
             case Metric(t_ns, name, value):
                 return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
@@ -236,6 +309,18 @@ class Interpreter:
         )
         return [GapRow(session.host, "windows", t_ns, 1, reason)]
 
+    def _enter(
+        self, session: Session, t_ns: int, loop: str | None = None, uncertainty_ns: int | None = None
+    ) -> None:
+        """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
+        session.loop = loop or session.loop
+        for gpu in session.gpus:
+            self._site.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
+
+    def _leave(self, session: Session, t_ns: int, window: int) -> None:
+        if session.named.pop(window, None) is not None:
+            self._enter(session, t_ns)
+
     def _end(self, session: Session, t_ns: int, how: str) -> list[Output]:
         """A session is over: with its last event, or with its process."""
         if session.ended is not None:
@@ -243,15 +328,25 @@ class Interpreter:
         session.ended = (t_ns, how)
         session.windows.end_all(t_ns, self._site.now_ns[session.host])
         run = self._runs[session.started.run]
+        uses = [self._site.gpus[gpu].uses for gpu in session.gpus]
+        if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
+            uses.append(self._host_uses[session.host])  # its last rank on the host
+        for use in (use for of_one in uses for use in of_one):
+            if use.run == run.name and use.ended_ns is None:
+                use.ended_ns = t_ns
         for gpu in session.gpus:
-            for use in self._site.gpus[gpu].uses:
-                if use.run == run.name and use.ended_ns is None:
-                    use.ended_ns = t_ns
+            self._site.gpus[gpu].shape.mark(session.session, t_ns, None)
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
         if run.over:
             del self._runs[run.name]
             _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
         return outputs
+
+    def _drop(self, session: Session) -> None:
+        """Nothing more is to come of a session."""
+        del self._sessions[session.session]
+        for gpu in session.gpus:
+            self._site.gpus[gpu].sessions.pop(session.session, None)
 
     # ---- notes of collectors
 
@@ -259,10 +354,16 @@ class Interpreter:
         match note:
             case CollectorStarted(boot_id=boot_id):
                 return self._collector_started(host, boot_id)
+            case DeviceFound(t_ns=t_ns, gpu=uuid) | DeviceGone(t_ns=t_ns, gpu=uuid) if self._full((uuid,)):
+                return [GapRow(host, "devices", t_ns, 1, _FULL)]
+            case RunAdmitted(t_ns=t_ns, gpus=gpus) if self._full(gpus):
+                return [GapRow(host, "runs", t_ns, 1, _FULL)]
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
+                gpu.timeline.sensor = sensors.sensor(note.name)
+                gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)
@@ -284,6 +385,7 @@ class Interpreter:
 
     def _collector_started(self, host: str, boot_id: str) -> list[Output]:
         """A collector that starts has given limits back; a host that was restarted has forgotten all."""
+        self._site.parts.pop(host, None)  # it may not look at them any more
         outputs: list[Output] = []
         for run in list(self._runs.values()):
             for gpu in run.holds(host):
@@ -294,7 +396,8 @@ class Interpreter:
         for session in [session for session in self._sessions.values() if session.host == host]:
             outputs += self._end(session, session.heard_ns, "the host was restarted")
             outputs += self._measure_windows(session, NO_MORE_NS)
-            del self._sessions[session.session]
+            self._drop(session)
+        self._host_uses.pop(host, None)
         for name, known in self._site.gpus.items():
             if known.host == host:
                 self._site.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
@@ -309,7 +412,13 @@ class Interpreter:
                     Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
                 )
                 del uses[:-MAX_USES]
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions.pop(session.session, None)
         session.admitted = admitted
+        for uuid in session.gpus:
+            self._gpu(host, uuid).sessions[session.session] = session
+        if session.ended is None:
+            self._enter(session, admitted.t_ns)
         return [session.row()]
 
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
@@ -339,7 +448,7 @@ class Interpreter:
         for session in [s for s in self._sessions.values() if s.host == host]:
             outputs += self._measure_windows(session, now_ns)
             if session.ended is not None and session.windows.empty:
-                del self._sessions[session.session]
+                self._drop(session)
         for run in list(self._runs.values()):
             outputs += run.measure()
         for question, (asker, _, since_ns) in list(self._asks.items()):
@@ -350,23 +459,36 @@ class Interpreter:
         return outputs
 
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
-        timelines = None
+        if session.placed != "dispatch":
+            now_ns -= PLACED_NS
+        meters = None
         if session.admitted is not None:
-            timelines = {gpu: self._site.gpus[gpu].timeline for gpu in session.gpus}
+            meters = {gpu: self._site.gpus[gpu].meter for gpu in self._devices(session)}
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:
+            uses = self._host_uses[session.host] if of_host(gpu) else self._site.gpus[gpu].uses
             return any(
                 use.run != run and use.began_ns < end_ns and (use.ended_ns is None or use.ended_ns > begin_ns)
-                for use in self._site.gpus[gpu].uses
+                for use in uses
             )
 
-        rows = session.windows.measured(timelines, now_ns, shared)
+        rows = [self._remarked(row) for row in session.windows.measured(meters, now_ns, shared)]
         outputs: list[Output] = list(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
             outputs += self._settle(session.session, window, _answer(of_window))
         return outputs
+
+    def _remarked(self, row: WindowRow) -> WindowRow:
+        """Return a row that says whose energy it is, where that is not the GPU's for this run alone."""
+        found = None if row.gpu is None else self._site.gpus[row.gpu].found
+        remarks = [] if row.quality == "ok" else [row.quality]
+        if found is not None and found.mig:
+            remarks.append("whole GPU, MIG")
+        if found is not None and found.scope == "module":
+            remarks.append("whole module, with its CPU")
+        return replace(row, quality="; ".join(remarks)) if remarks else row
 
     def _settle(self, session: str, window: int, answer: Answer) -> list[Output]:
         """Keep an answer, and give it to those who wait for it."""
@@ -395,12 +517,17 @@ def _named_apart(
 
 
 def _answer(rows: list[WindowRow]) -> Answer:
-    """Return the answer that rows of one window, one a GPU, make."""
+    """Return the answer that rows of one window, one a GPU, make. The host's own parts are not in it."""
     gpus = []
     for row in rows:
-        if row.gpu is None or row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
+        if row.gpu is not None and of_host(row.gpu):
+            continue
+        # A counter that sees a part of the time has no hard bounds, but an interval.
+        low_j = row.energy_p2_5_j if row.energy_low_j is None else row.energy_low_j
+        high_j = row.energy_p97_5_j if row.energy_high_j is None else row.energy_high_j
+        if row.gpu is None or row.energy_j is None or low_j is None or high_j is None:
             return _missing(row.quality if row.gpu is None else f"{row.gpu}: {row.quality}")
-        gpus.append(GpuEnergy(row.gpu, row.energy_j, row.energy_low_j, row.energy_high_j))
+        gpus.append(GpuEnergy(row.gpu, row.energy_j, low_j, high_j))
     return Answer("", rows[0].duration_s, tuple(gpus), None)
 
 
@@ -423,8 +550,18 @@ def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         found_limit_w=_watts(found.found_limit_mw),
         mig=found.mig,
         period_ms=None if period_ns is None else period_ns / 1e6,
+        counter_kind=gpu.counter_kind,
+        sensor_window_ms=_sensor_window_ms(gpu),
         gone=gpu.timeline.gone,
+        scope=found.scope,
+        tenants=found.tenants,
     )
+
+
+def _sensor_window_ms(gpu: Gpu) -> float | None:
+    """Return how much of each period the sensor sees; an integrating counter all of it."""
+    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.shape.window_ns
+    return None if window_ns is None else window_ns / 1e6
 
 
 def _watts(power_mw: int | None) -> float | None:

@@ -5,10 +5,11 @@ interpreted. A reply only ends the sending again.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import anyio
 
-from analyzers.rows import ApplyLimit, GiveAnswer, Instruction, RestoreLimit
+from analyzers.rows import ApplyClock, ApplyLimit, GiveAnswer, Instruction, RestoreClock, RestoreLimit
 from zeus_stream import sockets, wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.endpoints import Source
@@ -16,10 +17,13 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.messages import (
     Applied,
     Ask,
+    ClockApplied,
     Frame,
     Hello,
+    LockClock,
     No,
     Refused,
+    ReleaseClock,
     ReleaseLimit,
     RenewLeases,
     Reply,
@@ -35,6 +39,9 @@ SILENCE_NS = 3_000_000_000
 RESEND_BEATS = 4
 """Beats between two sendings of a command that got no reply."""
 MAX_UNANSWERED = 1_000
+
+
+Command: TypeAlias = SetLimit | ReleaseLimit | LockClock | ReleaseClock
 
 
 class Link:
@@ -55,6 +62,8 @@ class Link:
         """
         self.held: set[str] = set()
         """GPUs on which, as the log says, a limit of ours is in force: their leases are kept alive."""
+        self.locked: set[str] = set()
+        """GPUs whose clock, as the log says, is locked by us: likewise."""
         self._context = context
         self._where = where
         self._owner = owner
@@ -62,7 +71,7 @@ class Link:
         self._fence = start << 32
         self._channel: sockets.Asking | None = None
         self._welcome: Welcome | None = None
-        self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
+        self._unanswered: dict[str, Command] = {}
         self._bound = host
         self._known = anyio.Event()
         self._host = ""
@@ -109,22 +118,20 @@ class Link:
             self.dropped += 1
             return
         self._fence += 1
+        request: Command
+        who = instruction.command, self._owner, self._welcome.incarnation, self._fence
         match instruction:
-            case ApplyLimit(command, run, _, gpu, limit_mw):
-                request: SetLimit | ReleaseLimit = SetLimit(
-                    command,
-                    self._owner,
-                    self._welcome.incarnation,
-                    self._fence,
-                    run,
-                    gpu,
-                    limit_mw,
-                    self._lease_ms,
-                )
-            case RestoreLimit(command, _, _, gpu):
+            case ApplyLimit(_, run, _, gpu, limit_mw):
+                request = SetLimit(*who, run, gpu, limit_mw, self._lease_ms)
+            case ApplyClock(_, run, _, gpu, clock_mhz):
+                request = LockClock(*who, run, gpu, clock_mhz, self._lease_ms)
+            case RestoreLimit(gpu=gpu):
                 self.held.discard(gpu)
-                request = ReleaseLimit(command, self._owner, self._welcome.incarnation, self._fence, gpu)
-        self._unanswered[command] = request
+                request = ReleaseLimit(*who, gpu)
+            case RestoreClock(gpu=gpu):
+                self.locked.discard(gpu)
+                request = ReleaseClock(*who, gpu)
+        self._unanswered[request.command] = request
         self._send(request)
 
     async def run(self, asked: Callable[[str, Ask], None]) -> None:
@@ -145,8 +152,7 @@ class Link:
     async def _beat(self) -> None:
         beat = 0
         while monotonic_ns() - self._heard_ns < SILENCE_NS:
-            if self._welcome is not None and self.held:
-                gpus = tuple(sorted(self.held))
+            if self._welcome is not None and (gpus := tuple(sorted(self.held | self.locked))):
                 self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
                 self._send(Hello("analyzer", self._owner))
@@ -160,7 +166,9 @@ class Link:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
                 try:
-                    reply: Reply = wire.decode(message.parts[-1], Welcome, Applied, Refused, No, Ask)
+                    reply: Reply = wire.decode(
+                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask
+                    )
                 except MalformedError:
                     self.malformed += 1
                     continue
@@ -174,7 +182,7 @@ class Link:
                         self._welcome, self._objection = reply, None
                         self._host = reply.host
                         self._known.set()
-                    case Applied(_, command) | Refused(_, command):
+                    case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
                         self._unanswered.pop(command, None)
                     case Ask():
                         asked(self._host, reply)

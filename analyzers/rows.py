@@ -10,7 +10,7 @@ from zeus_stream.messages import Answer
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """One closed window on one GPU, of the tables ``windows``, ``steps`` and ``epochs``.
+    """One closed window on one GPU or part of the host, of the tables ``windows``, ``steps``, ``epochs``.
 
     Key: (session, kind, index, gpu). ``index`` counts steps and epochs over the run and is the
     publisher's number of a named window. A window of a session without GPUs has one row, gpu None.
@@ -33,12 +33,19 @@ class WindowRow:
     """None: Missing, for the reason in ``quality``."""
     energy_low_j: float | None
     """Hard bounds by the counter: the truth (of this counter) lies within. Without counter: as if the lesser
-    (the greater) of two power readings had been drawn between them."""
+    (the greater) of two power readings had been drawn between them. None: the sensor misses some."""
     energy_high_j: float | None
+    energy_p2_5_j: float | None
+    """The 95 % interval: in one case of 40 the truth is less, in another more than ``energy_p97_5_j``."""
+    energy_p97_5_j: float | None
+    phase_coverage: float | None
+    """Share of the phases of a step that the sensor has looked at in the last 20 s; 1: it sees all; None: it
+    is not known."""
     power_limit_w: float | None
     """In force all through the window; None when it changed within, or is not known."""
     estimator: str | None
-    """``counter`` (between counter changes, straight lines) or ``power`` (zero-order hold)."""
+    """``shaped`` (the counter, shared out by the events), ``counter`` (straight lines between its changes) or
+    ``power`` (zero-order hold)."""
     quality: str
     """``ok``, or what is wrong, words separated by ``; ``."""
     shared: bool
@@ -87,8 +94,16 @@ class GpuRow:
     mig: bool
     period_ms: float | None
     """Counter period, as observed (median of recent changes)."""
+    counter_kind: str | None
+    """``integrating``, ``boxcar`` (sees the last ``sensor_window_ms`` of a period), ``power`` (no counter);
+    None: not known yet."""
+    sensor_window_ms: float | None
     gone: str | None
     """Why it is not there at present."""
+    scope: str = "gpu"
+    """What its figures are of: ``gpu``, or ``module``, CPU included."""
+    tenants: tuple[str, ...] = ()
+    """UUIDs of its MIG instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +221,31 @@ class RestoreLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyClock:
+    """Lock one GPU's graphics clock."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    clock_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreClock:
+    """Let one GPU's graphics clock float again."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveAnswer:
     host: str
     answer: Answer
 
 
-Instruction = ApplyLimit | RestoreLimit | GiveAnswer
+Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
+Instruction = Command | GiveAnswer

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from analyzers import power_limit
-from analyzers.energy import Missing, measure
+from analyzers.calibration import calibrated
+from analyzers.energy import Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
     Barred,
@@ -43,6 +44,7 @@ from analyzers.rows import (
     TrialRow,
 )
 from analyzers.selectors import Selector, Trial, cost_mj
+from analyzers.shape import CounterKind, Shape
 from analyzers.timeline import Timeline
 from analyzers.windows import Owner, Windows
 from zeus_stream.config import Settings
@@ -51,6 +53,7 @@ from zeus_stream.messages import (
     Applied,
     DeviceFound,
     LeaseCause,
+    Placed,
     Refused,
     RunAdmitted,
     RunStarted,
@@ -115,11 +118,26 @@ class Gpu:
 
     host: str
     timeline: Timeline = field(default_factory=Timeline)
+    shape: Shape = field(default_factory=Shape)
     found: DeviceFound | None = None
     uses: list[Use] = field(default_factory=list)
+    sessions: dict[str, "Session"] = field(default_factory=dict)
+    """Those that use it and are not measured to their end."""
     commander: str | None = None
     """The run that may set its limit."""
-    period_told: bool = False
+    told: tuple[bool, str | None, int | None] = (False, None, None)
+    """Whether its period was, and the kind and window of its counter."""
+
+    @property
+    def meter(self) -> Meter:
+        return Meter(self.timeline, self.shape)
+
+    @property
+    def counter_kind(self) -> CounterKind | None:
+        """What its energy comes from, once that is known."""
+        if self.timeline.estimator == "power":
+            return "power" if self.timeline.period_ns else None
+        return self.shape.kind
 
 
 @dataclass(slots=True)
@@ -130,6 +148,8 @@ class Site:
     known: dict[Setup, tuple[TrialRow, ...]]
     """Trials of the last profiling of each setup."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
+    parts: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By host: its CPUs and their memory, which are among ``gpus``."""
     now_ns: dict[str, int] = field(default_factory=dict)
     """By host: the latest frame's time."""
     commands: dict[str, CommandRow] = field(default_factory=dict)
@@ -161,6 +181,12 @@ class Session:
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, plan.timeout_ns)
+        self.placed: Placed = "dispatch"
+        """How its latest step boundary was."""
+        self.loop = "rest"
+        """Whether it is in a step, in the gap between two, or at rest."""
+        self.named: dict[int, str] = {}
+        """Its open windows, the innermost last."""
         self.barred = barred
         self._uid = uid
         self._began: dict[int, int] = {}
@@ -170,6 +196,12 @@ class Session:
     @property
     def gpus(self) -> tuple[str, ...]:
         return self.admitted.gpus if self.admitted else ()
+
+    @property
+    def phase(self) -> str:
+        """What the power of its GPUs depends on: its job, innermost window and place in the loop."""
+        inner = next(reversed(self.named.values()), "")
+        return f"{self.started.job}/{inner}/{self.loop}"
 
     def same_process(self, host: str, started: RunStarted) -> bool:
         """Whether a session that begins so is of this one's publisher."""
@@ -543,7 +575,8 @@ class Run:
                 timeline = self._site.gpus[gpu].timeline
                 if timely and not timeline.settled(whole[-1][1]):
                     return None
-                for energy in measure(timeline, [begin for begin, _ in whole], [end for _, end in whole]):
+                begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
+                for energy in calibrated(timeline, measure(timeline, begins, ends), begins, ends):
                     if isinstance(energy, Missing):
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj

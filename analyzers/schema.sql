@@ -41,7 +41,8 @@ CREATE TABLE gaps (
 CREATE TABLE windows (
     session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, host VARCHAR, kind VARCHAR, name VARCHAR,
     index BIGINT, gpu VARCHAR, begin_ns BIGINT, end_ns BIGINT, began_at TIMESTAMP, duration_s DOUBLE,
-    energy_j DOUBLE, energy_low_j DOUBLE, energy_high_j DOUBLE, power_limit_w DOUBLE,
+    energy_j DOUBLE, energy_low_j DOUBLE, energy_high_j DOUBLE, energy_p2_5_j DOUBLE, energy_p97_5_j DOUBLE,
+    phase_coverage DOUBLE, power_limit_w DOUBLE,
     estimator VARCHAR, quality VARCHAR, shared BOOLEAN
 );
 
@@ -55,7 +56,7 @@ CREATE TABLE runs (
 CREATE TABLE gpus (
     gpu VARCHAR, host VARCHAR, index BIGINT, name VARCHAR, driver VARCHAR, counts_energy BOOLEAN,
     min_limit_w DOUBLE, max_limit_w DOUBLE, default_limit_w DOUBLE, found_limit_w DOUBLE, mig BOOLEAN,
-    period_ms DOUBLE, gone VARCHAR
+    period_ms DOUBLE, counter_kind VARCHAR, sensor_window_ms DOUBLE, gone VARCHAR, scope VARCHAR, tenants VARCHAR[]
 );
 
 CREATE TABLE trials (
@@ -88,18 +89,37 @@ SELECT readings.gpu, hosts.host, utc(hosts.wall_ns, hosts.monotonic_ns, t_hi_ns)
 FROM readings ASOF LEFT JOIN hosts
     ON readings.log_id = hosts.log_id AND readings."offset" >= hosts."offset";
 
+-- Whether it is no GPU but a CPU or its memory: everybody's on the host, and in no sum over GPUs.
+CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-'), false);
+
 -- The windows of one kind, added up over the GPUs and ranks of a run. A sum with a part missing is NULL.
+-- Errors of parts are independent: the widths of their 95 % intervals add up in squares.
 CREATE MACRO whole(wanted) AS TABLE
-SELECT run, any_value(job) AS job, index, any_value(name) AS name, min(began_at) AS began_at,
-    max(duration_s) AS duration_s,
-    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    CASE WHEN count(energy_low_j) = count(*) THEN sum(energy_low_j) END AS energy_low_j,
-    CASE WHEN count(energy_high_j) = count(*) THEN sum(energy_high_j) END AS energy_high_j,
-    CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
-        THEN min(power_limit_w) END AS power_limit_w,
-    count(gpu) AS gpus, bool_or(shared) AS shared,
-    coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
-FROM windows WHERE kind = wanted GROUP BY run, index;
+SELECT gpu_windows.*, cpu_energy_j
+FROM (
+    SELECT run, any_value(job) AS job, index, any_value(name) AS name, min(began_at) AS began_at,
+        max(duration_s) AS duration_s,
+        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+        CASE WHEN count(energy_low_j) = count(*) THEN sum(energy_low_j) END AS energy_low_j,
+        CASE WHEN count(energy_high_j) = count(*) THEN sum(energy_high_j) END AS energy_high_j,
+        CASE WHEN count(energy_p2_5_j) = count(*)
+            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
+        CASE WHEN count(energy_p97_5_j) = count(*)
+            THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
+        min(phase_coverage) AS phase_coverage,
+        CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
+            THEN min(power_limit_w) END AS power_limit_w,
+        count(gpu) AS gpus, bool_or(shared) AS shared,
+        coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
+    FROM windows WHERE kind = wanted AND NOT of_host(gpu) GROUP BY run, index
+) AS gpu_windows LEFT JOIN (
+    -- Ranks of one host all have a row of the same CPU: it counts once, as the slowest of them saw it.
+    SELECT run, index, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS cpu_energy_j
+    FROM (
+        SELECT run, index, CASE WHEN count(energy_j) = count(*) THEN max(energy_j) END AS energy_j
+        FROM windows WHERE kind = wanted AND of_host(gpu) GROUP BY run, index, gpu
+    ) GROUP BY run, index
+) AS cpu_windows USING (run, index);
 
 CREATE VIEW steps AS SELECT run, job, index AS step, * EXCLUDE (run, job, index, name) FROM whole('step');
 
@@ -132,7 +152,7 @@ CREATE VIEW named AS
 WITH numbered AS (
     SELECT *, dense_rank() OVER (PARTITION BY run, name, rank ORDER BY began_at, begin_ns, session, index)
         AS occurrence
-    FROM windows WHERE kind = 'window' AND coalesce(gpu, '') NOT LIKE 'CPU-%'
+    FROM windows WHERE kind = 'window' AND NOT of_host(gpu)
 ), placed AS (
     SELECT *, max(end_ns) OVER (PARTITION BY run, name, occurrence, gpu ORDER BY begin_ns, end_ns DESC
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns

@@ -24,15 +24,16 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import query, selectors
+from analyzers import calibrate, query, selectors
 from analyzers.archive import Archive
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
-from analyzers.rows import ApplyLimit, GapRow, GiveAnswer, Instruction, RestoreLimit, Row
+from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
+from analyzers.timeline import AGREES
 from zeus_stream import sockets, wire
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import Distant, source
-from zeus_stream.errors import MalformedError, RefusedError
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.follower import Break, follow
 from zeus_stream.gate import Gate
 from zeus_stream.messages import (
@@ -40,6 +41,8 @@ from zeus_stream.messages import (
     Ask,
     AskStatus,
     Body,
+    ClockApplied,
+    ClockLeaseEnded,
     CollectorStarted,
     Events,
     Frame,
@@ -61,6 +64,8 @@ LOOK_S = 1.0
 """Between two looks at whether a collector lets us in."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
+MAX_UNREAD_BYTES = 512 * 1024 * 1024
+"""Answers on their way to who asked; one more is withheld."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
@@ -87,9 +92,12 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             analyzer = Analyzer(archive, path, settings, interpreter, collectors)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
+            gains_changed = _changed(where.gains)
+            interpreter.calibrate(calibrate.load(where.gains))
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
+                tasks.start_soon(analyzer.watch_gains, where.gains, gains_changed)
                 tasks.start_soon(analyzer.follow)
                 tasks.start_soon(analyzer.answer_queries, channel, gate)
         finally:
@@ -127,8 +135,10 @@ class Host:
         self.caught_up = False
         self.held: set[str] = set()
         """GPUs on which a limit of ours is in force."""
-        self.deferred: dict[str, ApplyLimit | RestoreLimit] = {}
-        """By GPU, the last instruction that was not carried out because the stream was old."""
+        self.locked: set[str] = set()
+        """GPUs whose clock is locked by us."""
+        self.deferred: dict[tuple[str, bool], Command] = {}
+        """By GPU and whether it is about its clock, the last that was not carried out: the stream was old."""
 
 
 class Analyzer:
@@ -180,10 +190,22 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.held = host.held
+        collector.link.held, collector.link.locked = host.held, host.locked
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
+
+    async def watch_gains(self, path: Path, known: int) -> None:
+        """Take calibrations as they come and go. ``known``: when the file changed whose gains are taken."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            if (now := _changed(path)) == known:
+                continue
+            known = now
+            try:
+                self._interpreter.calibrate(calibrate.load(path))
+            except StorageError as wrong:
+                _log.warning("%s", wrong)
 
     async def _complain(self, collector: Collector) -> None:
         """Say why a collector does not let us in, each time it is for another reason."""
@@ -246,7 +268,8 @@ class Analyzer:
         for instruction in instructions:
             host = self._hosts[instruction.host]
             if not isinstance(instruction, GiveAnswer):
-                host.deferred[instruction.gpu] = instruction
+                clock = isinstance(instruction, ApplyClock | RestoreClock)
+                host.deferred[instruction.gpu, clock] = instruction
             elif host.collector is not None:
                 host.collector.link.carry_out(instruction)
         for host in self._hosts.values():
@@ -283,7 +306,12 @@ class Analyzer:
         self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply, *parts: bytes) -> None:
-            if not channel.send(message.sender, correlation, wire.encode(answer), *parts):
+            if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
+                self._counters["answers withheld"] += 1
+                answer, parts = _WITHHELD, ()
+            if not (channel.send_counted if parts else channel.send)(
+                message.sender, correlation, wire.encode(answer), *parts
+            ):
                 self._counters["replies to nobody"] += 1
 
         try:
@@ -325,11 +353,21 @@ class Analyzer:
             ("analyzer", "archive", str(self._path)),
             ("analyzer", "selector", self._settings.select),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
+            *self._gpu_rows(),
             ("queries", "under way", str(self._under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
         ]
         return Status(tuple(rows))
+
+    def _gpu_rows(self) -> list[tuple[str, str, str]]:
+        rows = []
+        for gpu, ratio in self._interpreter.cross_checks().items():
+            says = "agrees" if AGREES[0] <= ratio <= AGREES[1] else "DOUBTFUL: its joules cannot be believed"
+            rows.append((f"gpu {gpu}"[:2000], "counter over power", f"{ratio:.2f}, {says}"))
+        for gpu, gain in self._interpreter.gains.items():
+            rows.append((f"gpu {gpu}"[:2000], "calibration", f"{gain.words}, from {gain.source}"))
+        return rows
 
     def _collector_rows(self, collector: Collector) -> list[tuple[str, str, str]]:
         section, link = f"collector {collector.name}"[:2000], collector.link
@@ -353,26 +391,45 @@ class Analyzer:
         return rows
 
 
+def _changed(path: Path) -> int:
+    """Return when a file was last changed, 0 if it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def _note_leases(host: Host, body: Notes) -> None:
     for note in body.notes:
         match note:
             case Applied(_, command, gpu):
                 host.held.add(gpu)
-                _settled(host, gpu, command)
-            case Refused(_, command, gpu):
-                _settled(host, gpu, command)
+                _settled(host, command)
+            case ClockApplied(_, command, gpu, clock_mhz):
+                (host.locked.discard if clock_mhz is None else host.locked.add)(gpu)
+                _settled(host, command)
+            case Refused(_, command):
+                _settled(host, command)
             case LeaseEnded(_, gpu):
                 host.held.discard(gpu)
+            case ClockLeaseEnded(_, gpu):
+                host.locked.discard(gpu)
             case CollectorStarted(_, incarnation) if host.collector is not None:
                 host.collector.link.heard_start(incarnation)
             case _:
                 pass  # nothing about leases or commands
 
 
-def _settled(host: Host, gpu: str, command: str) -> None:
-    deferred = host.deferred.get(gpu)
-    if deferred is not None and deferred.command == command:
-        del host.deferred[gpu]
+def _settled(host: Host, command: str) -> None:
+    for knob, deferred in list(host.deferred.items()):
+        if deferred.command == command:
+            del host.deferred[knob]
+
+
+_WITHHELD = No(
+    f"query: could not be answered: answers that nobody reads take {MAX_UNREAD_BYTES >> 20} MiB already."
+    " Read or end them, then ask again."
+)
 
 
 def _no(wrong: Exception) -> No:

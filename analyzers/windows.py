@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analyzers.energy import Energy, Missing, measure
+from analyzers.calibration import calibrated
+from analyzers.energy import Energy, Meter, Missing
 from analyzers.rows import WindowRow
-from analyzers.timeline import Timeline
+from zeus_stream.messages import of_host
 
 MAX_OPEN = 1_000
 """Windows one session may have open; one more is not measured."""
@@ -21,7 +22,7 @@ MAX_WAITING = 100_000
 
 Kind = Literal["step", "epoch", "window", "run"]
 Shared = Callable[[str, int, int], bool]
-"""Whether another run used a GPU (UUID) between two instants."""
+"""Whether another run used a GPU or part of the host (UUID) between two instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +94,16 @@ class Windows:
         opened = [window.begin_ns for window in self._open.values()]
         return opened + [t for ended in self._ended for t in (ended.window.begin_ns, ended.end_ns)]
 
-    def measured(
-        self, timelines: Mapping[str, Timeline] | None, now_ns: int, shared: Shared
-    ) -> list[WindowRow]:
+    def measured(self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared) -> list[WindowRow]:
         """Return the rows of windows that need wait no longer.
 
         Args:
-            timelines: by GPU, of all GPUs of the session. None: they are not known yet.
+            meters: by UUID, of all GPUs of the session and all parts of its host. None: its GPUs are not
+                known yet.
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
-        due = [e for e in self._ended if self._due(e, timelines, now_ns)] if self._ended else []
+        due = [e for e in self._ended if self._due(e, meters, now_ns)] if self._ended else []
         spare = len(self._ended) - MAX_WAITING
         if spare > len(due):
             due = self._ended[:spare]
@@ -111,25 +111,27 @@ class Windows:
             return []
         gone = set(map(id, due))
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
-        if timelines is None:
+        if meters is None:
             return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
-        if not timelines:
-            return [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
-        return [
-            row for gpu, timeline in timelines.items() for row in self._measure(due, gpu, timeline, shared)
+        rows = [
+            row for gpu, meter in meters.items() for row in self._measure(due, gpu, meter, now_ns, shared)
         ]
+        if all(map(of_host, meters)):
+            rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
+        return rows
 
-    def _due(self, ended: _Ended, timelines: Mapping[str, Timeline] | None, now_ns: int) -> bool:
+    def _due(self, ended: _Ended, meters: Mapping[str, Meter] | None, now_ns: int) -> bool:
         if now_ns - ended.heard_ns >= self._timeout_ns:
             return True
-        return timelines is not None and all(t.settled(ended.end_ns) for t in timelines.values())
+        return meters is not None and all(meter.settled(ended.end_ns, now_ns) for meter in meters.values())
 
     def _measure(
-        self, due: Sequence[_Ended], gpu: str, timeline: Timeline, shared: Shared
+        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
     ) -> list[WindowRow]:
         begins = [ended.window.begin_ns for ended in due]
         ends = [ended.end_ns for ended in due]
-        energies, limits = measure(timeline, begins, ends), timeline.limits_mw(begins, ends)
+        energies, limits = meter.measure(begins, ends, now_ns), meter.timeline.limits_mw(begins, ends)
+        energies = calibrated(meter.timeline, energies, begins, ends)
         return [
             self._row(ended, gpu, energy, limit_mw, shared=shared(gpu, begin, end))
             for ended, energy, limit_mw, begin, end in zip(due, energies, limits, begins, ends, strict=True)
@@ -165,6 +167,9 @@ class Windows:
             energy_j=_joules(known.energy_uj if known else None),
             energy_low_j=_joules(known.low_uj if known else None),
             energy_high_j=_joules(known.high_uj if known else None),
+            energy_p2_5_j=_joules(known.p2_5_uj if known else None),
+            energy_p97_5_j=_joules(known.p97_5_uj if known else None),
+            phase_coverage=known.phase_coverage if known else None,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
             estimator=known.estimator if known else None,
             quality=quality,

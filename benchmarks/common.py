@@ -12,7 +12,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-PEERS = ("zeus==0.16.0", "pyzmq", "msgpack", "numpy")
+PEERS = (
+    "zeus==0.16.0",
+    "codecarbon==3.3.2",
+    "nvitop==1.7.2",
+    "carbontracker==2.4.7",
+    "pyzmq",
+    "msgpack",
+    "numpy",
+)
 
 
 def machine() -> str:

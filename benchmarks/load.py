@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ POWER_MW = 250_000
 S = 1_000_000_000
 LOOKS = 10
 """Lines of the table."""
+MARKS = (0.1, 0.5, 1.0)
+"""Parts of the time at which the analyzer's memory is named."""
 LOOK_S = 0.2
 BEHIND = 20
 """Frames logged in one go when the load is behind its schedule."""
@@ -157,13 +160,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 while time.monotonic() - begin < options.seconds:
                     looks.append(look(where, begin, collector.pid, analyzer))
                     time.sleep(LOOK_S)
-                wait_for(lambda: archived(where) >= frames * ROWS, 60)
-                took_s = time.monotonic() - begin
+                with suppress(TimeoutError):  # the table says what is missing
+                    wait_for(lambda: archived(where) >= frames * ROWS, 60)
+                took_s, count = time.monotonic() - begin, archived(where)
                 gaps = sql(where, "SELECT what, count, reason FROM gaps")
         finally:
             collector.terminate()
             collector.join(20)
-    return report(list(looks), options.seconds, frames * ROWS / took_s, gaps)
+    if count < frames * ROWS:
+        print(f"not archived in time: {frames * ROWS - count:,} readings", file=sys.stderr)
+    status = report(list(looks), options.seconds, count / took_s, gaps)
+    return status if count >= frames * ROWS else 1
 
 
 def report(looks: list[Look], seconds: float, rate: float, gaps: list[tuple[object, ...]]) -> int:
@@ -190,6 +197,23 @@ def report(looks: list[Look], seconds: float, rate: float, gaps: list[tuple[obje
         f"{rate:,.0f} readings/s of {HOSTS * GPUS_PER_HOST:,} GPUs through one analyzer; {len(gaps)} gaps",
         ["until", "readings/s", "lag p50 ms", "p99", "max", "collector MB", "analyzer MB", "log MB"],
         lines,
+    )
+    lag_ms = [1000 * seen.lag_s for seen in looks]
+    lags = (np.median(lag_ms), np.quantile(lag_ms, 0.99), max(lag_ms))
+    marked = [
+        next(seen for seen in looks if seen.at_s >= min(part * seconds, looks[-1].at_s)) for part in MARKS
+    ]
+    table(
+        f"The same over all of {seconds:.0f} s",
+        ["readings/s", "lag p50 ms", "p99", "worst", *(f"MB at {part:.0%}" for part in MARKS), "gaps"],
+        [
+            [
+                f"{rate:,.0f}",
+                *(f"{figure:.0f}" for figure in lags),
+                *(f"{seen.analyzer_mb:.0f}" for seen in marked),
+                len(gaps),
+            ]
+        ],
     )
     for gap in gaps:
         print(f"a gap: {gap}", file=sys.stderr)

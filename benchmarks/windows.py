@@ -1,18 +1,27 @@
-"""Energy of step windows against the truth of the simulated GPU: constant load, integrating counter.
+"""Energy of single steps against the truth of a virtual GPU, in virtual time.
 
-In virtual time through sampler, schedule, timeline and windows (tests/simulation/world.py). Beside it, the
-same counter read directly at both ends of each step, which is how Zeus measures.
+First the loads of benchmarks/loads.py, a counter of 100 ms, through sampler, schedule, timeline and shape
+(tests/simulation/played.py): direct reads of the counter at both ends of each step (how Zeus measures),
+straight lines between its changes, shaped by the events (what the archive holds), and an oracle: the same
+estimator, told the load's true parameters and the exact instants of every change.
+Then, through the whole interpreter (tests/simulation/world.py), a constant load.
 
-python benchmarks/windows.py
+python benchmarks/windows.py [seed]
 """
 
+import sys
 from bisect import bisect_right
 
 import numpy as np
 from common import table
+from loads import NAMES, SEED, Load, Name, Truth, load
+from loads import STEPS_MS as LENGTHS_MS
 
+from analyzers.energy import Energy, measure
 from analyzers.interpreter import Plan
 from analyzers.rows import WindowRow
+from analyzers.shape import MAX_KINDS, Shape
+from tests.simulation.played import Counter, counter, play
 from tests.simulation.world import Training, World
 from zeus_stream.messages import READING_FIELDS, Readings, Seen
 
@@ -49,7 +58,94 @@ def errors(step_ms: int, period_ms: int) -> tuple[float, float]:
     )
 
 
+ACCURACY: dict[Name, dict[int, str]] = {
+    "constant": {20: "0.45 %", 50: "0.41 %", 100: "0.31 %", 500: "0.18 %", 5000: "0.02 %"},
+    "clean": {20: "2 %", 50: "0.7 %", 100: "0.7 %", 500: "0.15 %"},
+    "noisy": {20: "6 %", 50: "3.5 %", 100: "2 %", 500: "0.35 %"},
+}
+SURE = 1e9
+
+
+class Oracle(Shape):
+    """Learns nothing: it knows what the load was drawn from."""
+
+    def __init__(self, truth: Truth, gap_s: float) -> None:
+        super().__init__()
+        late_s, ramp_s = np.mean(truth.late_ns) / 1e9, np.mean(truth.ramp_ns) / 1e9
+        late_sd_s, ramp_sd_s = np.ptp(truth.late_ns) / 12**0.5 / 1e9, np.ptp(truth.ramp_ns) / 12**0.5 / 1e9
+        rise_w = (truth.step_mw - truth.gap_mw) / 1e3
+        self._power_w = {"step": truth.step_mw / 1e3, "gap": truth.gap_mw / 1e3}
+        self._swing = truth.swing / 3**0.5
+        self._change_j = {
+            "step": (-(late_s + ramp_s / 2) * rise_w, np.hypot(late_sd_s, ramp_sd_s / 2) * rise_w),
+            "gap": (min(ramp_s, gap_s) / 2 * rise_w, ramp_sd_s / 2 * rise_w),
+        }
+
+    def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mean, var = np.zeros(MAX_KINDS), np.full(MAX_KINDS + 1, 1e-9)
+        for states, number in self._kinds.items():
+            phase = states[-1][-1].rsplit("/")[-1]
+            where = "step" if phase == "step" else "gap"
+            if len(states) == 1:
+                mean[number] = self._power_w[where]
+                var[number] += (self._swing * self._power_w[where]) ** 2
+            elif phase in self._change_j:
+                mean[number], deviation = self._change_j[where]
+                var[number] += deviation**2
+        return mean, np.zeros((MAX_KINDS, MAX_KINDS)), var
+
+
+def accuracy(name: Name, step_ms: int, seed: int) -> list[str]:
+    """Return the figures of one load, as text."""
+    made = load(name, step_ms, None, seed)
+    shown = counter(made)
+    steps, meter = play(made, shown)
+    begin_ns, end_ns = (np.array([getattr(s, edge) for s in steps]) for edge in ("begin_ns", "end_ns"))
+    truth_j = np.array([step.truth_j for step in steps])
+    ours_j = np.array([step.answer.energy_uj for step in steps]) / 1e6
+    straight = measure(meter.timeline, begin_ns.tolist(), end_ns.tolist())
+    lines_j = np.array([a.energy_uj / 1e6 if isinstance(a, Energy) else np.nan for a in straight])
+    direct_j = (shown.read_mj(end_ns) - shown.read_mj(begin_ns)) / 1e3
+    best_j = oracle(made, shown)[: len(steps)]
+
+    def error(energy_j: np.ndarray) -> float:
+        return float(np.nanmean(np.abs(energy_j / truth_j - 1)) * 100)
+
+    low_j = np.array([step.answer.p2_5_uj for step in steps]) / 1e6
+    high_j = np.array([step.answer.p97_5_uj for step in steps]) / 1e6
+    inside = (low_j - 1e-3 <= truth_j) & (truth_j <= high_j + 1e-3)
+    return [
+        f"{error(direct_j):.1f} %",
+        f"{error(lines_j):.2f} %",
+        f"{error(ours_j):.2f} %",
+        f"{error(best_j):.2f} %",
+        f"{error(ours_j) / error(best_j):.2f}" if name == "noisy" else "",
+        ACCURACY[name].get(step_ms, ""),
+        f"{(ours_j.sum() / truth_j.sum() - 1) * 100:+.2f} %",
+        f"{inside.mean() * 100:.1f} %",
+        f"{((high_j - low_j) / truth_j).mean() * 50:.2f} %",
+    ]
+
+
+def oracle(made: Load, shown: Counter) -> np.ndarray:
+    """Return the energies of the steps, J, told the parameters and the instants of all changes."""
+    gaps_s = np.diff(made.steps_ns.ravel())[1::2] / 1e9
+    steps, _ = play(made, shown, Oracle(made.truth, float(gaps_s.mean())), exact=True)
+    return np.array([step.answer.energy_uj for step in steps]) / 1e6
+
+
 def main() -> None:
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else SEED
+    head = ["load", "step", "direct reads", "straight lines", "shaped", "oracle", "of oracle", "goal", "bias"]
+    table(
+        f"Energy of single steps, mean absolute error, 100 ms counter, seed {seed}",
+        [*head, "in 95 % interval", "its half width"],
+        [
+            [name, f"{step_ms} ms", *accuracy(name, step_ms, seed)]
+            for name in NAMES
+            for step_ms in LENGTHS_MS[name]
+        ],
+    )
     rows = []
     for step_ms, goal in zip(STEPS_MS, GOALS, strict=True):
         row: list[str] = [f"{step_ms} ms"]

@@ -6,7 +6,7 @@ and a value it does not have is `None` in a `Sample`, never 0.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,10 @@ class Description:
     """What a device is and can do. Asked once, when it is opened or comes back."""
 
     gpu: str
-    """UUID (``GPU-...``)."""
+    """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`messages.of_host`)."""
     index: int
-    """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers."""
+    """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers; parts of the host are
+    counted apart."""
     name: str
     """Model, e.g. ``Tesla V100-PCIE-16GB``."""
     driver: str
@@ -31,6 +32,10 @@ class Description:
     """Graphics clocks that can be locked, descending; empty when they cannot."""
     mig: bool = False
     """MIG is on: energy is that of the whole GPU, shared by its tenants."""
+    tenants: tuple[str, ...] = ()
+    """UUIDs (``MIG-...``) of its MIG instances."""
+    scope: Literal["gpu", "module"] = "gpu"
+    """What its figures are of; a module's include the CPU beside the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,14 @@ class Device(Protocol):
         """Request a power limit, mW. Raises PermissionMissingError, or RefusedError out of range."""
 
     def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz. Raises UnsupportedError where it cannot be locked."""
+        """Lock the graphics clock, MHz: until it is unlocked, whoever asks, or the driver is loaded anew.
+
+        Raises UnsupportedError where it cannot be locked, PermissionMissingError, or RefusedError for a
+        clock that is not among those of the description.
+        """
 
     def unlock_clock(self) -> None:
-        """Let the graphics clock float again."""
+        """Let the graphics clock float again, whoever locked it. No error where it floats already."""
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the device, or None where they cannot be seen."""

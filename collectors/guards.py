@@ -1,7 +1,7 @@
 """The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,10 +11,13 @@ from anyio.to_thread import run_sync
 from collectors import leases, schedule
 from collectors.device import Bus, Description
 from collectors.journal import Journal
+from collectors.knobs import Knob
 from collectors.observed import ObservedDevice
 from collectors.sampling import (
     Crashed,
+    Do,
     Found,
+    FoundKnob,
     Gone,
     Happened,
     Mail,
@@ -44,14 +47,21 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
+class Guarding:
+    """One knob of a device."""
+
+    rules: leases.Rules
+    state: leases.Guarded
+
+
+@dataclass(slots=True)
 class Guard:
     """One device."""
 
     watch: Watch
     description: Description
-    rules: leases.Rules | None
-    state: leases.Guarded | None
-    """Both None: its limit cannot be set."""
+    knobs: dict[Knob, Guarding] = field(default_factory=dict)
+    """Those that can be set."""
     there: bool = True
     pids: tuple[int, ...] | None = None
     pids_seen: anyio.Event = field(default_factory=anyio.Event)
@@ -96,17 +106,23 @@ class Guards:
     def descriptions(self) -> tuple[Description, ...]:
         return tuple(guard.description for guard in self._guards.values())
 
+    @property
+    def looked(self) -> bool:
+        """Every device that the bus named was found, or has said why not."""
+        watches = self._watches.values()
+        return bool(watches) and all(watch.gpu or watch.trouble for watch in watches)
+
     # ---- what the rest of the collector asks ---------------------------------------------------------
 
     def command(self, command: leases.Command, objection: str | None) -> None:
         """Take in a command; ``objection``: why its run may not command. The outcome comes by ``reply``."""
         now_ns = monotonic_ns()
-        guard = self._guards.get(command.gpu)
-        if guard is not None and guard.state is not None:
-            self._tell(guard, leases.Asked(command, objection), now_ns)
+        guard, knob = self._guards.get(command.gpu), leases.knob(command)
+        if guard is not None and knob in guard.knobs:
+            self._tell(guard, knob, leases.Asked(command, objection), now_ns)
             return
-        why = "it is not there" if guard is None else "it has no power limit that could be set"
-        reason = f"{command.gpu}: could not change the power limit: {why}. Measure only."
+        why = "it is not there" if guard is None else "it has none that could be set"
+        reason = f"{command.gpu}: could not change the {knob.value}: {why}. Measure only."
         outcome = Refused(now_ns, command.command, command.gpu, "device", reason)
         self._journal.say(outcome)
         self._reply(outcome)
@@ -114,12 +130,12 @@ class Guards:
     def renew(self, renewal: RenewLeases) -> None:
         for gpu in renewal.gpus:
             if (guard := self._guards.get(gpu)) is not None:
-                self._tell(guard, renewal, monotonic_ns())
+                self._tell_all(guard, renewal)
 
     def run_gone(self, run: str) -> None:
         """The run has no session on this host any more."""
         for guard in self._guards.values():
-            self._tell(guard, leases.RunGone(run), monotonic_ns())
+            self._tell_all(guard, leases.RunGone(run))
 
     async def pids(self, gpu: str) -> tuple[int, ...] | None:
         """Return who computes on a device now; None: that cannot be seen."""
@@ -144,7 +160,9 @@ class Guards:
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
         now_ns = monotonic_ns()
         for guard in self._guards.values():
-            self._tell(guard, leases.Beat(guard.watch.requested_mw), now_ns)
+            for knob in guard.knobs:
+                requested = guard.watch.requested_mw if knob is Knob.LIMIT else None
+                self._tell(guard, knob, leases.Beat(requested), now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -184,9 +202,9 @@ class Guards:
         """Put back what was changed, and end the threads. The tasks have ended or do so now."""
         self._stopping = True
         for guard in self._guards.values():
-            self._tell(guard, leases.Stopping(), monotonic_ns())
+            self._tell_all(guard, leases.Stopping())
         with anyio.move_on_after(SHUTDOWN_S):
-            while not all(guard.state is None or guard.state.at_rest for guard in self._guards.values()):
+            while any(self._unsettled()):
                 self._take_in_all()
                 self.beat()
                 await anyio.sleep(_TURN_S)
@@ -197,15 +215,20 @@ class Guards:
                 _log.error("%s: a call to its driver does not return.", watch.gpu)
         self._take_in_all()
         self.beat()
-        for guard in self._guards.values():
-            if guard.state is not None and not guard.state.at_rest:
-                found_w = guard.state.limits.found_mw / 1000
-                _log.error(
-                    "%s: could not be restored to %g W. Its record stays for the next start.",
-                    guard.watch.gpu,
-                    found_w,
-                )
+        for gpu, knob, state in self._unsettled():
+            _log.error(
+                "%s: could not be restored to %s. Its record stays for the next start.",
+                gpu,
+                knob.says(state.limits.found),
+            )
         self._mail.close()
+
+    def _unsettled(self) -> Iterator[tuple[str, Knob, leases.Guarded]]:
+        """Give GPU, knob and state where something of ours may be in force, or is under way."""
+        for guard in self._guards.values():
+            for knob, guarding in guard.knobs.items():
+                if not guarding.state.at_rest:
+                    yield guard.watch.gpu, knob, guarding.state
 
     # ---- what threads say -------------------------------------------------------------------------
 
@@ -222,9 +245,9 @@ class Guards:
                 if guard is not None:
                     guard.there = False
                 self._journal.say(DeviceGone(t_ns, watch.gpu, reason[:2000]))
-            case Happened(t_ns, event):
+            case Happened(t_ns, knob, event):
                 if guard is not None:
-                    self._tell(guard, event, t_ns)
+                    self._tell(guard, knob, event, t_ns)
             case ProcessesSeen(pids):
                 if guard is not None:
                     guard.pids = pids
@@ -238,27 +261,14 @@ class Guards:
     def _find(self, watch: Watch, found: Found) -> None:
         description = found.description
         guard = self._guards.get(watch.gpu)
-        todo: tuple[leases.Instruction, ...] = ()
+        todo: list[tuple[Knob, tuple[leases.Instruction, ...]]] = []
         if guard is not None:
             guard.description, guard.there = description, True
+            self._tell(guard, Knob.CLOCK, leases.Returned(), found.t_ns)
         else:
-            guard = self._guards[watch.gpu] = Guard(watch, description, None, None)
-            if found.requested_mw is not None and description.min_limit_mw is not None:
-                guard.rules = leases.Rules(
-                    description.gpu,
-                    self._incarnation,
-                    description.min_limit_mw,
-                    self._settings.observe,
-                    found.trouble,
-                )
-                guard.state, todo = leases.begin(
-                    guard.rules,
-                    found.requested_mw,
-                    None if found.left is None else found.left.limits,
-                    same_boot=found.left is not None and found.left.boot_id == self._boot_id,
-                    now_ns=found.t_ns,
-                    settled=None if found.left is None else found.left.settled,
-                )
+            guard = self._guards[watch.gpu] = Guard(watch, description)
+            todo = [(knob.knob, self._begin(guard, knob, found.t_ns)) for knob in found.knobs]
+        limit = guard.knobs.get(Knob.LIMIT)
         self._journal.say(
             DeviceFound(
                 found.t_ns,
@@ -270,23 +280,54 @@ class Guards:
                 description.min_limit_mw,
                 description.max_limit_mw,
                 description.default_limit_mw,
-                found.requested_mw if guard.state is None else guard.state.limits.found_mw,
+                found.requested_mw if limit is None else limit.state.limits.found,
                 description.mig,
+                description.scope,
+                description.tenants,
             )
         )
-        self._carry_out(guard, todo)
+        for knob, instructions in todo:
+            self._carry_out(guard, knob, instructions)
 
     # ---- leases ------------------------------------------------------------------------------------
 
-    def _tell(self, guard: Guard, event: leases.Event, now_ns: int) -> None:
-        if guard.rules is not None and guard.state is not None:
-            rules = guard.rules
-            if rules.trouble is None and (trouble := self._unguarded()) is not None:
-                rules = replace(rules, trouble=trouble)
-            guard.state, todo = leases.step(rules, guard.state, event, now_ns)
-            self._carry_out(guard, todo)
+    def _begin(self, guard: Guard, found: FoundKnob, now_ns: int) -> tuple[leases.Instruction, ...]:
+        """Take a knob of a new device under guard; return what to do about a record found with it."""
+        description, left = guard.description, found.left
+        rules = leases.Rules(
+            description.gpu,
+            self._incarnation,
+            description.min_limit_mw or 0,
+            self._settings.observe,
+            found.trouble,
+            found.knob,
+            description.clocks_mhz,
+        )
+        state, todo = leases.begin(
+            rules,
+            found.requested,
+            None if left is None else left.limits,
+            same_boot=left is not None and left.boot_id == self._boot_id,
+            now_ns=now_ns,
+            settled=None if left is None else left.settled,
+        )
+        guard.knobs[found.knob] = Guarding(rules, state)
+        return todo
 
-    def _carry_out(self, guard: Guard, todo: tuple[leases.Instruction, ...]) -> None:
+    def _tell_all(self, guard: Guard, event: leases.Event) -> None:
+        """Tell something that concerns every knob of a device."""
+        for knob in guard.knobs:
+            self._tell(guard, knob, event, monotonic_ns())
+
+    def _tell(self, guard: Guard, knob: Knob, event: leases.Event, now_ns: int) -> None:
+        if (guarding := guard.knobs.get(knob)) is not None:
+            beside = (other.state.lease for other in guard.knobs.values() if other is not guarding)
+            trouble = guarding.rules.trouble or self._unguarded()
+            rules = replace(guarding.rules, trouble=trouble, beside=next(beside, None))
+            guarding.state, todo = leases.step(rules, guarding.state, event, now_ns)
+            self._carry_out(guard, knob, todo)
+
+    def _carry_out(self, guard: Guard, knob: Knob, todo: tuple[leases.Instruction, ...]) -> None:
         for instruction in todo:
             match instruction:
                 case leases.Say(note):
@@ -296,4 +337,4 @@ class Guards:
                 case leases.Repeat(outcome):
                     self._reply(outcome)
                 case _:
-                    guard.watch.do(instruction)
+                    guard.watch.do(Do(knob, instruction))

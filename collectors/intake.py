@@ -189,7 +189,7 @@ class Intake:
             if admission != told and (admission.gpus or look >= PATIENT_LOOKS):
                 told = admission
                 self._tell(session, admission)
-            if admission.settled or (told is not None and session.over):
+            if (admission.settled and self._guards.looked) or (told is not None and session.over):
                 return
 
     async def _owned(self, session: Session | None) -> dict[str, bool | None]:

@@ -1,24 +1,26 @@
-"""Guarding one device: commands and leases in, instructions out. Pure.
+"""Guarding one knob of a device: commands and leases in, instructions out. Pure.
 
-The rules, for one device:
+The rules, for one knob (its power limit, or the lock of its graphics clock):
 
 - A record on disk says what was found before every change. No record, no change.
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
   when its run ends, when the collector stops, or when it starts over a dead collector's record.
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
   rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
-- One owner (an analyzer for one run) at a time. A renewal never revives an ended lease. A command that
-  comes again gets the outcome it had; one older than its owner's last is stale.
+- A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
+- One owner (an analyzer for one run) at a time, of all knobs of a device. A renewal never revives an
+  ended lease. A command that comes again gets the outcome it had; one older than its owner's last is stale.
 
 What is under way at the device, and what follows:
 
-    nothing     a SetLimit that passes the rules    -> Recording   WriteRecord
+    nothing     a Change that passes the rules      -> Recording   WriteRecord
                 something of ours, its lease over   -> Restoring   CallRestore
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
     Setting     SetDone, as asked                   -> nothing     WriteRecord, applied
                 SetDone or SetFoundStranger, else   -> nothing     ClearRecord, refused: stranger
-                SetFailed                           -> nothing     refused; restored if it was the first
+                SetFailed                           -> nothing     refused; if it was the first, restored
+                                                                   unless what was found is seen there
     Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
                 RestoreFailed                       -> nothing     tried again, ever more slowly
 
@@ -29,21 +31,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from collectors.device import watts
+from collectors.knobs import UNLOCKED, Knob
 from zeus_stream.messages import (
     Applied,
     Cause,
+    ClockApplied,
+    ClockLeaseEnded,
     LeaseCause,
     LeaseEnded,
+    LockClock,
     Note,
     Refused,
+    ReleaseClock,
     ReleaseLimit,
     RenewLeases,
     SetLimit,
 )
 
 ROUNDING_MW = 1_000
-"""A driver may round what is set by less than this."""
+"""A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
 MAX_WAITING = 16
 MAX_OUTCOMES = 64
 MAX_OWNERS = 16
@@ -54,49 +60,59 @@ RETRY_MOST_NS = 5_000_000_000
 DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
-Command: TypeAlias = SetLimit | ReleaseLimit
-Outcome: TypeAlias = Applied | Refused
+Change: TypeAlias = SetLimit | LockClock
+Release: TypeAlias = ReleaseLimit | ReleaseClock
+Command: TypeAlias = Change | Release
+Outcome: TypeAlias = Applied | ClockApplied | Refused
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What does not change while a device is guarded."""
+    """What does not change while a knob is guarded, and what its machine has to know of the rest."""
 
     gpu: str
     incarnation: str
-    least_mw: int
+    least_mw: int = 0
     """Lowest limit the device accepts."""
     observe: bool = False
     trouble: str | None = None
     """Why no restore record can be kept."""
+    knob: Knob = Knob.LIMIT
+    clocks_mhz: tuple[int, ...] = ()
+    """Clocks that can be locked, descending."""
+    beside: "Lease | None" = None
+    """Lease of the device's other knob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a restore must know of a device: the content of its record."""
+    """What a restore must know of a knob, in its unit: the content of its record."""
 
-    found_mw: int
+    found: int
     """Requested before any change of ours."""
-    confirmed_mw: int | None = None
+    confirmed: int | None = None
     """Ours, as last read back."""
-    pending_mw: int | None = None
+    pending: int | None = None
     """About to be set."""
 
     @property
     def changed(self) -> bool:
         """Something of ours may be in force: a record exists."""
-        return self.confirmed_mw is not None or self.pending_mw is not None
+        return self.confirmed is not None or self.pending is not None
 
-    def ours(self, requested_mw: int) -> bool:
-        """Whether the limit that is requested now was set by us."""
-        return requested_mw == self.confirmed_mw or (
-            self.pending_mw is not None and close(requested_mw, self.pending_mw)
-        )
+    @property
+    def last(self) -> int:
+        """What is in force if nobody but us changed anything, as far as it is known."""
+        return self.confirmed or self.pending or self.found
+
+    def ours(self, requested: int) -> bool:
+        """Whether what is requested now was set by us."""
+        return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
 
 
-def close(one_mw: int, other_mw: int) -> bool:
+def close(one: int, other: int) -> bool:
     """Whether two limits differ by no more than a driver's rounding."""
-    return abs(one_mw - other_mw) < ROUNDING_MW
+    return abs(one - other) < ROUNDING_MW
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,7 @@ LAPSED = Ending("lapsed", "its owner was silent for too long")
 RELEASED = Ending("released", "its owner gave it back")
 RUN_ENDED = Ending("run", "its run has ended")
 STOPPING = Ending("shutdown", "the collector stops")
+FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
 LEFT_OVER = Ending("restart", "a collector died and left it")
 
 
@@ -126,13 +143,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    command: SetLimit
+    command: Change
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    command: SetLimit
+    command: Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +173,7 @@ class Guarded:
     lease: Lease | None = None
     busy: Recording | Setting | Restoring | None = None
     waiting: tuple[Waiting, ...] = ()
-    releasing: tuple[ReleaseLimit, ...] = ()
+    releasing: tuple[Release, ...] = ()
     """Releases that the restore under way will answer."""
     outcomes: tuple[Outcome, ...] = ()
     fences: tuple[tuple[str, int], ...] = ()
@@ -185,9 +202,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Time has passed; this is the limit requested now, as last read (None: not known)."""
+    """Time has passed; this is what is requested now, as last read (None: not known)."""
 
-    requested_mw: int | None
+    requested: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,11 @@ class RunGone:
     """The run's last session on this host is gone."""
 
     run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The device was lost and is back; whether it remembers what was set cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,32 +237,32 @@ class RecordFailed:
 
 @dataclass(frozen=True, slots=True)
 class SetDone:
-    """Set without error; ``requested_mw`` was read back."""
+    """Set without error; ``requested`` was read back."""
 
-    requested_mw: int
+    requested: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetFoundStranger:
-    """Nothing was set: ``requested_mw`` was there, which neither we nor whom we found had set."""
+    """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
 
-    requested_mw: int
+    requested: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetFailed:
-    """The device refused or failed; ``requested_mw`` was read afterwards (None: not even that)."""
+    """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
 
     cause: Cause
     reason: str
-    requested_mw: int | None
+    requested: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone:
-    """``requested_mw`` is requested now: the value found, or a ``stranger``'s that was left alone."""
+    """``requested`` is requested now: the value found, or a ``stranger``'s that was left alone."""
 
-    requested_mw: int
+    requested: int
     stranger: bool
 
 
@@ -254,6 +276,7 @@ Event: TypeAlias = (
     | RenewLeases
     | Beat
     | RunGone
+    | Returned
     | Stopping
     | RecordWritten
     | RecordFailed
@@ -277,18 +300,18 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class CallSet:
-    """Set ``limit_mw`` if the limit requested is still ``expected_mw``.
+    """Set ``value`` if what is requested is still ``expected``.
 
     Outcome: SetDone, SetFoundStranger or SetFailed.
     """
 
-    limit_mw: int
-    expected_mw: int
+    value: int
+    expected: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallRestore:
-    """Set ``limits.found_mw`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
+    """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
 
     limits: Limits
 
@@ -316,12 +339,22 @@ Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say
 Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
 
 
+def knob(command: Command) -> Knob:
+    """Return which knob a command is about."""
+    return Knob.LIMIT if isinstance(command, SetLimit | ReleaseLimit) else Knob.CLOCK
+
+
+def wanted(command: Change) -> int:
+    """Return the value that a command asks for, in its knob's unit."""
+    return command.limit_mw if isinstance(command, SetLimit) else command.clock_mhz
+
+
 # ---- the machine -------------------------------------------------------------------------------------
 
 
 def begin(
     rules: Rules,
-    requested_mw: int,
+    requested: int,
     left: Limits | None,
     *,
     same_boot: bool,
@@ -331,28 +364,27 @@ def begin(
     """Return the state of a device that was just opened, and what to do about a record found with it.
 
     Args:
-        requested_mw: the limit requested now.
+        requested: what is requested now; of a clock, what its record says.
         left: what a dead collector's record says; None: there is no record.
         same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
         settled: how somebody else has settled the record meanwhile.
     """
     if left is None:
-        return Guarded(Limits(requested_mw)), ()
+        return Guarded(Limits(requested)), ()
     if settled is not None:
-        note = LeaseEnded(now_ns, rules.gpu, DEAD, "restart", settled, requested_mw)
-        return Guarded(Limits(requested_mw)), (ClearRecord(), Say(note))
+        said = _ended(rules, DEAD, Ending("restart", settled), requested, now_ns)
+        return Guarded(Limits(requested)), (ClearRecord(), said)
     if not same_boot:
         reason = "the host was restarted, which ended what the record says was set; nothing was changed"
-        note = LeaseEnded(now_ns, rules.gpu, DEAD, "restart", reason, requested_mw)
-        return Guarded(Limits(requested_mw)), (ClearRecord(), Say(note))
+        said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
+        return Guarded(Limits(requested)), (ClearRecord(), said)
     if rules.observe:
         reason = (
-            f"it was not restored to {watts(left.found_mw)}, because this collector only observes."
+            f"it was not restored to {rules.knob.says(left.found)}, because this collector only observes."
             " Start it without --observe once"
         )
-        return Guarded(Limits(left.found_mw)), (
-            Say(LeaseEnded(now_ns, rules.gpu, DEAD, "restart", reason, requested_mw)),
-        )
+        said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
+        return Guarded(Limits(left.found)), (said,)
     lease = Lease(DEAD, "", now_ns, LEFT_OVER)
     return _go_on(rules, Guarded(left, lease), now_ns)
 
@@ -374,40 +406,42 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
             if lease is not None and alive and incarnation == rules.incarnation:
                 lease = replace(lease, deadline_ns=now_ns + lease_ms * 1_000_000)
             return replace(state, lease=lease), ()
-        case Beat(int(requested_mw)), None:
-            return _look(rules, state, requested_mw, now_ns)
+        case Beat(int(requested)), None:
+            return _look(rules, state, requested, now_ns)
         case RunGone(run), _:
             ended = tuple(
                 replace(w, objection="its run has ended. Start another")
-                if isinstance(w.command, SetLimit) and w.command.run == run
+                if isinstance(w.command, Change) and w.command.run == run
                 else w
                 for w in state.waiting
             )
             mine = state.lease is not None and state.lease.run == run
             return replace(_end(state, RUN_ENDED) if mine else state, waiting=ended), ()
+        case Returned(), _:
+            return _end(state, FORGOTTEN), ()
         case Stopping(), _:
             return replace(_end(state, STOPPING), closing=True), ()
         case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
             if state.lease is None or state.lease.over(now_ns):
                 return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
-            expected_mw = limits.found_mw if limits.confirmed_mw is None else limits.confirmed_mw
+            expected = limits.found if limits.confirmed is None else limits.confirmed
             state = replace(state, limits=limits, busy=Setting(command))
-            return state, (CallSet(command.limit_mw, expected_mw),)
+            return state, (CallSet(wanted(command), expected),)
         case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
             return _give_up_set(rules, state, command, "storage", reason, now_ns)
-        case SetDone(requested_mw), Setting(command):
-            if not close(requested_mw, command.limit_mw):
-                return _lose_set(rules, state, command, requested_mw, now_ns)
-            limits = Limits(state.limits.found_mw, requested_mw)
+        case SetDone(requested), Setting(command):
+            if not close(requested, wanted(command)):
+                return _lose_set(rules, state, command, requested, now_ns)
+            limits = Limits(state.limits.found, requested)
             state = replace(state, limits=limits, busy=None)
-            state, said = _conclude(state, Applied(now_ns, command.command, rules.gpu, requested_mw))
+            state, said = _conclude(state, _applied(rules, command, requested, now_ns))
             return state, (WriteRecord(limits), *said)
-        case SetFoundStranger(requested_mw), Setting(command):
-            return _lose_set(rules, state, command, requested_mw, now_ns)
+        case SetFoundStranger(requested), Setting(command):
+            return _lose_set(rules, state, command, requested, now_ns)
         case SetFailed(), Setting(command):
             return _fail_set(rules, state, command, event, now_ns)
-        case RestoreDone(requested_mw, stranger), Restoring():
-            return _finish(rules, state, requested_mw, stranger=stranger, now_ns=now_ns)
+        case RestoreDone(requested, stranger), Restoring():
+            return _finish(rules, state, requested, stranger=stranger, now_ns=now_ns)
         case RestoreFailed(reason), Restoring():
             return _put_off(rules, state, reason, now_ns)
         case _:
@@ -460,12 +494,12 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
     objection = _objection(rules, state, waiting, now_ns)
     if objection is None:
         state = replace(state, fences=_raise_fence(state.fences, command))
-        if isinstance(command, ReleaseLimit) and state.lease is None:  # the run's end was quicker
-            return _conclude(state, Applied(now_ns, command.command, rules.gpu, state.limits.found_mw))
-        if isinstance(command, ReleaseLimit):
+        if isinstance(command, Release) and state.lease is None:  # the run's end was quicker
+            return _conclude(state, _applied(rules, command, state.limits.found, now_ns))
+        if isinstance(command, Release):
             released = _end(state, RELEASED)
             return replace(released, releasing=(*state.releasing, command)), ()
-        limits = replace(state.limits, pending_mw=command.limit_mw)
+        limits = replace(state.limits, pending=wanted(command))
         lease = Lease(command.owner, command.run, waiting.received_ns + command.lease_ms * 1_000_000)
         return replace(state, lease=lease, busy=Recording(command, limits)), (WriteRecord(limits),)
     cause, why = objection
@@ -485,7 +519,7 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
         return "stale", f"fence {command.fence} came after a later command of {command.owner}"
     if lease is not None and lease.owner != command.owner:
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    if isinstance(command, ReleaseLimit):
+    if isinstance(command, Release):
         return None
     if rules.observe:
         return "observe", "this collector only observes. Start it without --observe"
@@ -495,30 +529,52 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
         return "storage", rules.trouble
     if lease is not None and lease.run != command.run:
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    if not rules.least_mw <= command.limit_mw <= state.limits.found_mw:
-        span = f"{watts(rules.least_mw)} to {watts(state.limits.found_mw)}"
-        return "range", f"it is not within {span}, the limit that was found. Choose one that is"
+    beside = rules.beside
+    if (
+        beside is not None
+        and not beside.over(now_ns)
+        and (beside.owner, beside.run) != (command.owner, command.run)
+    ):
+        return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
+    if (why := _out_of_range(rules, state.limits, wanted(command))) is not None:
+        return "range", why
     if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
         return "stale", "its lease ran out before its turn came. Ask for a longer one"
     return None
 
 
-def _look(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answer:
+def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
+    if rules.knob is Knob.LIMIT:
+        if rules.least_mw <= value <= limits.found:
+            return None
+        span = f"{rules.knob.says(rules.least_mw)} to {rules.knob.says(limits.found)}"
+        return f"it is not within {span}, the limit that was found. Choose one that is"
+    if not rules.clocks_mhz:
+        return "the GPU names no clock that could be locked. Measure only"
+    if value in rules.clocks_mhz:
+        return None
+    nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
+    return (
+        f"it is none of the GPU's {len(rules.clocks_mhz)} clocks. The nearest is {rules.knob.says(nearest)}"
+    )
+
+
+def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
     if not limits.changed:
-        if requested_mw != limits.found_mw:
+        if requested != limits.found:
             # An administrator set it: that is what we find when we come to change it.
-            state = replace(state, limits=Limits(requested_mw))
+            state = replace(state, limits=Limits(requested))
         return state, ()
-    confirmed_mw = limits.confirmed_mw
-    if lease is None or confirmed_mw is None or lease.over(now_ns) or close(requested_mw, confirmed_mw):
+    confirmed = limits.confirmed
+    if lease is None or confirmed is None or lease.over(now_ns) or close(requested, confirmed):
         return state, ()
-    return _end_for_stranger(rules, state, requested_mw, now_ns)
+    return _end_for_stranger(rules, state, requested, now_ns)
 
 
 def _give_up_set(
-    rules: Rules, state: Guarded, command: SetLimit, cause: Cause, why: str, now_ns: int
+    rules: Rules, state: Guarded, command: Change, cause: Cause, why: str, now_ns: int
 ) -> Answer:
     """Nothing was set; what was in force before still is."""
     reason = _refusal(rules, command, why)
@@ -528,47 +584,49 @@ def _give_up_set(
     return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
 
 
-def _fail_set(rules: Rules, state: Guarded, command: SetLimit, failed: SetFailed, now_ns: int) -> Answer:
+def _fail_set(rules: Rules, state: Guarded, command: Change, failed: SetFailed, now_ns: int) -> Answer:
     """The device may or may not have taken the new limit."""
-    limits, seen_mw = state.limits, failed.requested_mw
+    limits, seen = state.limits, failed.requested
     refused = Refused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
     state, said = _conclude(replace(state, busy=None), refused)
-    if limits.confirmed_mw is None:
+    if limits.confirmed is None and seen == limits.found:
+        return replace(state, limits=Limits(seen), lease=None), (ClearRecord(), *said)
+    if limits.confirmed is None:
         return replace(state, lease=None), said  # the restore finds out, and clears the record
-    if seen_mw is None:
+    if seen is None:
         return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
-    if limits.ours(seen_mw):
-        limits = Limits(limits.found_mw, seen_mw)
+    if limits.ours(seen):
+        limits = Limits(limits.found, seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
-    state, ended = _end_for_stranger(rules, state, seen_mw, now_ns)
+    state, ended = _end_for_stranger(rules, state, seen, now_ns)
     return state, (*said, *ended)
 
 
-def _lose_set(rules: Rules, state: Guarded, command: SetLimit, requested_mw: int, now_ns: int) -> Answer:
+def _lose_set(rules: Rules, state: Guarded, command: Change, requested: int, now_ns: int) -> Answer:
     """Somebody else's value is there."""
-    reason = _refusal(rules, command, f"somebody else set {watts(requested_mw)}, which stays")
+    reason = _refusal(rules, command, f"somebody else set {rules.knob.says(requested)}, which stays")
     refused = Refused(now_ns, command.command, rules.gpu, "stranger", reason)
     state, said = _conclude(replace(state, busy=None), refused)
-    if state.limits.confirmed_mw is None:  # the lease had not begun
+    if state.limits.confirmed is None:  # the lease had not begun
         state = replace(state, lease=None)
-    state, ended = _end_for_stranger(rules, state, requested_mw, now_ns)
+    state, ended = _end_for_stranger(rules, state, requested, now_ns)
     return state, (*said, *ended)
 
 
-def _end_for_stranger(rules: Rules, state: Guarded, requested_mw: int, now_ns: int) -> Answer:
+def _end_for_stranger(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     said: tuple[Instruction, ...] = ()
     if state.lease is not None:
-        ending = Ending("stranger", f"somebody else set {watts(requested_mw)}, which stays")
-        said = (_ended(rules, state.lease, ending, requested_mw, now_ns),)
-    return replace(state, limits=Limits(requested_mw), lease=None), (ClearRecord(), *said)
+        ending = Ending("stranger", f"somebody else set {rules.knob.says(requested)}, which stays")
+        said = (_ended(rules, state.lease.owner, ending, requested, now_ns),)
+    return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
 
 
-def _finish(rules: Rules, state: Guarded, requested_mw: int, *, stranger: bool, now_ns: int) -> Answer:
+def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now_ns: int) -> Answer:
     """Nothing of ours is in force any more."""
     todo: list[Instruction] = [ClearRecord()]
-    why = f"somebody else set {watts(requested_mw)}, which stays"
+    why = f"somebody else set {rules.knob.says(requested)}, which stays"
     for release in state.releasing:
-        outcome: Outcome = Applied(now_ns, release.command, rules.gpu, requested_mw)
+        outcome: Outcome = _applied(rules, release, requested, now_ns)
         if stranger:
             reason = _refusal(rules, release, why)
             outcome = Refused(now_ns, release.command, rules.gpu, "stranger", reason)
@@ -578,8 +636,8 @@ def _finish(rules: Rules, state: Guarded, requested_mw: int, *, stranger: bool, 
         ending = state.lease.ending or LAPSED
         if stranger:
             ending = Ending("stranger", f"{ending.reason}; {why}")
-        todo.append(_ended(rules, state.lease, ending, requested_mw, now_ns))
-    state = replace(state, limits=Limits(requested_mw), lease=None, busy=None, releasing=())
+        todo.append(_ended(rules, state.lease.owner, ending, requested, now_ns))
+    state = replace(state, limits=Limits(requested), lease=None, busy=None, releasing=())
     return replace(state, failures=0, retry_ns=0), tuple(todo)
 
 
@@ -592,7 +650,7 @@ def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
     if state.failures == 0 and state.lease is not None:
         ending = state.lease.ending or LAPSED
         why = f"{ending.reason}; its value could not be restored yet, which is tried again: {reason}"
-        todo.append(_ended(rules, state.lease, Ending(ending.cause, why), None, now_ns))
+        todo.append(_ended(rules, state.lease.owner, Ending(ending.cause, why), None, now_ns))
     wait_ns = min(RETRY_NS << min(state.failures, 10), RETRY_MOST_NS)
     state = replace(state, busy=None, releasing=(), failures=state.failures + 1, retry_ns=now_ns + wait_ns)
     return state, tuple(todo)
@@ -605,8 +663,17 @@ def _end(state: Guarded, ending: Ending) -> Guarded:
     return replace(state, lease=replace(state.lease, ending=ending))
 
 
-def _ended(rules: Rules, lease: Lease, ending: Ending, limit_mw: int | None, now_ns: int) -> Say:
-    return Say(LeaseEnded(now_ns, rules.gpu, lease.owner, ending.cause, ending.reason[:2000], limit_mw))
+def _ended(rules: Rules, owner: str, ending: Ending, value: int | None, now_ns: int) -> Say:
+    reason = ending.reason[:2000]
+    if rules.knob is Knob.LIMIT:
+        return Say(LeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value))
+    return Say(ClockLeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value == UNLOCKED))
+
+
+def _applied(rules: Rules, command: Command, value: int, now_ns: int) -> Outcome:
+    if rules.knob is Knob.LIMIT:
+        return Applied(now_ns, command.command, rules.gpu, value)
+    return ClockApplied(now_ns, command.command, rules.gpu, None if value == UNLOCKED else value)
 
 
 def _conclude(state: Guarded, outcome: Outcome) -> Answer:
@@ -619,7 +686,5 @@ def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple
 
 
 def _refusal(rules: Rules, command: Command, why: str) -> str:
-    what = "restore the power limit"
-    if isinstance(command, SetLimit):
-        what = f"set the power limit to {watts(command.limit_mw)}"
+    what = rules.knob.change(wanted(command) if isinstance(command, Change) else None)
     return f"{rules.gpu}: could not {what}: {why}."[:2000]

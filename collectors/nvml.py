@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from collectors.device import Description, Sample, watts
+from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
     DeviceError,
     LostError,
@@ -65,7 +65,7 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not her
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (LostError, f"Load the NVIDIA driver (modprobe nvidia). {_RETURNS}"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         LostError,
-        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use simulated GPUs.",
+        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use --device amd or simulated GPUs.",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         LostError,
@@ -75,8 +75,6 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not her
 
 _SELDOM = 10
 """Clock, temperature and utilization cost a driver call each: asked at every tenth sample."""
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the host's pid namespace (PROC_PID_INIT_INO, linux/proc_ns.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,7 @@ class NvmlDevice:
         self._index = 0
         self._lost = True
         self._highest_mw: int | None = None
+        self._lockable_mhz: tuple[int, ...] = ()
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
         self._start_over()
 
@@ -159,20 +158,24 @@ class NvmlDevice:
         self._start_over()
         limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         lowest_mw, self._highest_mw = limits or (None, None)
-        mig = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        modes = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        counts_energy = self._choose_scope()
         return Description(
             gpu=self.gpu,
             index=self._index,
             name=self._ask("name itself", pynvml.nvmlDeviceGetName),
             driver=self._ask("name its driver", lambda _: pynvml.nvmlSystemGetDriverVersion()),
-            counts_energy=self._figures()[_ENERGY] is not None,
+            counts_energy=counts_energy,
             min_limit_mw=lowest_mw,
             max_limit_mw=self._highest_mw,
             default_limit_mw=self._optional(
                 "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
             clocks_mhz=self._clocks_mhz(),
-            mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
+            mig=mig,
+            tenants=self._tenants() if mig else (),
+            scope="module" if self._module else "gpu",
         )
 
     def sample(self) -> Sample:
@@ -216,8 +219,14 @@ class NvmlDevice:
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
 
     def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz; the driver takes the nearest it has."""
+        """Lock the graphics clock, MHz. Raises RefusedError unless `describe` named it."""
         what = f"lock the graphics clock at {clock_mhz} MHz"
+        if self._lockable_mhz and clock_mhz not in self._lockable_mhz:  # the driver would take another
+            highest_mhz, lowest_mhz = self._lockable_mhz[0], self._lockable_mhz[-1]
+            raise RefusedError(
+                f"{self.gpu}: could not {what}: it is out of range."
+                f" Choose one of its {len(self._lockable_mhz)} clocks of {lowest_mhz} to {highest_mhz} MHz."
+            )
         self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
 
     def unlock_clock(self) -> None:
@@ -234,7 +243,7 @@ class NvmlDevice:
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             without=(UnsupportedError, PermissionMissingError),
         )
-        if not running and Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
+        if not running and not sees_all_processes():
             return None
         return None if running is None else tuple(process.pid for process in running)
 
@@ -243,6 +252,7 @@ class NvmlDevice:
 
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
+        self._module = False
         self._read_by_fields(tuple(range(len(_QUANTITIES))))
         self._by_call: tuple[int, ...] = ()
         self._samples = 0
@@ -252,6 +262,26 @@ class NvmlDevice:
         self._fields = (pynvml.c_nvmlFieldValue_t * len(quantities))()
         for value, quantity in zip(self._fields, quantities, strict=True):
             value.fieldId = _QUANTITIES[quantity].field
+            if quantity == _POWER and self._module:
+                value.scopeId = pynvml.NVML_POWER_SCOPE_MODULE
+
+    def _choose_scope(self) -> bool:
+        """Find out what the figures are of; return whether there is an energy counter.
+
+        A Grace Hopper may give neither energy nor power of its GPU, but power of the module, CPU included.
+        """
+        figures = self._figures()
+        if figures[_ENERGY] is None and figures[_POWER] is None:
+            self._module = True
+            self._read_by_fields((*self._by_field, _POWER))
+            self._module = self._figures()[_POWER] is not None
+        return figures[_ENERGY] is not None
+
+    def _tenants(self) -> tuple[str, ...]:
+        """Return the UUIDs of the MIG instances there are now."""
+        most = self._optional("count its MIG instances", pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0
+        uuids = (self._optional("name its MIG instances", _tenant, place) for place in range(most))
+        return tuple(uuid for uuid in uuids if uuid is not None)
 
     def _figures(self) -> list[int | None]:
         """Return the value of each quantity, in the order of `_QUANTITIES`; None: it is not to be had."""
@@ -313,16 +343,18 @@ class NvmlDevice:
         return clock_mhz, temperature_c, None if rates is None else rates.gpu
 
     def _plausible(self, power_mw: int) -> bool:
-        return power_mw > 0 and (self._highest_mw is None or 2 * power_mw <= 3 * self._highest_mw)
+        bounded = self._highest_mw is not None and not self._module  # the limits are those of the GPU
+        return power_mw > 0 and (not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0))
 
     def _clocks_mhz(self) -> tuple[int, ...]:
-        """Return the graphics clocks at the highest memory clock, descending."""
+        """Find out, keep and return the graphics clocks at the highest memory clock, descending."""
         what = "name its clocks"
         memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
-        if not memory_mhz:
-            return ()
-        clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
-        return tuple(sorted(clocks_mhz or (), reverse=True))
+        clocks_mhz = None
+        if memory_mhz:
+            clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
+        self._lockable_mhz = tuple(sorted(clocks_mhz or (), reverse=True))
+        return self._lockable_mhz
 
     def _optional(
         self,
@@ -442,6 +474,12 @@ class NvmlBus:
             if self._unopened.get(index) != text:
                 _log.warning("%s", text)
         self._unopened = unopened
+
+
+def _tenant(handle: Any, place: int) -> str:
+    """Return the UUID of a MIG instance."""
+    uuid: str = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    return uuid
 
 
 def _ask_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:

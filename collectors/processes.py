@@ -9,6 +9,13 @@ import anyio
 MAX_DEPTH = 64
 """Ancestors looked at."""
 FULL_S = 1.0
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the host's pid namespace (PROC_PID_INIT_INO, linux/proc_ns.h)."""
+
+
+def sees_all_processes() -> bool:
+    """Tell whether this process is in no container that hides others: then "none" means none."""
+    return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
 
 
 def start_ticks(pid: int) -> int | None:

@@ -11,9 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.device import Bus, Device, watts
+from collectors.device import Bus, Device
+from collectors.knobs import Knob
 from collectors.leases import Limits
-from collectors.records import RecordFile, put_back
+from collectors.records import SUFFIXES, Record, RecordFile, put_back
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
 from zeus_stream.places import holder
@@ -47,11 +48,14 @@ def restore(bus: Bus, records: Path, *, by: str, dry_run: bool = False) -> tuple
     Raises:
         StorageError: the directory cannot be listed.
     """
-    gpus = _recorded(records)
-    if not gpus:
+    recorded = _recorded(records)
+    if not recorded:
         return ()
     devices, missing = _devices(bus)
-    outcomes = (_restore_one(records, gpu, devices.get(gpu), missing, by, dry_run=dry_run) for gpu in gpus)
+    outcomes = (
+        _restore_one(records, gpu, knob, devices.get(gpu), missing, by, dry_run=dry_run)
+        for gpu, knob in recorded
+    )
     return tuple(outcome for outcome in outcomes if outcome is not None)
 
 
@@ -107,8 +111,8 @@ def _devices(bus: Bus) -> tuple[dict[str, Device], str]:
     return found, missing
 
 
-def _recorded(records: Path) -> list[str]:
-    """Return the GPUs that have a record."""
+def _recorded(records: Path) -> list[tuple[str, Knob]]:
+    """Return the GPUs and knobs that have a record, by name."""
     try:
         names = [path.name for path in records.iterdir()]
     except FileNotFoundError:
@@ -117,47 +121,55 @@ def _recorded(records: Path) -> list[str]:
         raise StorageError(
             f"{records}: could not be listed: {wrong.strerror}. Run this as the collector's user."
         ) from wrong
-    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+    found = []
+    for name in sorted(names):
+        for knob, suffix in SUFFIXES.items():
+            if name.endswith(suffix):
+                found.append((name.removesuffix(suffix), knob))
+                break
+    return found
 
 
 def _restore_one(
-    records: Path, gpu: str, device: Device | None, missing: str, by: str, *, dry_run: bool
+    records: Path, gpu: str, knob: Knob, device: Device | None, missing: str, by: str, *, dry_run: bool
 ) -> Outcome | None:
     """Deal with one record. None: another restorer has done so."""
     try:
         with closing(RecordFile(records, gpu, LOCK_S)) as file:
-            record = file.read()
+            record = file.read(knob)
             if record is None or record.settled is not None:
                 return None
-            found = watts(record.limits.found_mw)
+            found = knob.says(record.limits.found)
             if record.boot_id != boot_id():
                 says = f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
             elif device is None:
                 raise LostError(f"{gpu}: could not be restored to {found}: {missing}.")
             elif dry_run:
-                return _look(gpu, device, record.limits)
+                return _look(device, record)
             else:
-                says = _put_back(gpu, device, record.limits)
+                says = _put_back(device, record)
             if not dry_run:
-                settled = replace(record, limits=Limits(record.limits.found_mw), settled=f"{by}: {says}")
+                settled = replace(record, limits=Limits(record.limits.found), settled=f"{by}: {says}")
                 file.write(settled)
             return Outcome(says, left=False)
     except (DeviceError, RefusedError, StorageError) as wrong:
         return Outcome(str(wrong), left=True)
 
 
-def _put_back(gpu: str, device: Device, limits: Limits) -> str:
-    done = put_back(device, limits)
+def _put_back(device: Device, record: Record) -> str:
+    done = put_back(device, record.limits, record.knob)
+    now = record.knob.says(done.requested)
     if done.stranger:
-        return f"{gpu}: somebody else set {watts(done.requested_mw)}, which stays."
-    return f"{gpu}: restored to {watts(done.requested_mw)}, as it was found."
+        return f"{record.gpu}: somebody else set {now}, which stays."
+    return f"{record.gpu}: restored to {now}, as it was found."
 
 
-def _look(gpu: str, device: Device, limits: Limits) -> Outcome:
-    requested_mw = device.requested_limit_mw()
-    now, found = watts(requested_mw), watts(limits.found_mw)
-    if requested_mw == limits.found_mw:
+def _look(device: Device, record: Record) -> Outcome:
+    gpu, knob, limits = record.gpu, record.knob, record.limits
+    requested = device.requested_limit_mw() if knob is Knob.LIMIT else limits.last
+    now, found = knob.says(requested), knob.says(limits.found)
+    if requested == limits.found:
         return Outcome(f"{gpu}: {found} is in force, as it was found.", left=False)
-    if limits.ours(requested_mw):
+    if limits.ours(requested):
         return Outcome(f"{gpu}: would be restored from {now} to {found}.", left=True)
     return Outcome(f"{gpu}: somebody else set {now}, which would stay.", left=False)

@@ -65,7 +65,8 @@ def observe(
     last = state.last
     seen = _compare(last, sample)
     fresh = last is not None and _figure(sample) != _figure(last)
-    lo_ns = state.before_ns if seen in (Seen.CHANGED, Seen.RESET) else before_ns
+    changed = seen in (Seen.CHANGED, Seen.RESET) or (seen == Seen.POWER and fresh)
+    lo_ns = state.before_ns if changed else before_ns
     changed_ns, intervals_ns, period_ns = state.changed_ns, state.intervals_ns, state.period_ns
     if fresh:
         middle_ns = (state.before_ns + after_ns) // 2

@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,8 @@ import anyio
 
 from collectors import leases, sampler, schedule
 from collectors.device import Description, Device
-from collectors.records import Record, RecordFile, put_back
+from collectors.knobs import UNLOCKED, Knob
+from collectors.records import Record, RecordFile, place, put, put_back
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -40,6 +42,17 @@ _log = logging.getLogger(__name__)
 # ---- what a thread is told -------------------------------------------------------------------------
 
 
+Step: TypeAlias = leases.WriteRecord | leases.CallSet | leases.CallRestore | leases.ClearRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Do what a knob's machine asks. What comes of it comes back as Happened."""
+
+    knob: Knob
+    step: Step
+
+
 @dataclass(frozen=True, slots=True)
 class SeeProcesses:
     """Look who computes on the device. Comes back as ProcessesSeen."""
@@ -50,12 +63,23 @@ class Stop:
     pass
 
 
-Job: TypeAlias = (
-    leases.WriteRecord | leases.CallSet | leases.CallRestore | leases.ClearRecord | SeeProcesses | Stop
-)
+Job: TypeAlias = Do | SeeProcesses | Stop
 
 
 # ---- what a thread has to say ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKnob:
+    """Something of the device that can be set, or that a dead collector's record says was."""
+
+    knob: Knob
+    requested: int
+    """Now; of a clock, what its record says."""
+    left: Record | None
+    """What a dead collector left."""
+    trouble: str | None
+    """Why no record can be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +89,8 @@ class Found:
     t_ns: int
     description: Description
     requested_mw: int | None
-    """None: it has no limit that can be set."""
-    left: Record | None
-    """What a dead collector left."""
-    trouble: str | None
-    """Why no record can be kept."""
+    """None: it has no power limit."""
+    knobs: tuple[FoundKnob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +104,7 @@ class Happened:
     """What came of an instruction of `leases`."""
 
     t_ns: int
+    knob: Knob
     event: leases.Event
 
 
@@ -227,21 +249,28 @@ class Watch:
             self.trouble = str(wrong)
             return monotonic_ns() + schedule.RETURN_NS
         now_ns = monotonic_ns()
-        left, trouble = None, None
-        if requested_mw is not None and description.min_limit_mw is not None:
-            left, trouble = self._open_record(description.gpu)
+        knobs = tuple(self._find_knobs(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self._seen = sampler.State()
         self._schedule = schedule.Schedule(now_ns, self._poll_ns)
-        self._mail.put(self, Found(now_ns, description, requested_mw, left, trouble))
+        self._mail.put(self, Found(now_ns, description, requested_mw, knobs))
         return now_ns
 
-    def _open_record(self, gpu: str) -> tuple[Record | None, str | None]:
+    def _find_knobs(self, description: Description, requested_mw: int | None) -> Iterator[FoundKnob]:
+        if requested_mw is not None and description.min_limit_mw is not None:
+            yield FoundKnob(Knob.LIMIT, requested_mw, *self._read_record(description.gpu, Knob.LIMIT))
+        if description.clocks_mhz or place(self._records, description.gpu, Knob.CLOCK).exists():
+            left, trouble = self._read_record(description.gpu, Knob.CLOCK)
+            locked = left is not None and left.boot_id == self._boot_id
+            requested = left.limits.last if left is not None and locked else UNLOCKED
+            yield FoundKnob(Knob.CLOCK, requested, left, trouble)
+
+    def _read_record(self, gpu: str, knob: Knob) -> tuple[Record | None, str | None]:
         try:
             if self._record is None:
                 self._record = RecordFile(self._records, gpu)
-            return self._record.read(), None
+            return self._record.read(knob), None
         except StorageError as wrong:
             return None, str(wrong)
 
@@ -289,70 +318,74 @@ class Watch:
 
     def _carry_out(self, job: Job) -> None:
         match job:
-            case leases.WriteRecord(limits):
-                self._report(self._write_record(limits))
-            case leases.CallSet(limit_mw, expected_mw):
-                self._report(self._set(limit_mw, expected_mw))
-            case leases.CallRestore(limits):
-                self._report(self._restore(limits))
-            case leases.ClearRecord():
-                self._clear_record()
+            case Do(knob, leases.WriteRecord(limits)):
+                self._report(knob, self._write_record(knob, limits))
+            case Do(knob, leases.CallSet(value, expected)):
+                self._report(knob, self._set(knob, value, expected))
+            case Do(knob, leases.CallRestore(limits)):
+                self._report(knob, self._restore(knob, limits))
+            case Do(knob, leases.ClearRecord()):
+                self._clear_record(knob)
             case SeeProcesses():
                 self._mail.put(self, ProcessesSeen(self._processes()))
-            case Stop():
-                pass
+            case _:
+                pass  # a Stop ends the thread
 
-    def _report(self, event: leases.Event) -> None:
-        self._mail.put(self, Happened(monotonic_ns(), event))
+    def _report(self, knob: Knob, event: leases.Event) -> None:
+        self._mail.put(self, Happened(monotonic_ns(), knob, event))
 
-    def _write_record(self, limits: leases.Limits) -> leases.Event:
+    def _write_record(self, knob: Knob, limits: leases.Limits) -> leases.Event:
         now = datetime.fromtimestamp(anchor().wall_ns / 1e9, UTC).isoformat(timespec="seconds")
         try:
             if self._record is None:
                 return leases.RecordFailed(limits, "no restore record can be kept.")
-            self._record.write(Record(self.gpu, limits, self._boot_id, now))
+            self._record.write(Record(self.gpu, limits, self._boot_id, now, knob=knob))
         except StorageError as wrong:
             _log.warning("%s", wrong)
             return leases.RecordFailed(limits, str(wrong))
         return leases.RecordWritten(limits)
 
-    def _clear_record(self) -> None:
+    def _clear_record(self, knob: Knob) -> None:
         try:
             if self._record is not None:
-                self._record.clear()
+                self._record.clear(knob)
         except StorageError as wrong:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
-    def _set(self, limit_mw: int, expected_mw: int) -> leases.Event:
+    def _set(self, knob: Knob, value: int, expected: int) -> leases.Event:
         try:
-            requested_mw = self._device.requested_limit_mw()
-            if not leases.close(requested_mw, expected_mw):
-                return leases.SetFoundStranger(requested_mw)
-            self._device.set_limit(limit_mw)
-            self.requested_mw = self._device.requested_limit_mw()
-            return leases.SetDone(self.requested_mw)
+            done = put(self._device, knob, value, expected)
         except PermissionMissingError as wrong:
-            return self._failed_set("permission", wrong)
+            return self._failed_set(knob, "permission", wrong, expected)
         except RefusedError as wrong:
-            return self._failed_set("range", wrong)
+            return self._failed_set(knob, "range", wrong, expected)
         except DeviceError as wrong:
-            return self._failed_set("device", wrong)
+            denied = isinstance(wrong, UnsupportedError)
+            return self._failed_set(knob, "device", wrong, expected if denied else None)
+        self._see(knob, done.requested)
+        return done
 
-    def _failed_set(self, cause: Cause, wrong: Exception) -> leases.SetFailed:
-        try:
-            self.requested_mw = self._device.requested_limit_mw()
-        except DeviceError as again:
-            _log.info("%s", again)
-            return leases.SetFailed(cause, str(wrong), None)
-        return leases.SetFailed(cause, str(wrong), self.requested_mw)
+    def _failed_set(self, knob: Knob, cause: Cause, wrong: Exception, seen: int | None) -> leases.SetFailed:
+        """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
+        if knob is Knob.LIMIT:
+            try:
+                seen = self.requested_mw = self._device.requested_limit_mw()
+            except DeviceError as again:
+                _log.info("%s", again)
+                seen = None
+        return leases.SetFailed(cause, str(wrong), seen)
 
-    def _restore(self, limits: leases.Limits) -> leases.Event:
+    def _restore(self, knob: Knob, limits: leases.Limits) -> leases.Event:
         try:
-            done = put_back(self._device, limits)
+            done = put_back(self._device, limits, knob)
         except (DeviceError, RefusedError) as wrong:
             return leases.RestoreFailed(str(wrong))
-        self.requested_mw = done.requested_mw
-        return leases.RestoreDone(done.requested_mw, done.stranger)
+        self._see(knob, done.requested)
+        return leases.RestoreDone(done.requested, done.stranger)
+
+    def _see(self, knob: Knob, requested: int) -> None:
+        if knob is Knob.LIMIT:
+            self.requested_mw = requested
 
     def _processes(self) -> tuple[int, ...] | None:
         try:

@@ -22,11 +22,13 @@ from typing import TypeAlias, cast, get_args
 import anyio
 
 from collectors.device import Bus, watts
-from collectors.guards import Guard, Guards
+from collectors.guards import Guard, Guarding, Guards
 from collectors.intake import Intake
 from collectors.journal import Journal
+from collectors.knobs import Knob
 from collectors.leases import Outcome
 from collectors.log import Log
+from collectors.sampling import Watch
 from collectors.warden import Warden
 from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
@@ -43,8 +45,10 @@ from zeus_stream.messages import (
     Fetch,
     Fetched,
     Hello,
+    LockClock,
     Lost,
     No,
+    ReleaseClock,
     ReleaseLimit,
     RenewLeases,
     Reply,
@@ -64,14 +68,16 @@ PUBLISH_QUEUE = 32
 """Messages queued per publisher: strangers too may send here."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
-Asked: TypeAlias = Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases | AskStatus | Answer
+Asked: TypeAlias = (
+    Hello | Fetch | SetLimit | ReleaseLimit | LockClock | ReleaseClock | RenewLeases | AskStatus | Answer
+)
 Row: TypeAlias = tuple[str, str, str]
 
 
 async def collect(
     settings: Settings, bus: Bus, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
-    """Run the collector until cancelled; on the way out every limit is put back.
+    """Run the collector until cancelled; on the way out everything is put back.
 
     Args:
         started: called once, with a sentence for people, when every socket is open.
@@ -249,11 +255,11 @@ class Collector:
             self._control.send(message.sender, correlation, wire.encode(No(objection)))
             return
         match request:
-            case SetLimit() | ReleaseLimit():
+            case SetLimit() | ReleaseLimit() | LockClock() | ReleaseClock():
                 self._expect(request.command, message.sender, correlation)
                 objection = (
                     self._intake.objection(request.run, request.gpu)
-                    if isinstance(request, SetLimit)
+                    if isinstance(request, SetLimit | LockClock)
                     else None
                 )
                 self._guards.command(request, objection)
@@ -365,7 +371,7 @@ def _role(request: Asked) -> Role:
 
 
 def _device_rows(guard: Guard) -> list[Row]:
-    watch, state = guard.watch, guard.state
+    watch = guard.watch
     section = f"{guard.description.name} {watch.gpu}"
     period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
     rows = [
@@ -373,19 +379,33 @@ def _device_rows(guard: Guard) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
-    if state is None:
-        return [*rows, (section, "power limit", "cannot be set")]
-    rows.append(
-        (section, "power limit", f"{_watts(watch.requested_mw)}, found {_watts(state.limits.found_mw)}")
-    )
-    if guard.rules is not None and guard.rules.trouble is not None:
-        rows.append((section, "restore record", guard.rules.trouble))
+    if Knob.LIMIT not in guard.knobs:
+        rows.append((section, "power limit", "cannot be set"))
+    for knob, guarding in guard.knobs.items():
+        rows += [(section, *row) for row in _knob_rows(watch, knob, guarding)]
+    return rows
+
+
+def _knob_rows(watch: Watch, knob: Knob, guarding: Guarding) -> list[tuple[str, str]]:
+    state = guarding.state
+    which = "" if knob is Knob.LIMIT else f"{knob.value}: "
+    if knob is Knob.LIMIT:
+        rows = [(knob.value, f"{_watts(watch.requested_mw)}, found {knob.says(state.limits.found)}")]
+    else:
+        rows = [
+            (
+                knob.value,
+                f"locked at {knob.says(state.limits.last)}" if state.limits.changed else "not locked by us",
+            )
+        ]
+    if guarding.rules.trouble is not None:
+        rows.append((f"{which}restore record", guarding.rules.trouble))
     if state.lease is not None:
         left_s = (state.lease.deadline_ns - monotonic_ns()) / 1e9
         lease = f"run {state.lease.run} of {state.lease.owner}, {max(left_s, 0):.1f} s left"
-        rows.append((section, "lease", lease))
+        rows.append((f"{which}lease", lease))
     if state.failures:
-        rows.append((section, "failed restores", str(state.failures)))
+        rows.append((f"{which}failed restores", str(state.failures)))
     return rows
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown
+from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown, of_host
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500
@@ -137,12 +137,13 @@ def _latest_ns(event: Event | Unknown) -> int:
 def resolve(asked: Sequence[str], devices: Sequence[Description]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the UUIDs of what a run asked for, in its order, and what could not be found.
 
-    ``index:N`` is a place in PCI order, ``index:all`` every device; a UUID may be shortened as CUDA allows.
+    ``index:N`` is a place in PCI order, ``index:all`` every GPU; a UUID may be shortened as CUDA allows. A
+    MIG instance is its whole GPU. Parts of the host are nobody's to name: they are everybody's.
     """
     found: dict[str, None] = {}
     unknown = []
     for name in asked:
-        matching = [device.gpu for device in devices if _names(name, device)]
+        matching = [device.gpu for device in devices if not of_host(device.gpu) and _names(name, device)]
         if not matching or (len(matching) > 1 and name != ALL_GPUS):
             unknown.append(name)
         else:
@@ -155,7 +156,12 @@ def _names(name: str, device: Description) -> bool:
         return True
     if name.startswith("index:"):
         return name == f"index:{device.index}"
-    return len(name) > len("GPU-") and device.gpu.startswith(name)
+    if name.startswith(
+        "MIG-GPU-"
+    ):  # before driver 470: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>
+        return name.removeprefix("MIG-").partition("/")[0] == device.gpu
+    uuids = device.tenants if name.startswith("MIG-") else (device.gpu,)
+    return len(name) > len("GPU-") and any(uuid.startswith(name) for uuid in uuids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,8 @@ def admit(
     """
     gpus, unknown = resolve(session.asked_gpus, devices)
     simulated = {device.gpu for device in devices if device.driver == "simulated"}
-    strange = [gpu for gpu in gpus if gpu not in simulated and not owned.get(gpu)]
+    divided = {device.gpu for device in devices if device.mig and len(device.tenants) > 1}
+    strange = [gpu for gpu in gpus if gpu not in simulated and (gpu in divided or not owned.get(gpu))]
     may_command = True
     if not gpus:
         may_command, reason = False, "It names no GPU of this host."
@@ -194,9 +201,11 @@ def admit(
         reason = "Its process computes on them."
     else:
         may_command = False
+        alone = ", alone (MIG)" if divided.intersection(strange) else ""
         reason = (
             f"Unverified: process {session.pid} of user {session.uid} was not seen to compute on"
-            f" {', '.join(strange)}. Start the collector with --trust-uid {session.uid} to let it command."
+            f" {', '.join(strange)}{alone}."
+            f" Start the collector with --trust-uid {session.uid} to let it command."
         )
     if unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."

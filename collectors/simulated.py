@@ -22,10 +22,11 @@ from zeus_stream.errors import (
     PermissionMissingError,
     RefusedError,
     RetryError,
-    UnsupportedError,
 )
 from zeus_stream.places import places
 
+CLOCK_STEP_MHZ = 15
+"""Between two clocks that can be locked."""
 OFF_NS = 600_000_000_000
 """A GPU that nobody ran for this long was off: the time is not counted."""
 
@@ -41,6 +42,12 @@ class Surroundings(Protocol):
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         """Put a limit in force."""
+
+    def locked_mhz(self) -> int:
+        """Return at what the clock is locked, MHz; 0: it is not."""
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the clock, MHz; 0: unlock it."""
 
     def counter(self) -> tuple[int, int] | None:
         """Return the counter as saved last (index of its refresh, nJ)."""
@@ -64,6 +71,7 @@ class Schedule:
     """Loads the GPU has not been told of. Append a load later than it begins, and it arrives late."""
     _changes: list[LimitChange] = field(init=False)
     _told: int = 0
+    _locked_mhz: int = 0
 
     def __post_init__(self) -> None:
         self._changes = [self.first]
@@ -80,6 +88,12 @@ class Schedule:
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         self._changes.append(LimitChange(since_ns, limit_mw))
+
+    def locked_mhz(self) -> int:
+        return self._locked_mhz
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        self._locked_mhz = clock_mhz
 
     def counter(self) -> None:
         return None
@@ -121,6 +135,8 @@ class SimulatedDevice:
         phase_ns = int(unit(seed, -1) * period_ns) if spec.phase_ms is None else _ns(spec.phase_ms)
         self._refreshes = Refreshes(period_ns, phase_ns, _ns(spec.jitter_ms), seed)
         self._window_ns = _ns(spec.window_ms)
+        slowest_mhz, fastest_mhz = spec.model.idle_clock_mhz, spec.model.max_clock_mhz
+        self._clocks_mhz = tuple(range(fastest_mhz, slowest_mhz - 1, -CLOCK_STEP_MHZ))
         self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
         self.closed = False
 
@@ -136,6 +152,7 @@ class SimulatedDevice:
             min_limit_mw=model.min_limit_mw,
             max_limit_mw=model.max_limit_mw,
             default_limit_mw=model.default_limit_mw,
+            clocks_mhz=self._clocks_mhz,
         )
 
     def sample(self) -> Sample:
@@ -152,6 +169,7 @@ class SimulatedDevice:
         clock_mhz = model.idle_clock_mhz
         if load:
             clock_mhz = round(model.max_clock_mhz / model.workloads[load.workload].slowdown(limit_mw))
+            clock_mhz = min(clock_mhz, self._surroundings.locked_mhz() or clock_mhz)
         return Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
@@ -176,20 +194,31 @@ class SimulatedDevice:
                 f"{self.gpu}: could not {what}: it is out of range. Choose a limit of"
                 f" {model.min_limit_mw / 1000:g} W to {model.max_limit_mw / 1000:g} W."
             )
-        if self._faulty("permission"):
-            raise PermissionMissingError(
-                f"{self.gpu}: could not {what}: Insufficient Permissions."
-                " Run the collector as root or with CAP_SYS_ADMIN."
-            )
+        self._permit(what)
         if self._spec.set_ms:
             self._sleep(self._spec.set_ms / 1000)
         self._surroundings.set_limit(limit_mw, self._now())
 
     def lock_clock(self, clock_mhz: int) -> None:
-        self._refuse_clock(f"lock its clock at {clock_mhz} MHz")
+        what = f"lock the graphics clock at {clock_mhz} MHz"
+        self._answer(what)
+        if clock_mhz not in self._clocks_mhz:
+            raise RefusedError(
+                f"{self.gpu}: could not {what}: it is out of range. Choose one of its"
+                f" {len(self._clocks_mhz)} clocks of {self._clocks_mhz[-1]} to {self._clocks_mhz[0]} MHz."
+            )
+        self._permit(what)
+        self._surroundings.lock_clock(clock_mhz)
 
     def unlock_clock(self) -> None:
-        self._refuse_clock("unlock its clock")
+        self._answer("unlock the graphics clock")
+        self._permit("unlock the graphics clock")
+        self._surroundings.lock_clock(0)
+
+    @property
+    def locked_mhz(self) -> int:
+        """At what the clock is locked, MHz; 0: it is not. (No driver tells that.)"""
+        return self._surroundings.locked_mhz()
 
     def processes(self) -> tuple[int, ...] | None:
         self._answer("name its processes")
@@ -257,11 +286,12 @@ class SimulatedDevice:
         if self._faulty("timeout"):
             raise RetryError(f"{self.gpu}: could not {what}: Timeout. It is asked again at the next turn.")
 
-    def _refuse_clock(self, what: str) -> None:
-        self._answer(what)
-        raise UnsupportedError(
-            f"{self.gpu}: could not {what}: Not Supported. The collector goes on without it."
-        )
+    def _permit(self, what: str) -> None:
+        if self._faulty("permission"):
+            raise PermissionMissingError(
+                f"{self.gpu}: could not {what}: Insufficient Permissions."
+                " Run the collector as root or with CAP_SYS_ADMIN."
+            )
 
 
 class SimulatedBus:

@@ -1,4 +1,4 @@
-"""Keeps a guard (`collectors.guard`) beside the collector: without one no limit is changed."""
+"""Keeps a guard (`collectors.guard`) beside the collector: without one nothing is changed."""
 
 import logging
 import os
@@ -100,5 +100,5 @@ class Warden:
             os.close(theirs)
 
     def _complain(self, why: str) -> None:
-        self.trouble = f"guard: {why}. Until another one is ready, power limits are not changed."
+        self.trouble = f"guard: {why}. Until another one is ready, no limit and no clock is changed."
         _log.warning("%s", self.trouble)

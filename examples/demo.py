@@ -75,7 +75,7 @@ SAVING = "FROM savings"
 CLOSED = "FROM windows WHERE kind = 'run'"
 POWER = """
 SELECT min(t_hi_ns) AS t_ns, avg(power_mw) / 1000 AS power_w, max(limit_mw) / 1000 AS limit_w
-FROM readings WHERE power_mw IS NOT NULL AND gpu = (SELECT min(gpu) FROM readings)
+FROM readings WHERE power_mw IS NOT NULL AND gpu = (SELECT min(gpu) FROM readings WHERE power_mw IS NOT NULL)
 GROUP BY t_hi_ns // 200_000_000 ORDER BY t_ns
 """
 QUESTIONS = {
@@ -86,8 +86,8 @@ FROM steps WHERE power_limit_w IS NOT NULL
 GROUP BY power_limit_w ORDER BY power_limit_w DESC""",
     "What does a validation cost?": """\
 SELECT name, count(*) AS times, avg(duration_s) AS seconds, avg(energy_j) AS joules,
-    avg(energy_high_j - energy_low_j) / 2 AS give_or_take
-FROM windows WHERE kind = 'window' GROUP BY name""",
+    avg(energy_p97_5_j - energy_p2_5_j) / 2 AS give_or_take
+FROM windows WHERE kind = 'window' AND NOT of_host(gpu) GROUP BY name""",
     "How many joules to which accuracy?": """\
 SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoch) AS joules_until_then
 FROM epochs JOIN (

@@ -82,6 +82,8 @@ def commanded(rng: random.Random) -> object:
             m.Fetch(rng.choice(("l", "x")), 2**53, 1000),
             m.SetLimit(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 0, 86_400_000),
             m.ReleaseLimit("c", "o", "i", 0, "GPU-1"),
+            m.LockClock(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 100_000, 86_400_000),
+            m.ReleaseClock("c", "o", "i", 0, "GPU-1"),
             m.RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             m.AskStatus(),
             m.Answer("q", None, (), "no"),

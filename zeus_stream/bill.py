@@ -15,8 +15,8 @@ from zeus_stream.client import quoted
 from zeus_stream.tables import ABSENT
 
 _WINDOW = """
-SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_low_j, energy_high_j,
-    energy_j / duration_s AS average_power_w, quality
+SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
+    energy_j / duration_s AS average_power_w, quality, of_host(gpu) AS of_host
 FROM windows LEFT JOIN gpus USING (gpu) WHERE run = {run} AND kind = 'window' ORDER BY gpus.index, gpu
 """
 J_PER_WH = 3600
@@ -30,6 +30,8 @@ class Bill:
     name: str
     parts: tuple[Mapping[str, Any], ...]
     """A row a GPU; what was not measured is None, for the reason in its ``quality``. Never empty."""
+    host: tuple[Mapping[str, Any], ...] = ()
+    """Likewise of the host's CPUs and their memory, if they are read. They are in no sum."""
 
     @property
     def duration_s(self) -> float:
@@ -44,15 +46,33 @@ class Bill:
                 return part["quality"] if part["gpu"] is None else f"{part['gpu']}: {part['quality']}"
         return None
 
-    def total(self, column: str) -> float | None:
-        """Return the sum of a column over the GPUs, None if a part is missing."""
-        return None if self.missing else sum(part[column] for part in self.parts)
+    @property
+    def energy_j(self) -> float | None:
+        """The sum over the GPUs, None if a part is missing."""
+        return None if self.missing else sum(part["energy_j"] for part in self.parts)
+
+    @property
+    def interval_j(self) -> tuple[float, float] | None:
+        """The 95 % interval of `energy_j`: errors of GPUs are independent, their widths add up in squares."""
+        energy_j = self.energy_j
+        if energy_j is None:
+            return None
+        below_j = math.hypot(*(part["energy_j"] - part["energy_p2_5_j"] for part in self.parts))
+        above_j = math.hypot(*(part["energy_p97_5_j"] - part["energy_j"] for part in self.parts))
+        return max(energy_j - below_j, 0.0), energy_j + above_j
+
+    @property
+    def host_j(self) -> float | None:
+        """The sum over the host's CPUs and their memory; None if there is none, or a part is missing."""
+        energies = [part["energy_j"] for part in self.host]
+        return sum(energies) if energies and None not in energies else None
 
 
 def bill(answer: Callable[[str], pa.Table], run: str, name: str) -> Bill | None:
     """Return what the one window of a run cost, None while it is not measured. ``answer`` answers SQL."""
     rows = answer(_WINDOW.format(run=quoted(run))).to_pylist()
-    return Bill(name, tuple(rows)) if rows else None
+    parts, host = ([row for row in rows if row["of_host"] is wanted] for wanted in (False, True))
+    return Bill(name, tuple(parts), tuple(host)) if parts else None
 
 
 def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
@@ -71,17 +91,20 @@ def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
 
 def _facts(bill: Bill) -> list[tuple[str, str]]:
     facts = [("took", f"{bill.duration_s:.3f} s")]
-    energy_j, low_j, high_j = map(bill.total, ("energy_j", "energy_low_j", "energy_high_j"))
-    if energy_j is None or low_j is None or high_j is None:
+    energy_j, interval_j = bill.energy_j, bill.interval_j
+    if energy_j is None or interval_j is None:
         return [*facts, ("energy", f"missing: {bill.missing}")]
+    low_j, high_j = interval_j
     width_j = high_j - low_j
     energy, low, high = (_shown(value, width_j) for value in (energy_j, low_j, high_j))
     watt_hours = _shown(energy_j / J_PER_WH, width_j / J_PER_WH)
     power = _shown(energy_j / bill.duration_s, width_j / bill.duration_s)
     facts += [
-        ("energy", f"{energy} J (within {low} to {high}), {watt_hours} Wh"),
+        ("energy", f"{energy} J (95 %: {low} to {high}), {watt_hours} Wh"),
         ("power", f"{power} W on average"),
     ]
+    if bill.host_j is not None:
+        facts.append(("beside it", f"{bill.host_j:,.1f} J of the host's CPUs and their memory"))
     facts += [("beware", remark) for remark in sorted({part["quality"] for part in bill.parts} - {"ok"})]
     if len(bill.parts) == 1:
         (part,) = bill.parts
@@ -104,13 +127,15 @@ def _by_gpu(bill: Bill) -> Table:
     grid.add_column(no_wrap=True)
     for _ in range(4):
         grid.add_column(justify="right", no_wrap=True)
-    heads = ("GPU", "energy J", "at least J", "at most J", "power W", "")
+    heads = ("GPU", "energy J", "2.5 %", "97.5 %", "power W", "")
     grid.add_row(*(Text(head, style="bold") for head in heads))
     for part in bill.parts:
         figures = [ABSENT] * 4
         if part["energy_j"] is not None:
-            width_j = part["energy_high_j"] - part["energy_low_j"]
-            figures = [_shown(part[name], width_j) for name in ("energy_j", "energy_low_j", "energy_high_j")]
+            width_j = part["energy_p97_5_j"] - part["energy_p2_5_j"]
+            figures = [
+                _shown(part[name], width_j) for name in ("energy_j", "energy_p2_5_j", "energy_p97_5_j")
+            ]
             figures.append(_shown(part["average_power_w"], width_j / bill.duration_s))
         grid.add_row(*map(Text, (_index(part), *figures, part["name"] or part["gpu"])))
     return grid
@@ -118,18 +143,20 @@ def _by_gpu(bill: Bill) -> Table:
 
 def write_bill(bill: Bill, out: TextIO) -> None:
     """Write a bill as one JSON object; what is not known is null, for the reason in ``missing``."""
-    energy_j, power_w = bill.total("energy_j"), bill.total("average_power_w")
+    energy_j, (low_j, high_j) = bill.energy_j, bill.interval_j or (None, None)
     content = {
         "name": bill.name,
         "duration_s": bill.duration_s,
         "energy_j": energy_j,
-        "energy_low_j": bill.total("energy_low_j"),
-        "energy_high_j": bill.total("energy_high_j"),
+        "energy_p2_5_j": low_j,
+        "energy_p97_5_j": high_j,
         "energy_wh": None if energy_j is None else energy_j / J_PER_WH,
-        "average_power_w": power_w,
+        "average_power_w": None if energy_j is None else energy_j / bill.duration_s,
+        "cpu_energy_j": bill.host_j,
         "missing": bill.missing,
         "gpus": [
-            {name: value for name, value in part.items() if name != "duration_s"} for part in bill.parts
+            {name: value for name, value in part.items() if name not in ("duration_s", "of_host")}
+            for part in bill.parts
         ],
     }
     out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")

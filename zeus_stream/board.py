@@ -4,8 +4,8 @@ For a simulated GPU this is what the driver is for a real one, and like a driver
 the processes that use it. It is two files in ``<runtime directory>/simulated``:
 
 ``GPU-*.gpu``
-    Written by the collector's side: model, energy counter, every change of the limit. Locked, shared, by
-    every process that runs the GPU.
+    Written by the collector's side: model, energy counter, lock of the clock, every change of the limit.
+    Locked, shared, by every process that runs the GPU.
 ``GPU-*.load``
     Written by one training process, which holds the lock on it: its pid and its loads.
 
@@ -35,10 +35,12 @@ LIMITS = 256
 IDENTITY = Struct("<64s")  # model and boot
 COUNTER = Struct("<qQ")  # index of its refresh, nJ
 PID = Struct("<Q")
+CLOCK = Struct("<Q")  # MHz at which it is locked, 0: it is not
 LIMIT = Struct("<QQQ")  # number, since ns, mW
 LOAD = Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
 _CHECK = Struct("<I")
 COUNTER_AT = 128
+CLOCK_AT = 192
 _RINGS_AT = 256
 STATE_BYTES = _RINGS_AT + LIMITS * (LIMIT.size + _CHECK.size)
 WORK_BYTES = _RINGS_AT + LOADS * (LOAD.size + _CHECK.size)
@@ -129,6 +131,15 @@ class Board:
     def save_counter(self, refresh: int, energy_nj: int) -> None:
         """Keep the counter for whoever runs this GPU next."""
         self._state.put(COUNTER, COUNTER_AT, refresh, energy_nj)
+
+    def locked_mhz(self) -> int:
+        """Return at what the clock is locked, MHz; 0: it is not."""
+        saved = self._state.get(CLOCK, CLOCK_AT)
+        return 0 if saved is None else int(saved[0])
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the clock, MHz; 0: unlock it."""
+        self._state.put(CLOCK, CLOCK_AT, clock_mhz)
 
     def processes(self) -> tuple[int, ...]:
         """Return the pid of the training process, if one is there."""

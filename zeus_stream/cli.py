@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zeus_stream.tables import Form
 
 COLLECTOR = (
-    "device", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
+    "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
@@ -114,11 +114,12 @@ def main() -> None:
 @main.command()
 @settings_options(*COLLECTOR)
 def collect(settings: Settings) -> None:
-    """Sample this host's GPUs, log it, obey and guard power limits."""
+    """Sample this host's GPUs, log it, obey and guard power limits and clocks."""
     from collectors.buses import open_bus
     from collectors.service import collect as service
+    from collectors.service import host_name
 
-    bus = open_bus(settings.device, places(os.environ).run)
+    bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
     _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
 
 
@@ -175,6 +176,52 @@ def _ask(settings: Settings, query: str) -> "pa.Table":
     from analyzers.query import read_file
 
     return read_file(settings.archive or where.archive, query, settings)
+
+
+@main.command()
+@click.option("--reference", type=click.Path(path_type=Path), help="The meter's record, CSV.")
+@click.option("--gpu", help="UUID; not needed where the archive has one GPU of that time.")
+@click.option("--remove", is_flag=True, help="Forget the calibration of --gpu.")
+@settings_options("archive", "query_rows", "query_seconds")
+def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, remove: bool) -> None:
+    """Fit a GPU's gain against a meter; without --reference, show what is fitted.
+
+    The record has the columns t_us (since 1970) and power_mw, or t_s and power_w, and was made while the
+    collector and the analyzer ran, best under a load that changes. From then on the gain is taken out of
+    the energies of that GPU, and `quality` names it.
+    """
+    from analyzers import calibrate as file
+    from analyzers.calibration import read_meter
+
+    path = places(os.environ).gains
+    gains = file.load(path)
+    if remove:
+        if gpu not in gains:
+            raise RefusedError(
+                f"calibrate: could not remove the calibration of {gpu}: there is none."
+                f" Name with --gpu one of: {', '.join(gains) or 'none is calibrated'}."
+            )
+        del gains[gpu]
+        file.store(path, gains)
+        click.echo(f"{gpu}: not calibrated any more.")
+    elif reference is not None:
+        try:
+            text = reference.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise RefusedError(
+                f"{reference}: could not be read: {wrong}. Name the meter's record."
+            ) from wrong
+        meter = read_meter(text, str(reference))
+        found, gain, windows = file.calibrate(lambda query: _ask(settings, query), meter, reference.name, gpu)
+        click.echo(f"{reference}: {len(meter.t_ns)} samples, columns {meter.columns}.")
+        file.store(path, gains | {found: gain})
+        click.echo(f"{found}: {gain.words} (95 %: +-{gain.gain_error:.4f}), from {windows} windows.")
+        click.echo("It is taken out of all windows measured from now on.")
+    else:
+        for name, gain in gains.items():
+            click.echo(f"{name}  {gain.words} +-{gain.gain_error:.4f}  {gain.source}  {gain.at}")
+        if not gains:
+            click.echo("No GPU is calibrated.")
 
 
 @main.command()
@@ -271,7 +318,7 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
 @settings_options("device", "observe")
 def restore(settings: Settings, *, dry_run: bool) -> None:
-    """Put back the power limits that a killed collector left; exit code 1 if one is left in force.
+    """Put back the limits and clocks that a killed collector left; exit code 1 if one is left in force.
 
     With --observe, as with --dry-run, nothing is changed.
     """
@@ -297,7 +344,7 @@ def restore(settings: Settings, *, dry_run: bool) -> None:
 
 
 @main.command()
-@settings_options("device", "archive", "listen", "follow")
+@settings_options("device", "cpu", "archive", "listen", "follow")
 def doctor(settings: Settings) -> None:
     """Check driver, permissions, GPUs, places, versions; name the cure."""
     from collectors.buses import open_bus

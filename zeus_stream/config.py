@@ -37,7 +37,10 @@ class Settings:
         "HOST:PORT at which other hosts may come in with a key; it and the two ports after it are used.",
     )
     device: str = _setting(
-        "nvml", "Devices to sample: nvml, or simulated:MODELxCOUNT such as simulated:v100x4."
+        "nvml", "Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT such as simulated:v100x4."
+    )
+    cpu: str = _setting(
+        "auto", "CPUs and their memory beside the GPUs: auto (real GPUs, where CPUs can be read), on or off."
     )
     observe: bool = _setting(default=False, text="Never change a device, whoever asks.")
     poll_ms: float = _setting(
@@ -79,7 +82,9 @@ class Settings:
     )
     query_rows: int = _setting(1_000_000, "Rows one query may return.", least=1, most=10_000_000)
     query_seconds: float = _setting(30.0, "Time one query may take.", least=0.01, most=86_400)
-    memory_mb: int = _setting(1024, "Memory DuckDB may use.", least=64, most=10_000_000)
+    memory_mb: int = _setting(
+        1024, "Memory DuckDB may use; what the analyzer itself needs comes on top.", least=64, most=10_000_000
+    )
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Settings:

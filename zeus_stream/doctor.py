@@ -13,11 +13,13 @@ from pathlib import Path
 
 from analyzers.query import read_file
 from collectors.device import Bus, Description, Device
+from collectors.rapl import POWERCAP, RaplBus
 from zeus_stream import keys
 from zeus_stream.client import Connection, status
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import parse, source
-from zeus_stream.errors import DeviceError, StorageError, ZeusStreamError
+from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
+from zeus_stream.messages import of_host
 from zeus_stream.places import Places, endpoint, holder
 from zeus_stream.tables import Check
 
@@ -28,14 +30,17 @@ ROOM_MB = 1_024
 NO_GPU = "Without an NVIDIA GPU, try it on simulated ones: --device simulated:v100x1."
 
 
-def examine(settings: Settings, where: Places, open_bus: Callable[[], Bus]) -> list[Check]:
-    """Look at it all. ``open_bus`` opens the devices of the settings."""
+def examine(
+    settings: Settings, where: Places, open_bus: Callable[[], Bus], powercap: Path = POWERCAP
+) -> list[Check]:
+    """Look at it all. ``open_bus`` opens the GPUs of the settings; ``powercap`` is where CPUs are counted."""
     return [
         *_versions(),
         *_directories(settings, where),
         *_sockets(where),
         *_other_hosts(settings, where),
         *_devices(settings, open_bus),
+        *_cpus(settings, powercap),
         _permission(settings),
         *_processes(where),
         _archive(settings, where),
@@ -143,12 +148,33 @@ def _device(device: Device) -> Check:
         requested_mw = device.sample().requested_mw
     except DeviceError as wrong:
         return _wrong("device", wrong)
-    what = f"GPU {description.index}"
+    what = description.name if of_host(description.gpu) else f"GPU {description.index}"
     says = f"{_portrait(description)}; limit requested {_watts(requested_mw)}. {description.gpu}"
     if description.mig:
         cure = "Energy is that of the whole GPU: measure while one tenant runs, or turn MIG off."
-        return Check("warns", what, f"{says}: MIG is on.", cure)
+        names = ", ".join(description.tenants) or "none"
+        return Check("warns", what, f"{says}: MIG is on, instances: {names}.", cure)
+    if description.scope == "module":
+        cure = "Compare limits on it as usual; compare it with no GPU whose CPU is not in its figures."
+        return Check("warns", what, f"{says}: its figures are of the module, CPU included.", cure)
     return Check("works", what, says)
+
+
+def _cpus(settings: Settings, powercap: Path) -> Iterator[Check]:
+    if settings.cpu == "off" or settings.device == "cpu":
+        return
+    what = "CPUs"
+    try:
+        names = ", ".join(device.describe().name for device in RaplBus("here", powercap).discover())
+        yield Check("works", what, f"Sampled beside real GPUs: {names}.")
+    except LostError as wrong:
+        if settings.cpu == "on":
+            yield _wrong(what, wrong)
+        else:
+            yield Check("works", what, "This host shows no counter of them; only GPUs are sampled.")
+    except DeviceError as wrong:
+        says, _, cure = str(wrong).partition(". ")
+        yield Check("warns", what, f"{says}.", cure)
 
 
 def _portrait(found: Description) -> str:

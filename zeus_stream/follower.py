@@ -9,6 +9,7 @@ over the control socket, and goes on. `Sequencer` is that rule, without sockets;
     the log pruned there        `Break`, and on with the oldest frame there is
     the collector says that     `Break`, and on from that log's beginning; until it says so, the frames
       its log is another one      of another log are put off
+    a frame of another host       ignored; if the log has it nevertheless: `Break`, and on with the next
 """
 
 from collections import Counter
@@ -95,7 +96,14 @@ class Sequencer:
         oldest = reply.oldest_offset
         if reply.log_id == self._log_id:  # and not the offset that was asked for in another log
             oldest = max(oldest, reply.first_offset)
-        return [*self._learn(reply.log_id, oldest, reply.next_offset), *self.frames(frames)]
+        ready = self._learn(reply.log_id, oldest, reply.next_offset)
+        for frame in frames:
+            ready += self.frames((frame,))
+            if self._host not in (None, frame.host) and (frame.log_id, frame.offset) == self._position:
+                self._next += 1
+                ready.append(Break(frame.log_id, frame.offset, 1, f"they are of another host, {frame.host}"))
+                self._release(ready)
+        return ready
 
     def wanted(self) -> Fetch | None:
         """Return what has to be fetched before anything can go on: the oldest hole."""
@@ -103,6 +111,10 @@ class Sequencer:
             return None
         count = min(self._kept, default=self._end) - self._next
         return Fetch(self._log_id, self._next, min(count, MAX_FETCH))
+
+    @property
+    def _position(self) -> tuple[str | None, int]:
+        return self._log_id, self._next
 
     def _learn(self, log_id: str, oldest: int, end: int) -> list[Part]:
         ready: list[Part] = []
@@ -263,13 +275,20 @@ def _decoded(parts: list[bytes], counters: Counter[str]) -> list[Frame]:
 
 
 def _grouped(ready: list[Part]) -> list[list[Frame] | Break]:
-    """Return runs of frames as lists, with the breaks between them."""
+    """Return runs of frames as lists, with the breaks between them; adjacent breaks of one kind as one."""
     groups: list[list[Frame] | Break] = []
     for part in ready:
-        if isinstance(part, Break):
-            groups.append(part)
-        elif groups and isinstance(groups[-1], list):
-            groups[-1].append(part)
-        else:
-            groups.append([part])
+        match part, groups[-1] if groups else None:
+            case Frame(), list() as run:
+                run.append(part)
+            case Frame(), _:
+                groups.append([part])
+            case Break(log_id, first, count, why), Break(last_id, last_first, last_count, last_why) if (
+                log_id,
+                first,
+                why,
+            ) == (last_id, last_first + last_count, last_why):
+                groups[-1] = Break(log_id, last_first, last_count + count, why)
+            case Break(), _:
+                groups.append(part)
     return groups

@@ -131,7 +131,7 @@ def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
 def _visible(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:
     if listed := environ.get("ZEUS_STREAM_GPUS"):
         return listed_gpus(listed.split(","))
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
     if visible is not None and "MIG-" in visible:
         return _cuda_visible(visible)
     if cuda is not None:

@@ -119,12 +119,19 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
         now.monotonic_ns, named(job), run, 0, 0, asked, os.getpid(), boot_id(), now.wall_ns, now.error_ns
     )
     outbox = Outbox(started, lambda: os.urandom(12).hex())
-    courier = Courier(
-        outbox,
-        (where.publish,),
-        lambda _, sentence: _say(sentence),
-        lambda wrong: _say(f"measure: could not go on: {wrong!r}."),
-    )
+    said: set[str] = set()
+
+    def say(cause: str, sentence: str) -> None:
+        if cause in {"collector", "silence"}:  # said of trainings, by the publisher's courier
+            sentence = f"measure: the collector at {where.publish} takes in nothing any more."
+        if sentence not in said:
+            said.add(sentence)
+            _say(sentence)
+
+    def fail(wrong: Exception) -> None:
+        _say(f"measure: could not go on: {wrong!r}.")
+
+    courier = Courier(outbox, (where.publish,), say, fail)
     courier.start()
     try:
         watch = Watch(run, named(name), asked, outbox, Connection(where), now.monotonic_ns)

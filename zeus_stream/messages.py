@@ -5,7 +5,8 @@ Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not 
     training process --publish-->  collector  --feed-->     analyzer
       Batch, Ask                     Frame(Readings | Events | Notes)
                      <--Ack, Answer             <--control--
-                                     Hello, Fetch, SetLimit, ReleaseLimit, RenewLeases, Answer
+                                     Hello, Fetch, SetLimit, ReleaseLimit, LockClock, ReleaseClock,
+                                     RenewLeases, Answer
     anybody        --query-->      analyzer
       Query, AskStatus
 
@@ -33,15 +34,21 @@ Name = Annotated[str, Within(1, 200)]
 Text = Annotated[str, Within(0, 2000)]
 """A sentence for people."""
 Gpu = Annotated[str, Within(1, 80)]
-"""UUID ``GPU-...``; in `RunStarted` alone also ``index:N`` (PCI order) and ``index:all``: the collector
-resolves them."""
+"""UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
+``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
 WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
 """Until 2100: with any `Ns` added it still is an int64."""
 Count = Annotated[int, Within(0, 2**53)]
 Milliwatts = Annotated[int, Within(0, 100_000_000)]
+Megahertz = Annotated[int, Within(1, 100_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
+
+
+def of_host(gpu: Gpu) -> bool:
+    """Tell whether it is no GPU but a part of the host, used by all who run there: a CPU or its memory."""
+    return gpu.startswith(("CPU-", "DRAM-"))
 
 
 # ---- events: a training process says what it does -------------------------------------------------
@@ -302,6 +309,10 @@ class DeviceFound:
     found_limit_mw: Milliwatts | None
     """The limit requested when it was found, before any change of ours: our upper bound."""
     mig: bool
+    scope: Literal["gpu", "module"] = "gpu"
+    """What its figures are of; a module's (Grace Hopper) include the CPU beside the GPU."""
+    tenants: Gpus = ()
+    """UUIDs (``MIG-...``) of the instances that share the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +351,17 @@ class Applied:
     command: Name
     gpu: Gpu
     limit_mw: Milliwatts
+
+
+@dataclass(frozen=True, slots=True)
+class ClockApplied:
+    """Outcome of a command: the device took it. No driver tells a lock, so this is not read back."""
+
+    t_ns: Ns
+    command: Name
+    gpu: Gpu
+    clock_mhz: Megahertz | None
+    """Locked now. None: it is unlocked."""
 
 
 Cause = Literal[
@@ -383,6 +405,19 @@ class LeaseEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockLeaseEnded:
+    """A clock is locked by us no longer. Asking again as after `LeaseEnded`; there is no "stranger"."""
+
+    t_ns: Ns
+    gpu: Gpu
+    owner: Name
+    cause: LeaseCause
+    reason: Text
+    unlocked: bool
+    """False: it could not be unlocked yet, which is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """What a bounded buffer, a full disk or a broken log had to drop. Becomes a row in ``gaps``."""
 
@@ -400,8 +435,10 @@ Note = (
     | RunAdmitted
     | SessionEnded
     | Applied
+    | ClockApplied
     | Refused
     | LeaseEnded
+    | ClockLeaseEnded
     | Lost
 )
 
@@ -479,7 +516,7 @@ class SetLimit:
     owner: Name
     incarnation: Name
     fence: Count
-    """Grows with every command of an owner on a device; a smaller one is stale."""
+    """Grows with every command of an owner on a device; below its last one for the same knob it is stale."""
     run: Name
     """The lease ends with this run."""
     gpu: Gpu
@@ -500,8 +537,35 @@ class ReleaseLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class LockClock:
+    """Lock a GPU's graphics clock. It has a lease of its own beside the power limit's, for the same run."""
+
+    command: Name
+    owner: Name
+    incarnation: Name
+    fence: Count
+    run: Name
+    gpu: Gpu
+    clock_mhz: Megahertz
+    """One that the device names."""
+    lease_ms: Milliseconds
+    """From receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClock:
+    """Unlock the graphics clock, now. Outcome `ClockApplied` without a clock."""
+
+    command: Name
+    owner: Name
+    incarnation: Name
+    fence: Count
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
 class RenewLeases:
-    """Keeps living leases alive; never revives an ended one. No outcome, no reply."""
+    """Keeps living leases alive, of limits and clocks; never revives an ended one. No outcome, no reply."""
 
     owner: Name
     incarnation: Name
@@ -547,5 +611,16 @@ class QueryDone:
     """There were more than ``max_rows``."""
 
 
-Request = Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases | AskStatus | Query | Answer
-Reply = Welcome | Fetched | Applied | Refused | Status | QueryDone | No | Ask
+Request = (
+    Hello
+    | Fetch
+    | SetLimit
+    | ReleaseLimit
+    | LockClock
+    | ReleaseClock
+    | RenewLeases
+    | AskStatus
+    | Query
+    | Answer
+)
+Reply = Welcome | Fetched | Applied | ClockApplied | Refused | Status | QueryDone | No | Ask

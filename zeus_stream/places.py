@@ -66,6 +66,11 @@ class Places:
         return self.state / "keys"
 
     @property
+    def gains(self) -> Path:
+        """The calibrations of GPUs, by UUID."""
+        return self.state / "gains.json"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 

@@ -661,6 +661,10 @@ def _cuda_uuids() -> tuple[str, ...] | None:
     try:
         if cuda is None or not cuda.is_initialized():
             return None
+        if getattr(
+            getattr(sys.modules["torch"], "version", None), "hip", None
+        ):  # HIP's UUIDs are not the driver's
+            return None
         devices = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
         return tuple(f"GPU-{device.uuid}" for device in devices)
     except (AttributeError, RuntimeError):  # a torch before 2.4 has no UUIDs; the environment has to do

@@ -9,6 +9,7 @@ A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[t
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -38,6 +39,9 @@ DRAIN_BYTES = 1_000_000
 """Likewise, about."""
 REQUEST_BYTES = 1_000_000
 """Largest message part that a listener takes; the largest batches and queries have half of it."""
+MESSAGE_BYTES = 16 * 1024 * 1024
+"""Of a larger message only the first part is taken, which means nothing by itself: replies to fetches, the
+largest there are, have a few MB. (SQL answers are read whole, by `exchange`.)"""
 CUT_S = 0.001
 """Between two looks at whether a port is free."""
 HEARTBEAT_MS = 2_000
@@ -84,11 +88,29 @@ class Channel:
         self._cutting = anyio.Lock()
         self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
+        self._leaving: list[tuple[zmq.MessageTracker, int]] = []
 
     def send(self, *parts: bytes) -> bool:
         """Hand over a message (to a ROUTER: address first). False: the queue is full or nobody is there."""
+        return self._send(parts)
+
+    def send_counted(self, *parts: bytes) -> bool:
+        """`send`, and count it in `unread_bytes` until it has gone out, or with its peer."""
+        frames = [zmq.Frame(part, track=True, copy=False, copy_threshold=0) for part in parts]
+        sent = self._send(frames, copy=False)
+        if sent:
+            self._leaving += [(frame.tracker, len(frame)) for frame in frames if frame.tracker is not None]
+        return sent
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of counted messages that have not gone out."""
+        self._leaving = [(tracker, size) for tracker, size in self._leaving if not tracker.done]
+        return sum(size for _, size in self._leaving)
+
+    def _send(self, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True) -> bool:
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
         except (zmq.Again, zmq.ZMQError) as wrong:
             if wrong.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
@@ -124,8 +146,11 @@ class Channel:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            drained += sum(len(frame) for frame in frames)
+            size = sum(len(frame) for frame in frames)
+            drained += size
             peer = _peer(frames[0])
+            if size > MESSAGE_BYTES:
+                del frames[1 + self._routes :]
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
             messages.append(Received(sender, parts, *peer))

@@ -25,8 +25,9 @@ _WHOLE = """
 SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    sum(energy_low_j) AS energy_low_j, sum(energy_high_j) AS energy_high_j
-FROM windows WHERE run = {run} AND kind = 'run'
+    sum(energy_low_j) AS energy_low_j, sum(energy_high_j) AS energy_high_j,
+    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
+FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 _TRIALS = """
 SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
@@ -96,6 +97,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("took", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
         ("energy", _energy(whole)),
     ]
+    if whole["cpu_energy_j"] is not None:
+        facts.append(("beside it", f"{whole['cpu_energy_j']:,.1f} J of the host's CPUs and their memory"))
     if not summary.closed:
         facts.append(("beware", "the run was not closed in time: figures are of what came in until now"))
     if whole["shared"]:

@@ -1,6 +1,7 @@
 -- How much energy did each GPU use while no run was on it?
 WITH reads AS (
-    SELECT gpu, energy_j - lag(energy_j) OVER (PARTITION BY gpu ORDER BY read_at) AS used_j FROM samples
+    SELECT gpu, energy_j - lag(energy_j) OVER (PARTITION BY gpu ORDER BY read_at) AS used_j
+    FROM samples WHERE NOT of_host(gpu)
 ), used AS (
     SELECT gpu, sum(used_j) FILTER (used_j >= 0) AS energy_j FROM reads GROUP BY gpu
 ), ran AS (

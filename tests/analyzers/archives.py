@@ -147,6 +147,9 @@ def window(kind: str, index: int, begin_s: float, end_s: float, gpu: str | None,
         energy_j=energy_j,
         energy_low_j=None if energy_j is None else energy_j - 1,
         energy_high_j=None if energy_j is None else energy_j + 1,
+        energy_p2_5_j=None if energy_j is None else energy_j - 0.3,
+        energy_p97_5_j=None if energy_j is None else energy_j + 0.4,
+        phase_coverage=None,
         power_limit_w=limit_w,
         estimator=None if gpu is None else "counter",
         quality="ok" if gpu else "no GPU",
@@ -178,7 +181,25 @@ DECISION = DecisionRow(
     applied=True,
     reason="least cost",
 )
-GPU = GpuRow(A, HOST, 0, "Model X", "1.0", True, 100.0, 300.0, 300.0, 300.0, False, 100.0, None)  # noqa: FBT003 (a row)
+GPU = GpuRow(
+    *(
+        A,
+        HOST,
+        0,
+        "Model X",
+        "1.0",
+        True,
+        100.0,
+        300.0,
+        300.0,
+        300.0,
+        False,
+        100.0,
+        "integrating",
+        100.0,
+        None,
+    )
+)
 
 
 def rows() -> list[Row]:

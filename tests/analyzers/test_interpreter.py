@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from analyzers import selectors
+from analyzers import interpreter, selectors
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.rows import (
     ApplyLimit,
@@ -18,17 +18,23 @@ from analyzers.rows import (
     WindowRow,
 )
 from analyzers.runs import MAX_COMMANDS
+from analyzers.sensors import Gain
+from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
 from zeus_stream.messages import (
     Applied,
     Ask,
+    Body,
     CollectorStarted,
     DeviceGone,
     Events,
     EventsDropped,
+    Frame,
     LeaseEnded,
     Lost,
     Metric,
+    Notes,
+    Readings,
     RunAdmitted,
     RunEnded,
     RunStarted,
@@ -71,6 +77,21 @@ def test_the_same_frames_give_the_same_outputs() -> None:
     again = Interpreter(QUICK)
     assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
     assert made.rows(ApplyLimit)
+
+
+def test_a_gain_is_taken_out_of_every_window_and_its_bounds_and_named() -> None:
+    made = only_measuring()
+    gain = Gain(0.5, 0.001, 0.0, "meter.csv", "today")
+    again = Interpreter(replace(QUICK, selector=None))
+    again.calibrate({gpu(made): gain})
+    outputs = [output for frame, body in made.frames for output in again.hear(frame, body)]
+    plain = [row for row in made.rows(WindowRow) if row.energy_j is not None]
+    rows = [row for row in outputs if isinstance(row, WindowRow) and row.energy_j is not None]
+    assert len(rows) == len(plain) > 0
+    for before, row in zip(plain, rows, strict=True):
+        for name in ("energy_j", "energy_low_j", "energy_high_j"):
+            assert getattr(row, name) == pytest.approx(2 * getattr(before, name), abs=1e-5)
+        assert "gain 0.500" in row.quality
 
 
 def test_a_run_is_profiled_measured_and_given_back() -> None:
@@ -400,7 +421,7 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
     host.publish(WindowBegan(made.now_ns - S, 7, "w"))
     assert made.interpreter.ask("h0", Ask("early", "session-h0", 7)) == []
     host.publish(WindowEnded(made.now_ns, 7))
-    made.run(0.1)
+    made.run(0.4)
     assert answered(made) == [("early", None, 1)]
     (late,) = made.interpreter.ask("h0", Ask("late", "session-h0", 7))
     assert isinstance(late, GiveAnswer)
@@ -480,3 +501,20 @@ def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
     assert (rows["session-2"].run, rows["session-3"].run) == ("own", "own")
     assert rows["session-2"].ended_how == "it goes on in another session"
     assert rows["session-3"].ended_ns is None
+
+
+def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interpreter, "MAX_GPUS", 2)
+    heard, rows = Interpreter(QUICK), steady(100, 2)
+    rows["gpu"] = 0, 1, 1
+
+    def hear(body: Body) -> list[str]:
+        outputs = heard.hear(Frame("log", 0, "host", S, "", b""), body)
+        return [row.what for row in outputs if isinstance(row, GapRow)]
+
+    assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []
+    assert hear(Readings(("GPU-a", "GPU-c"), rows.tobytes())) == ["readings"]
+    assert hear(Notes((DeviceGone(S, "GPU-c", "lost"), DeviceGone(S, "GPU-a", "lost")))) == ["devices"]
+    assert hear(Readings(("GPU-b", "GPU-a"), rows.tobytes())) == []

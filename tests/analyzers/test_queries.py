@@ -48,7 +48,7 @@ def test_an_epoch_costs_what_its_gpus_used(queries: Queries) -> None:
     assert {row["energy_j"] for row in epochs} == {10 * (J_A + J_B)}
     assert {row["average_power_w"] for row in epochs} == {J_A + J_B}
     assert epochs[0]["began_at"] == datetime(2026, 1, 1, 0, 0, 10)  # noqa: DTZ001  (UTC without zone)
-    assert epochs[0]["bounds_percent"] == pytest.approx(100 * 4 / 3000)
+    assert epochs[0]["give_or_take_percent"] == pytest.approx(50 * 0.7 * 2**0.5 / 3000)
     assert [row["power_limit_w"] for row in epochs] == [300, 300, 200, 200]
 
 
@@ -169,3 +169,10 @@ def test_the_guide_has_every_column_of_every_table(queries: Queries) -> None:
     for row in ask(queries, "SELECT table_name, column_name FROM information_schema.columns"):
         actual.setdefault(row["table_name"], set()).add(row["column_name"])
     assert documented == actual
+
+
+def test_the_widths_of_the_parts_add_up_in_squares(queries: Queries) -> None:
+    """Each GPU's step is known to -0.3, +0.4 J."""
+    [step] = ask(queries, "SELECT energy_j, energy_p2_5_j, energy_p97_5_j FROM steps WHERE step = 3")
+    assert step["energy_j"] - step["energy_p2_5_j"] == pytest.approx(0.3 * 2**0.5)
+    assert step["energy_p97_5_j"] - step["energy_j"] == pytest.approx(0.4 * 2**0.5)

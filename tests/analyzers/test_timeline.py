@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.energy import Energy, energy, measure
-from analyzers.timeline import CROWDED, MAX_KNOTS, RECENT_NS, Timeline
+from analyzers.timeline import CROWDED, IDLE_NS, MAX_KNOTS, RECENT_NS, Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
 from zeus_stream.messages import Seen
 
@@ -21,6 +21,24 @@ def test_the_order_in_which_readings_arrive_does_not_matter(seed: int, powered: 
         parts.add(rows[chunk])
     for one, other in zip(whole.knots(), parts.knots(), strict=True):
         assert one.tolist() == other.tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9))
+def test_when_readings_are_looked_at_does_not_matter(seed: int) -> None:
+    rng, rows = dice(seed), virtual(seed, seconds=2.0).rows
+    asked, unasked = Timeline(), Timeline()
+    for part in np.array_split(rows, rng.randint(1, len(rows))):
+        if rng.random() < 0.1:
+            asked.interrupt("gone")
+            unasked.interrupt("gone")
+        asked.add(part)
+        unasked.add(part)
+        t_ns = rng.choice((asked.heard_ns, int(part["t_lo_ns"][-1])))
+        assert asked.settled(t_ns) == unasked.settled(t_ns)
+    for one, other in zip(asked.knots(), unasked.knots(), strict=True):
+        assert one.tolist() == other.tolist()
+    assert (asked.period_ns, asked.late) == (unasked.period_ns, unasked.late)
 
 
 def test_it_is_settled_once_a_change_surely_came_later() -> None:
@@ -93,6 +111,22 @@ def test_a_reading_whose_place_was_forgotten_is_dropped_and_counted() -> None:
     line.add(readings(row(Seen.CHANGED, 30 * MS, 30 * MS, energy_mj=3_000)))
     assert line.late == 1
     assert not isinstance(energy(line, 10 * MS, 50 * MS), Energy)
+
+
+def test_what_is_forgotten_is_given_back_limits_as_well() -> None:
+    line, rows = Timeline(), steady(100, 20_000, 20 * MS)
+    rows["limit_mw"] = np.arange(len(rows)) // 100
+    line.add(rows)
+    held = [column.base for column in line.knots()]
+    assert all(base is not None and base.nbytes > 20_000 * 4 for base in held)
+    line.forget((), IDLE_NS)
+    kept = IDLE_NS // (20 * MS)
+    assert kept <= len(line.knots().mid_ns) <= kept + 2
+    assert all(
+        base is not None and base.nbytes <= 7 * 8 * (kept + 2) for base in (c.base for c in line.knots())
+    )
+    end_ns = line.heard_ns
+    assert line.limits_mw([0, end_ns - IDLE_NS], [1, end_ns - IDLE_NS]) == [None, 195]
 
 
 def test_memory_is_bounded_even_when_everything_is_needed() -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from analyzers.energy import Meter
 from analyzers.rows import WindowRow
 from analyzers.timeline import Timeline
 from analyzers.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
@@ -13,16 +14,16 @@ def windows() -> Windows:
     return Windows(OWNER, 5 * S)
 
 
-def line(changes: int = 10) -> Timeline:
+def line(changes: int = 10) -> Meter:
     made = Timeline()
     made.add(steady(200, changes))
-    return made
+    return Meter(made)
 
 
 def measured(
-    open_windows: Windows, timelines: dict[str, Timeline] | None, now_ns: int = 1 * S, *, shared: bool = False
+    open_windows: Windows, meters: dict[str, Meter] | None, now_ns: int = 1 * S, *, shared: bool = False
 ) -> list[WindowRow]:
-    return open_windows.measured(timelines, now_ns, lambda *_: shared)
+    return open_windows.measured(meters, now_ns, lambda *_: shared)
 
 
 def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:
@@ -31,7 +32,7 @@ def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:
     assert measured(some, lines) == []
     some.end("window", 3, 350 * MS, 1 * S)
     assert measured(some, lines) == []
-    lines["GPU-b"].add(readings(row(Seen.CHANGED, 350 * MS, 400 * MS, energy_mj=80_000)))
+    lines["GPU-b"].timeline.add(readings(row(Seen.CHANGED, 350 * MS, 400 * MS, energy_mj=80_000)))
     one, other = measured(some, lines)
     assert (one.gpu, one.energy_j, one.quality, one.name, one.index) == ("GPU-a", 50.0, "ok", "validation", 3)
     assert (other.gpu, one.duration_s, one.estimator) == ("GPU-b", 0.25, "counter")
@@ -65,16 +66,16 @@ def test_after_the_timeout_it_is_missing_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timelines", "quality"),
+    ("meters", "quality"),
     [(None, "the collector has not told its GPUs"), ({}, "the session has no GPU")],
 )
 def test_a_session_without_gpus_has_one_row_without_energy(
-    timelines: dict[str, Timeline] | None, quality: str
+    meters: dict[str, Meter] | None, quality: str
 ) -> None:
     some = windows()
     some.begin("step", 0, "step", 100 * MS)
     some.end("step", 0, 200 * MS, 1 * S)
-    (only,) = measured(some, timelines, 6 * S)
+    (only,) = measured(some, meters, 6 * S)
     assert (only.gpu, only.energy_j, only.quality, only.duration_s) == (None, None, quality, 0.1)
 
 
@@ -116,10 +117,14 @@ def test_more_waiting_windows_than_the_bound_are_measured_with_what_there_is() -
 
 def test_a_row_says_the_limit_and_who_else_was_there() -> None:
     some, lines = windows(), {"GPU-a": line()}
-    lines["GPU-a"].add(readings(row(Seen.CHANGED, 950 * MS, 960 * MS, energy_mj=191_000, limit_mw=225_000)))
-    lines["GPU-a"].add(readings(row(Seen.CHANGED, 1050 * MS, 1060 * MS, energy_mj=211_000, limit_mw=225_000)))
+    lines["GPU-a"].timeline.add(
+        readings(row(Seen.CHANGED, 950 * MS, 960 * MS, energy_mj=191_000, limit_mw=225_000))
+    )
+    lines["GPU-a"].timeline.add(
+        readings(row(Seen.CHANGED, 1050 * MS, 1060 * MS, energy_mj=211_000, limit_mw=225_000))
+    )
     for index, begin_ms in enumerate((100, 970)):
         some.begin("step", index, "step", begin_ms * MS)
         some.end("step", index, 1000 * MS, 1 * S)
-    early, late = measured(some, lines, shared=True)
+    early, late = measured(some, lines, 2 * S, shared=True)
     assert (early.power_limit_w, late.power_limit_w, late.shared) == (None, 225.0, True)

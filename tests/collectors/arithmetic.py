@@ -2,7 +2,7 @@
 
 from collectors.device import Description, Sample
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import DeviceError, LostError, UnsupportedError
+from zeus_stream.errors import DeviceError, LostError
 
 PERIOD_NS = 20_000_000
 POWER_W = 200
@@ -21,6 +21,9 @@ class ArithmeticDevice:
         self.lost = False
         self.mad = False
         """Fails as no driver should."""
+        self.clocks_mhz: tuple[int, ...] = (1380, 1365, 135)
+        self.locks: list[int] = []
+        """Every clock that was locked by the collector; 0: it was unlocked."""
         self.set_error: DeviceError | None = None
         self.deaf_sets = 0
         """So many sets are taken, and change nothing."""
@@ -37,6 +40,7 @@ class ArithmeticDevice:
             min_limit_mw=100_000,
             max_limit_mw=400_000,
             default_limit_mw=400_000,
+            clocks_mhz=self.clocks_mhz,
         )
 
     def sample(self) -> Sample:
@@ -60,10 +64,14 @@ class ArithmeticDevice:
         self.changes.append(limit_mw)
 
     def lock_clock(self, clock_mhz: int) -> None:
-        raise UnsupportedError(f"{self.gpu}: could not lock its clock at {clock_mhz} MHz.")
+        self._answer()
+        if self.set_error is not None:
+            raise self.set_error
+        self.locks.append(clock_mhz)
 
     def unlock_clock(self) -> None:
-        raise UnsupportedError(f"{self.gpu}: could not unlock its clock.")
+        self._answer()
+        self.locks.append(0)
 
     def processes(self) -> tuple[int, ...] | None:
         return ()

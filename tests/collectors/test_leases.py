@@ -1,6 +1,7 @@
 """The machine alone, then the machine in a small world where anything may go wrong in any order."""
 
 import itertools
+import re
 from collections import deque
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from collectors import leases
 from collectors.device import Description, Sample
+from collectors.knobs import UNLOCKED, Knob
 from collectors.leases import (
     Asked,
     Beat,
@@ -20,12 +22,14 @@ from collectors.leases import (
     Event,
     Guarded,
     Instruction,
+    Lease,
     Limits,
     RecordFailed,
     RecordWritten,
     Repeat,
     RestoreDone,
     RestoreFailed,
+    Returned,
     Rules,
     RunGone,
     Say,
@@ -38,12 +42,25 @@ from collectors.leases import (
     step,
 )
 from collectors.records import put_back
-from zeus_stream.messages import Applied, LeaseEnded, Refused, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.messages import (
+    Applied,
+    ClockApplied,
+    ClockLeaseEnded,
+    LeaseEnded,
+    LockClock,
+    Refused,
+    ReleaseClock,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+)
 
 W = 1000
 MS = 1_000_000
 FOUND = 300 * W
 RULES = Rules("GPU-1", "inc", 100 * W)
+CLOCKS_MHZ = tuple(range(1380, 134, -15))
+CLOCK_RULES = Rules("GPU-1", "inc", knob=Knob.CLOCK, clocks_mhz=CLOCKS_MHZ)
 
 
 def ask(
@@ -60,6 +77,22 @@ def ask(
 
 def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseLimit:
     return ReleaseLimit(command, owner, "inc", fence, "GPU-1")
+
+
+def lock(
+    command: str,
+    clock_mhz: int = 1380,
+    *,
+    fence: int = 1,
+    owner: str = "anna",
+    run: str = "r1",
+    lease_ms: int = 1500,
+) -> LockClock:
+    return LockClock(command, owner, "inc", fence, run, "GPU-1", clock_mhz, lease_ms)
+
+
+def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseClock:
+    return ReleaseClock(command, owner, "inc", fence, "GPU-1")
 
 
 class Played:
@@ -80,7 +113,7 @@ class Played:
         self.play(Asked(ask("c1", limit_w)), at_ms)
         self.play(RecordWritten(Limits(FOUND, None, limit_w * W)), at_ms)
         self.play(SetDone(limit_w * W), at_ms)
-        assert self.state.limits.confirmed_mw == limit_w * W
+        assert self.state.limits.confirmed == limit_w * W
         return self
 
 
@@ -89,7 +122,7 @@ def said(asked: list[Instruction]) -> list[object]:
 
 
 def causes(asked: list[Instruction]) -> list[str]:
-    return [note.cause for note in said(asked) if isinstance(note, Refused | LeaseEnded)]
+    return [note.cause for note in said(asked) if isinstance(note, Refused | LeaseEnded | ClockLeaseEnded)]
 
 
 def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
@@ -285,7 +318,7 @@ def test_after_a_later_set_went_wrong_what_is_in_force_decides(
     asked = played.play(outcome)
     assert causes(asked) == said_causes
     assert played.state.limits == left
-    blind = left.pending_mw is not None
+    blind = left.pending is not None
     assert (CallRestore(left) in asked) == blind
 
 
@@ -351,14 +384,131 @@ def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_s
     assert state.at_rest
 
 
+# ---- the clock ---------------------------------------------------------------------------------------
+
+
+def locked(clock_mhz: int = 1380) -> Played:
+    """Have anna's run r1 hold a locked clock."""
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1", clock_mhz)))
+    played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
+    assert said(played.play(SetDone(clock_mhz))) == [ClockApplied(0, "c1", "GPU-1", clock_mhz)]
+    return played
+
+
+def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    pending = Limits(UNLOCKED, None, 1380)
+    assert played.play(Asked(lock("c1"))) == [WriteRecord(pending)]
+    assert played.play(RecordWritten(pending)) == [CallSet(1380, UNLOCKED)]
+    assert played.play(SetDone(1380))[0] == WriteRecord(Limits(UNLOCKED, 1380))
+    assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
+    assert played.play(RestoreDone(UNLOCKED, stranger=False), 6) == [
+        ClearRecord(),
+        Say(ClockApplied(6 * MS, "c2", "GPU-1", None)),
+        Say(ClockLeaseEnded(6 * MS, "GPU-1", "anna", "released", "its owner gave it back", unlocked=True)),
+    ]
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "cause", "cure"),
+    [
+        pytest.param(
+            CLOCK_RULES,
+            lock("c", 1373),
+            "range",
+            "lock the graphics clock at 1373 MHz: .*nearest is 1380 MHz",
+        ),
+        pytest.param(replace(CLOCK_RULES, clocks_mhz=()), lock("c"), "range", "Measure only"),
+        pytest.param(replace(CLOCK_RULES, observe=True), lock("c"), "observe", "without --observe"),
+        pytest.param(replace(CLOCK_RULES, trouble="full"), lock("c"), "storage", "full"),
+        pytest.param(
+            replace(CLOCK_RULES, beside=Lease("berta", "r2", MS)), lock("c"), "owned", "run r2 of berta holds"
+        ),
+        pytest.param(
+            replace(RULES, beside=Lease("anna", "r2", MS)),
+            ask("c"),
+            "owned",
+            "run r2 of anna holds",
+            id="limit",
+        ),
+    ],
+)
+def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
+    rules: Rules, command: Command, cause: str, cure: str
+) -> None:
+    played = Played(rules, Guarded(Limits(UNLOCKED if rules.knob is Knob.CLOCK else FOUND)))
+    (refused,) = said(played.play(Asked(command)))
+    assert isinstance(refused, Refused)
+    assert refused.cause == cause
+    assert re.search(cure, refused.reason)
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize("beside", [Lease("anna", "r1", MS), Lease("berta", "r2", 0)])
+def test_the_owner_of_one_knob_may_have_the_other_and_so_may_all_once_its_lease_is_over(
+    beside: Lease,
+) -> None:
+    played = Played(replace(CLOCK_RULES, beside=beside), Guarded(Limits(UNLOCKED)))
+    assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
+
+
+def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1")))
+    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
+    asked = played.play(SetFailed("permission", "Insufficient Permissions", UNLOCKED))
+    assert causes(asked) == ["permission"]
+    assert asked[0] == ClearRecord()
+    assert played.state.at_rest
+
+
+def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1")))
+    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
+    assert played.play(SetFailed("device", "Timeout", None))[-1] == CallRestore(Limits(UNLOCKED, None, 1380))
+
+
+def test_a_gpu_that_comes_back_may_have_forgotten_its_lock_so_the_lease_ends() -> None:
+    played = locked()
+    assert played.play(Returned()) == [CallRestore(Limits(UNLOCKED, 1380))]
+    assert causes(played.play(RestoreDone(UNLOCKED, stranger=False))) == ["device"]
+
+
+def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_set() -> None:
+    left = Limits(UNLOCKED, 1380)
+    state, asked = begin(CLOCK_RULES, 1380, left, same_boot=True, now_ns=0)
+    assert asked == (CallRestore(left),)
+    assert state.limits.changed
+    state, asked = begin(CLOCK_RULES, UNLOCKED, left, same_boot=False, now_ns=0)
+    (note,) = said(list(asked))
+    assert isinstance(note, ClockLeaseEnded)
+    assert (note.cause, note.unlocked) == ("restart", True)
+    assert asked[0] == ClearRecord()
+    assert len(asked) == 2
+    assert state == Guarded(Limits(UNLOCKED))
+
+
+def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
+    rules = replace(CLOCK_RULES, observe=True)
+    _, asked = begin(rules, 1380, Limits(UNLOCKED, 1380), same_boot=True, now_ns=0)
+    (note,) = said(list(asked))
+    assert isinstance(note, ClockLeaseEnded)
+    assert not note.unlocked
+    assert "not restored to an unlocked clock" in note.reason
+
+
 # ---- the world ---------------------------------------------------------------------------------------
 
 
 class Card:
-    """A device with one limit, as `put_back` needs it."""
+    """A device with a limit and a clock, as `put_back` needs it."""
 
     def __init__(self) -> None:
         self.limit_mw = FOUND
+        self.locked_mhz = UNLOCKED
 
     def requested_limit_mw(self) -> int:
         return self.limit_mw
@@ -373,10 +523,10 @@ class Card:
         raise NotImplementedError
 
     def lock_clock(self, clock_mhz: int) -> None:
-        raise NotImplementedError
+        self.locked_mhz = clock_mhz
 
     def unlock_clock(self) -> None:
-        raise NotImplementedError
+        self.locked_mhz = UNLOCKED
 
     def processes(self) -> tuple[int, ...] | None:
         raise NotImplementedError
@@ -395,22 +545,29 @@ class World:
     whose a value is.
     """
 
+    rules = RULES
+    found = FOUND
+
     def __init__(self) -> None:
         self.now_ms = 0
         self.card = Card()
+        self.beside: World | None = None
+        """That of the device's other knob."""
         self.record: Limits | None = None
         self.stale_record = False
         """It could not be removed. What it says is not in force any more, as the next start finds."""
         self.administrator_mw = FOUND
         self.jobs: deque[Instruction] = deque()
-        self.seen_mw = FOUND
+        self.seen: int | None = None
         self.serial = 0
         self.outcomes: set[str] = set()
-        self.state, _ = begin(RULES, FOUND, None, same_boot=True, now_ns=0)
+        self.state, _ = begin(self.rules, self.found, None, same_boot=True, now_ns=0)
 
     def tell(self, event: Event) -> None:
         lease = self.state.lease
-        self.state, asked = step(RULES, self.state, event, self.now_ms * MS)
+        beside = None if self.beside is None else self.beside.state.lease
+        rules = replace(self.rules, beside=beside)
+        self.state, asked = step(rules, self.state, event, self.now_ms * MS)
         if isinstance(event, RenewLeases) and lease is not None and lease.over(self.now_ms * MS):
             assert self.state.lease is None or self.state.lease.over(self.now_ms * MS), "revived"
         self.take(asked)
@@ -418,7 +575,7 @@ class World:
     def take(self, asked: tuple[Instruction, ...]) -> None:
         for instruction in asked:
             match instruction:
-                case Say(Applied() | Refused() as outcome):
+                case Say(Applied() | ClockApplied() | Refused() as outcome):
                     assert outcome.command not in self.outcomes, "two outcomes"
                     self.outcomes.add(outcome.command)
                 case Say() | Repeat():
@@ -440,29 +597,35 @@ class World:
             case ClearRecord():
                 self.record = self.record if failed else None
                 self.stale_record = failed
-            case CallSet(limit_mw, expected_mw):
-                self.tell(self.set(limit_mw, expected_mw, failed=failed, halfway=halfway, fate=fate))
-                self.seen_mw = self.card.limit_mw
+            case CallSet(value, expected):
+                self.tell(self.set(value, expected, failed=failed, halfway=halfway, fate=fate))
+                self.look()
             case CallRestore(limits):
                 if failed:
                     self.tell(RestoreFailed("Timeout"))
                     return
-                done = put_back(self.card, limits)
-                assert self.card.limit_mw == self.administrator_mw
-                self.seen_mw = self.card.limit_mw
+                done = put_back(self.card, limits, self.rules.knob)
+                assert self.as_found()
+                self.look()
                 if halfway:
                     self.tell(RestoreFailed("no answer"))
                 else:
-                    self.tell(RestoreDone(done.requested_mw, done.stranger))
+                    self.tell(RestoreDone(done.requested, done.stranger))
             case Say() | Repeat():
                 raise AssertionError(job)
+
+    def look(self) -> None:
+        self.seen = self.card.limit_mw
+
+    def as_found(self) -> bool:
+        return self.card.limit_mw == self.administrator_mw
 
     def set(self, limit_mw: int, expected_mw: int, *, failed: bool, halfway: bool, fate: int) -> Event:
         assert self.record is not None, "a set without a record"
         assert self.record.ours(limit_mw), "a set that the record does not know of"
         if not leases.close(self.card.limit_mw, expected_mw):
             return SetFoundStranger(self.card.limit_mw)
-        assert self.record.found_mw == self.administrator_mw
+        assert self.record.found == self.administrator_mw
         assert limit_mw <= self.administrator_mw, "above what was found"
         if not failed:
             self.card.limit_mw = limit_mw
@@ -474,9 +637,16 @@ class World:
         self.serial += 1
         owner, run = ("anna", "berta")[fate % 4 == 3], f"r{int(fate // 4 % 4 == 3)}"
         name = f"c{self.serial if fate % 5 else max(self.serial - 1, 1)}"
-        self.tell(
-            Asked(ask(name, 100 + fate // 4 % 23 * 10, fence=self.serial, owner=owner, run=run, lease_ms=300))
-        )
+        self.tell(Asked(self.change(name, fate // 4 % 23, owner, run)))
+
+    def change(self, name: str, choice: int, owner: str, run: str) -> Command:
+        return ask(name, 100 + choice * 10, fence=self.serial, owner=owner, run=run, lease_ms=300)
+
+    def release(self, name: str, owner: str) -> Command:
+        return release(name, fence=self.serial, owner=owner)
+
+    def administer(self, fate: int) -> None:
+        self.administrator_mw = self.card.limit_mw = (105 + fate % 20 * 10) * W
 
     def act(self, what: int, fate: int) -> None:
         owner = ("anna", "berta")[fate % 2]
@@ -489,28 +659,31 @@ class World:
                 self.tell(RenewLeases(owner, "inc", ("GPU-1",), 300))
             case 7:
                 self.serial += 1
-                self.tell(Asked(release(f"c{self.serial}", fence=self.serial, owner=owner)))
+                self.tell(Asked(self.release(f"c{self.serial}", owner)))
             case 8:
                 self.tell(RunGone(f"r{fate % 2}"))
             case 9:
-                self.administrator_mw = self.card.limit_mw = (105 + fate % 20 * 10) * W
+                self.administer(fate)
             case 10:
                 self.crash()
             case _:
                 self.now_ms += fate % 400
                 if fate % 3:
-                    self.seen_mw = self.card.limit_mw
-                self.tell(Beat(self.seen_mw))
+                    self.look()
+                self.tell(Beat(self.seen))
 
     def crash(self) -> None:
         """The collector is killed, whatever is under way, and another starts."""
         self.jobs.clear()
         self.outcomes.clear()
-        self.seen_mw = self.card.limit_mw
+        self.look()
         self.state, asked = begin(
-            RULES, self.card.limit_mw, self.record, same_boot=True, now_ns=self.now_ms * MS
+            self.rules, self.requested(), self.record, same_boot=True, now_ns=self.now_ms * MS
         )
         self.take(asked)
+
+    def requested(self) -> int:
+        return self.card.limit_mw
 
     def settle(self) -> None:
         """Everything works again, and the collector stops."""
@@ -518,21 +691,83 @@ class World:
         for _ in range(1000):
             self.work(0)
             self.now_ms += 100
-            self.seen_mw = self.card.limit_mw
-            self.tell(Beat(self.seen_mw))
+            self.look()
+            self.tell(Beat(self.seen))
             if self.state.at_rest and not self.jobs:
                 return
         raise AssertionError("never at rest")
 
 
+class ClockWorld(World):
+    """The same of a clock, whose lock the collector cannot see."""
+
+    rules = CLOCK_RULES
+    found = UNLOCKED
+
+    def look(self) -> None:
+        self.seen = None
+
+    def as_found(self) -> bool:
+        return self.card.locked_mhz == UNLOCKED
+
+    def set(self, clock_mhz: int, _: int, *, failed: bool, halfway: bool, fate: int) -> Event:
+        assert self.record is not None, "a lock without a record"
+        assert self.record.pending == clock_mhz, "a lock that the record does not know of"
+        assert clock_mhz in CLOCKS_MHZ
+        if failed and fate % 2:
+            return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
+        if not failed:
+            self.card.lock_clock(clock_mhz)
+        return SetFailed("device", "Timeout", None) if failed or halfway else SetDone(clock_mhz)
+
+    def change(self, name: str, choice: int, owner: str, run: str) -> Command:
+        clock_mhz = CLOCKS_MHZ[0] - choice * 5  # every third is one of the GPU's
+        return lock(name, clock_mhz, fence=self.serial, owner=owner, run=run, lease_ms=300)
+
+    def release(self, name: str, owner: str) -> Command:
+        return unlock(name, fence=self.serial, owner=owner)
+
+    def administer(self, fate: int) -> None:
+        """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
+        self.card.unlock_clock()
+        if fate % 2:
+            self.tell(Returned())
+
+    def requested(self) -> int:
+        return UNLOCKED if self.record is None else self.record.last
+
+
+Acts = st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80)
+
+
+@pytest.mark.parametrize("kind", [World, ClockWorld])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80))
+@given(acts=Acts)
 def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administrator_set(
-    acts: list[tuple[int, int]],
+    kind: type[World], acts: list[tuple[int, int]]
 ) -> None:
-    world = World()
+    world = kind()
     for what, fate in acts:
         world.act(what, fate)
     world.settle()
-    assert world.card.limit_mw == world.administrator_mw
+    assert world.as_found()
     assert world.record is None or world.stale_record
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)
+)
+def test_the_two_knobs_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
+    limit, clock = World(), ClockWorld()
+    limit.beside, clock.beside = clock, limit
+    for first, what, fate in acts:
+        world = limit if first else clock
+        world.act(what, fate)
+        limit.now_ms = clock.now_ms = max(limit.now_ms, clock.now_ms)
+        leases_now = [side.state.lease for side in (limit, clock)]
+        living = {(x.owner, x.run) for x in leases_now if x is not None and not x.over(limit.now_ms * MS)}
+        assert len(living - {(leases.DEAD, "")}) <= 1
+    for world in (limit, clock):
+        world.settle()
+        assert world.as_found()

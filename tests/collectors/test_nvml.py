@@ -111,6 +111,57 @@ def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice,
         device.set_limit(200_000)
 
 
+def test_a_divided_gpu_names_its_tenants(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.set_tenants("MIG-aaaa", "MIG-bbbb")
+    described = device.describe()
+    assert (described.mig, described.tenants) == (True, ("MIG-aaaa", "MIG-bbbb"))
+    gpu.fail("nvmlDeviceGetMaxMigDeviceCount", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert device.describe().tenants == ()
+    gpu.mig = 0
+    gpu.heal()
+    assert device.describe().tenants == ()
+
+
+NO_GPU_SCOPE = (
+    "field 83",
+    "field 186",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetPowerUsage",
+)
+
+
+def test_a_module_is_read_where_the_gpu_alone_cannot_be_and_says_so(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.module_power_mw = 600_000  # above 1.5 x the GPU's highest limit: the CPU is in it
+    assert device.describe().scope == "gpu"
+    assert device.sample().power_mw == 40_000
+    for call in NO_GPU_SCOPE:
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    assert (described.scope, described.counts_energy) == ("module", False)
+    sample = device.sample()
+    assert (sample.power_mw, sample.energy_mj) == (600_000, None)
+    assert (sample.limit_mw, sample.requested_mw) == (250_000, 250_000)
+    gpu.heal()
+    assert device.describe().scope == "gpu"
+    assert device.sample().power_mw == 40_000
+
+
+def test_a_gpu_whose_module_says_nothing_either_has_no_figures(device: NvmlDevice, gpu: Gpu) -> None:
+    for call in NO_GPU_SCOPE:
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert device.describe().scope == "gpu"
+    assert (device.sample().power_mw, device.sample().energy_mj) == (None, None)
+
+
+def test_a_counter_of_the_gpu_is_enough_to_leave_the_module_alone(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.module_power_mw = 600_000
+    for call in ("field 186", "nvmlDeviceGetPowerUsage"):
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    assert (described.scope, described.counts_energy) == ("gpu", True)
+    assert device.sample().power_mw is None
+
+
 def test_a_passing_failure_is_not_taken_for_a_missing_ability(device: NvmlDevice, gpu: Gpu) -> None:
     for call in (
         "nvmlDeviceGetPowerManagementLimitConstraints",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.knobs import UNLOCKED, Knob
 from collectors.leases import Limits
 from collectors.records import PutBack, Record, RecordFile, put_back
 from tests.collectors.test_leases import Card
@@ -31,6 +32,30 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
     file.clear()
     file.clear()
     assert file.read() is None
+    file.close()
+
+
+def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
+    clock = Record(GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", knob=Knob.CLOCK)
+    file = RecordFile(tmp_path, GPU)
+    file.write(RECORD)
+    file.write(clock)
+    assert (file.read(), file.read(Knob.CLOCK)) == (RECORD, clock)
+    assert json.loads((tmp_path / "GPU-5a1c.clock.json").read_text()) == {
+        "gpu": GPU,
+        "found_mhz": 0,
+        "confirmed_mhz": 1380,
+        "pending_mhz": 1365,
+        "boot_id": "boot",
+        "time": "2026-01-02T03:04:05+00:00",
+    }
+    file.clear()
+    assert (file.read(), file.read(Knob.CLOCK)) == (None, clock)
+    file.path(Knob.CLOCK).write_text('{"found_mhz": 0, "confirmed_mhz": 0, "pending_mhz": null}')
+    with pytest.raises(
+        StorageError, match=r"\.clock\.json: could not be understood: 0 is no graphics clock in mhz"
+    ):
+        file.read(Knob.CLOCK)
     file.close()
 
 
@@ -99,8 +124,8 @@ def test_a_record_that_cannot_be_written_says_so_and_leaves_the_old_one(tmp_path
 def test_unknown_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     file = RecordFile(tmp_path, GPU)
     file.write(RECORD)
-    content = json.loads(file.path.read_text()) | {"locked_mhz": 1380}
-    file.path.write_text(json.dumps(content))
+    content = json.loads(file.path().read_text()) | {"of_a_later_version": 1380}
+    file.path().write_text(json.dumps(content))
     assert file.read() == RECORD
     file.close()
 
@@ -134,3 +159,10 @@ def test_only_what_is_ours_is_put_back(
     card.limit_mw = requested_mw
     assert put_back(card, limits) == PutBack(left_mw, stranger=stranger)
     assert card.limit_mw == left_mw
+
+
+def test_a_clock_is_put_back_by_unlocking_it() -> None:
+    card = Card()
+    card.lock_clock(1380)
+    assert put_back(card, Limits(UNLOCKED, 1380), Knob.CLOCK) == PutBack(UNLOCKED, stranger=False)
+    assert (card.locked_mhz, card.limit_mw) == (UNLOCKED, 300_000)

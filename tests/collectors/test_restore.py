@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.guard import READY
+from collectors.knobs import UNLOCKED, Knob
 from collectors.leases import Limits
 from collectors.records import Record, RecordFile
 from collectors.restore import Outcome, restore, restore_patiently
@@ -16,7 +17,7 @@ from zeus_stream.clock import boot_id
 from zeus_stream.errors import StorageError
 from zeus_stream.places import claim
 
-FOUND_MW, OURS_MW = 220_000, 150_000
+FOUND_MW, OURS_MW, OURS_MHZ = 220_000, 150_000, 1380
 RESTORED = "restored to 220 W, as it was found."
 
 
@@ -32,6 +33,13 @@ def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> Non
     """Leave a limit in force as a killed collector does."""
     device.set_limit(OURS_MW)
     write(directory, device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot or boot_id(), "then"))
+
+
+def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
+    """Leave a clock locked as a killed collector does."""
+    device.lock_clock(OURS_MHZ)
+    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", knob=Knob.CLOCK)
+    write(directory, device.gpu, left)
 
 
 def write(directory: Path, gpu: str, record: Record) -> None:
@@ -72,14 +80,34 @@ def test_every_gpu_is_restored_once_and_its_record_tells_the_next_collector(
     assert outcomes(tmp_path) == ()
 
 
+def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_not_the_other(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    records = tmp_path / "restore"
+    left_behind(records, gpus[0])
+    left_locked(records, gpus[0])
+    left_locked(records, gpus[1])
+    (records / f"{gpus[1].gpu}.json").write_text("{", encoding="ascii")
+    done = {outcome.says for outcome in outcomes(tmp_path) if not outcome.left}
+    unlocked = "restored to an unlocked clock, as it was found."
+    assert done == {
+        f"{gpus[0].gpu}: {RESTORED}",
+        f"{gpus[0].gpu}: {unlocked}",
+        f"{gpus[1].gpu}: {unlocked}",
+    }
+    assert [gpu.locked_mhz for gpu in gpus] == [UNLOCKED, UNLOCKED]
+    assert [outcome.left for outcome in outcomes(tmp_path)] == [True]
+
+
 def test_a_record_of_an_earlier_boot_changes_nothing(
     tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
 ) -> None:
     left_behind(tmp_path / "restore", gpus[0], boot="an earlier one")
-    (outcome,) = outcomes(tmp_path)
-    assert not outcome.left
-    assert "restarted" in outcome.says
-    assert gpus[0].requested_limit_mw() == OURS_MW
+    left_locked(tmp_path / "restore", gpus[0], boot="an earlier one")
+    for outcome in outcomes(tmp_path):
+        assert not outcome.left
+        assert "restarted" in outcome.says
+    assert (gpus[0].requested_limit_mw(), gpus[0].locked_mhz) == (OURS_MW, OURS_MHZ)
     assert outcomes(tmp_path) == ()
 
 

@@ -61,9 +61,9 @@ def test_a_changed_limit_is_said_at_once_though_the_counter_did_not_move() -> No
     assert [(r.seen, r.sample.limit_mw) for r in seen] == [(Seen.FIRST, 250_000), (Seen.UNCHANGED, 200_000)]
 
 
-def test_a_device_without_counter_says_each_new_power_with_the_stamps_of_its_read() -> None:
+def test_a_device_without_counter_says_between_which_reads_its_power_became_another() -> None:
     seen = readings((0, sample(None, 90)), (10, sample(None, 90)), (20, sample(None, 95)))
-    assert [bounds_ms(r) for r in seen] == [(0, 1, Seen.POWER), (20, 21, Seen.POWER)]
+    assert [bounds_ms(r) for r in seen] == [(0, 1, Seen.POWER), (10, 21, Seen.POWER)]
 
 
 @given(

@@ -13,15 +13,18 @@ import anyio
 import numpy as np
 import pytest
 
+from collectors.buses import HostBus
 from collectors.device import Bus
 from collectors.log import Log
+from collectors.rapl import RaplBus
 from collectors.service import collect
 from collectors.simulated import SimulatedBus
 from tests.collectors.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
+from tests.gpu.powercap import Powercap
 from zeus_stream import sockets, wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.config import Settings
-from zeus_stream.errors import PermissionMissingError, RefusedError
+from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.messages import (
     READING_FIELDS,
     Ack,
@@ -30,6 +33,8 @@ from zeus_stream.messages import (
     Ask,
     AskStatus,
     Batch,
+    ClockApplied,
+    ClockLeaseEnded,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
@@ -41,11 +46,13 @@ from zeus_stream.messages import (
     Frame,
     Hello,
     LeaseEnded,
+    LockClock,
     Lost,
     No,
     Notes,
     Readings,
     Refused,
+    ReleaseClock,
     ReleaseLimit,
     RenewLeases,
     RunAdmitted,
@@ -79,7 +86,7 @@ class Client:
     async def request(self, message: object) -> tuple[Any, list[bytes]]:
         await self.send(self.control, bytes(8), wire.encode(message))
         (received,) = await self.control.receive()
-        reply = wire.decode(received.parts[1], Welcome, Fetched, Applied, Refused, Status, No)
+        reply = wire.decode(received.parts[1], Welcome, Fetched, Applied, ClockApplied, Refused, Status, No)
         return reply, received.parts[2:]
 
     async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
@@ -137,6 +144,18 @@ class Client:
     async def release(self, command: str, gpu: str = GPU) -> Any:
         self._fence += 1
         return (await self.request(ReleaseLimit(command, "anna", self.incarnation, self._fence, gpu)))[0]
+
+    async def lock(
+        self, command: str, clock_mhz: int, *, gpu: str = GPU, run: str = "r", owner: str = "anna"
+    ) -> Any:
+        await self.greet()
+        self._fence += 1
+        request = LockClock(command, owner, self.incarnation, self._fence, run, gpu, clock_mhz, 60_000)
+        return (await self.request(request))[0]
+
+    async def unlock(self, command: str, gpu: str = GPU) -> Any:
+        self._fence += 1
+        return (await self.request(ReleaseClock(command, "anna", self.incarnation, self._fence, gpu)))[0]
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -237,6 +256,44 @@ async def test_readings_of_all_devices_are_logged_in_order_and_add_up_to_the_ene
         longest_s = (last["t_hi_ns"] - first["t_lo_ns"]) / 1e9
         assert shortest_s <= drawn_mj / 1000 / POWER_W <= longest_s
         assert min(changes["t_hi_ns"] - changes["t_lo_ns"]) < PERIOD_NS
+
+
+async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to_name_it(
+    zeus_dir: Path, tmp_path: Path
+) -> None:
+    powercap = Powercap(tmp_path)
+    counter = powercap.package(0) / "energy_uj"
+
+    async def draw() -> None:
+        fresh, begun_ns = tmp_path / "fresh", monotonic_ns()
+        while True:
+            fresh.write_text(str(1000 + (monotonic_ns() - begun_ns) * POWER_W // 1000))
+            fresh.replace(counter)
+            await anyio.sleep(0.002)
+
+    cpu = "CPU-h-package-0"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draw)
+        bus = HostBus(ArithmeticBus(1), RaplBus("h", tmp_path), wanted=True)
+        async with collector(bus, zeus_dir) as client:
+            await client.start_run(gpus=("index:all",))
+            (word,) = await client.notes(RunAdmitted)
+            assert word.gpus == (GPU,)
+            refused = await client.set("c", 100, gpu=cpu)
+            assert "it has none that could be set" in refused.reason
+            await anyio.sleep(0.6)
+            (found,) = [note for note in await client.notes(DeviceFound) if note.gpu == cpu]
+            frames = await client.frames()
+        tasks.cancel_scope.cancel()
+    assert (found.min_limit_mw, found.found_limit_mw, found.driver) == (None, None, "powercap")
+    bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
+    rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
+    rows = rows[rows["gpu"] == bodies[-1].gpus.index(cpu)]
+    changes = rows[rows["seen"] == Seen.CHANGED]
+    seconds = (changes["t_hi_ns"][-1] - changes["t_hi_ns"][0]) / 1e9
+    assert 3 <= len(changes) <= seconds * 20 + 1, "read 20 times a second, however often it moves"
+    drawn_j = (changes["energy_mj"][-1] - changes["energy_mj"][0]) / 1000
+    assert drawn_j == pytest.approx(seconds * POWER_W, abs=0.1 * POWER_W)
 
 
 async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
@@ -390,6 +447,77 @@ async def test_a_limit_is_set_within_its_record_and_put_back_on_release(zeus_dir
     assert bus.devices[1].changes == []
 
 
+async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    (device,) = bus.devices
+
+    def records() -> list[str]:
+        return sorted(path.name.removeprefix(GPU) for path in (zeus_dir / "restore").glob("*.json"))
+
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.set("c1", 250)
+        applied = await client.lock("c2", 1365)
+        assert isinstance(applied, ClockApplied)
+        assert (applied.clock_mhz, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
+        other = await client.lock("c3", 1365, owner="berta")
+        assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
+        status, _ = await client.request(AskStatus())
+        rows = {name: value for section, name, value in status.rows if GPU in section}
+        assert rows["graphics clock"] == "locked at 1365 MHz"
+        assert "run r of anna" in rows["graphics clock: lease"]
+        await client.release("c4")
+        await until(lambda: records() == [".clock.json"])
+        assert isinstance(await client.lock("c5", 135), ClockApplied)
+        assert (await client.unlock("c6")).clock_mhz is None
+        await until(lambda: records() == [])
+        assert (device.locks, device.requested_mw) == ([1365, 135, 0], FOUND_MW)
+        (ended,) = await client.notes(ClockLeaseEnded)
+    assert (ended.cause, ended.unlocked) == ("released", True)
+
+
+async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_it_is_back(
+    zeus_dir: Path,
+) -> None:
+    bus = ArithmeticBus(1)
+    (device,) = bus.devices
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.lock("c1", 1365)
+        device.lost = True
+        await client.wait_for(DeviceGone)
+        device.lost = False
+        (ended,) = await client.wait_for(ClockLeaseEnded)
+    assert (ended.cause, ended.unlocked) == ("device", True)
+    assert "may have forgotten" in ended.reason
+    assert device.locks == [1365, 0]
+
+
+async def test_a_gpu_without_clocks_that_could_be_locked_is_refused_with_the_cure(zeus_dir: Path) -> None:
+    bus = ArithmeticBus(1)
+    bus.devices[0].clocks_mhz = ()
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        refused = await client.lock("c1", 1365)
+    assert refused.cause == "device"
+    assert refused.reason == (
+        f"{GPU}: could not change the graphics clock: it has none that could be set. Measure only."
+    )
+
+
+async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_alone(zeus_dir: Path) -> None:
+    """As before Volta."""
+    bus = ArithmeticBus(1)
+    bus.devices[0].set_error = UnsupportedError(f"{GPU}: could not lock: Not Supported.")
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        refused = await client.lock("c1", 1365)
+        await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
+        assert await client.notes(ClockLeaseEnded) == []
+    assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
+    assert bus.devices[0].locks == []
+
+
 async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
@@ -414,14 +542,19 @@ async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, *, observe
             await client.set("c1", 250),
             await client.set("c2", 250, gpu="GPU-0001"),
             await client.set("c3", 250, gpu="GPU-9"),
+            await client.lock("c4", 1365),
+            await client.lock("c5", 1365, gpu="GPU-0001"),
+            await client.lock("c6", 1365, gpu="GPU-9"),
         ]
         causes = [r.cause for r in refused]
         assert await client.notes(Refused) == refused
         await anyio.sleep(0.1)
-    assert causes == (["observe", "observe", "device"] if observe else ["permission", "ownership", "device"])
+    assert causes == 2 * (
+        ["observe", "observe", "device"] if observe else ["permission", "ownership", "device"]
+    )
     assert observe or "Run the collector as root" in refused[0].reason
-    assert [device.changes for device in bus.devices] == [[], []]
-    assert list((zeus_dir / "restore").glob("*.json")) == []
+    assert [device.changes + device.locks for device in bus.devices] == [[], []]
+    assert {path.suffix for path in (zeus_dir / "restore").iterdir()} == {".lock"}
 
 
 async def test_a_strangers_value_stays_and_the_lease_ends(zeus_dir: Path) -> None:
@@ -441,6 +574,8 @@ async def test_a_collector_that_stops_puts_everything_back_and_says_so(zeus_dir:
         await client.start_run(gpus=("index:all",))
         await client.set("c1", 250)
         await client.set("c2", 200, gpu="GPU-0001")
+        await client.lock("c3", 1365)
+    assert [device.locks for device in bus.devices] == [[1365, 0], []]
     assert [device.requested_mw for device in bus.devices] == [FOUND_MW, FOUND_MW]
     ended = [n for frame in logged(zeus_dir) for n in notes_of(frame) if isinstance(n, LeaseEnded)]
     assert [note.cause for note in ended] == ["shutdown", "shutdown"]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,8 @@ def device(index: int, gpu: str, driver: str = "550") -> Description:
 
 
 TWO = (device(0, "GPU-aa11"), device(1, "GPU-aa22"))
+DIVIDED = replace(TWO[0], mig=True, tenants=("MIG-b1", "MIG-b2"))
+HOST = (device(0, "CPU-h-package-0", "powercap"), device(1, "DRAM-h-package-0", "powercap"))
 
 
 @given(
@@ -107,6 +111,36 @@ def test_a_run_may_command_the_gpus_that_are_its_own(
     word = admit(session, devices, frozenset(trusted), owned)
     assert (word.gpus, word.may_command, word.settled) == (("GPU-aa22",), may_command, may_command)
     assert may_command or "--trust-uid 1000" in word.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("MIG-b1",), (("GPU-aa11",), ())),
+        (("MIG-b2", "MIG-b1"), (("GPU-aa11",), ())),
+        (("MIG-GPU-aa11/3/0",), (("GPU-aa11",), ())),
+        (("MIG-c1",), ((), ("MIG-c1",))),
+        (("MIG-GPU-aa/3/0",), ((), ("MIG-GPU-aa/3/0",))),
+    ],
+)
+def test_a_mig_instance_is_its_whole_gpu(
+    asked: tuple[str, ...], expected: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    assert resolve(asked, (DIVIDED, TWO[1])) == expected
+
+
+def test_one_of_several_tenants_may_not_command_the_gpu_they_share() -> None:
+    session = Session("s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
+    word = admit(session, (DIVIDED,), frozenset(), {"GPU-aa11": True})
+    assert not word.may_command
+    assert "alone (MIG)" in word.reason
+    alone = replace(DIVIDED, tenants=("MIG-b1",))
+    assert admit(session, (alone,), frozenset(), {"GPU-aa11": True}).may_command
+
+
+def test_parts_of_the_host_are_nobodys_to_name() -> None:
+    assert resolve(("index:all",), HOST + TWO) == (("GPU-aa11", "GPU-aa22"), ())
+    assert resolve(("index:0", "CPU-h-package-0"), HOST + TWO) == (("GPU-aa11",), ("CPU-h-package-0",))
 
 
 def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:

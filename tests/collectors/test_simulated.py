@@ -63,6 +63,19 @@ def test_power_is_the_mean_of_the_window_before_the_last_refresh() -> None:
     assert sample.utilization_pct == 50
 
 
+def test_a_locked_clock_shows_at_work_as_far_as_the_limit_lets_it() -> None:
+    lab = Lab(",phase_ms=0")
+    lab.load(0, 1000)
+    lab.at(500)
+    limited_mhz = lab.gpu.sample().clock_mhz
+    lab.gpu.lock_clock(1380)
+    assert lab.gpu.sample().clock_mhz == limited_mhz
+    lab.gpu.lock_clock(600)
+    assert lab.gpu.sample().clock_mhz == lab.gpu.locked_mhz == 600
+    lab.gpu.unlock_clock()
+    assert lab.gpu.sample().clock_mhz == limited_mhz
+
+
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=20), st.sampled_from(["", ",kind=boxcar"]))
 def test_the_counter_of_a_sampled_gpu_never_falls(waits_ms: list[int], kind: str) -> None:
     lab = Lab(f",noise=0.1,jitter_ms=4{kind}")

@@ -1,41 +1,51 @@
 """The kinds of devices that `test_device` holds to one standard.
 
-A kind is a function that returns a `Bench`: a bus with at least two GPUs, and hands that do to the GPUs
+A kind is a function that returns a `Bench`: a bus with at least two devices, and hands that do to them
 what a test cannot do through the bus. To hold another kind to the standard, add its function to `KINDS`.
 """
 
+import shutil
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import pynvml
 import pytest
 
+from collectors.amd import AmdBus
 from collectors.device import Bus, Device
 from collectors.nvml import NvmlBus
+from collectors.rapl import RaplBus
 from collectors.simulated import Schedule, SimulatedBus
 from collectors.simulated_spec import Spec, parse
+from tests.gpu.amdsmi_stand_in import NO_PERM, NOT_SUPPORTED, AmdHost
+from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
 from zeus_stream.board import LimitChange, Load
 
 
 class Bench(Protocol):
-    """A host of GPUs under test, the first of which can be lost and found."""
+    """A host of devices under test, the first of which can be lost and found."""
 
     @property
     def bus(self) -> Bus:
-        """Where the GPUs are."""
+        """Where the devices are."""
 
     def work(self) -> None:
-        """Let a second pass in which every GPU draws more than at rest."""
+        """Let a second pass in which every device draws more than at rest."""
 
     def lose_first(self) -> None:
-        """Let the first GPU fall off the bus."""
+        """Let the first fall off the bus."""
 
     def find_first(self) -> None:
         """Let it come back."""
 
     def forbid(self) -> None:
-        """Take the right to change limits away."""
+        """Take the right to change limits and clocks away."""
+
+    def locked_mhz(self) -> int:
+        """Tell at what the first GPU's clock is locked; 0: it is not."""
 
 
 class SimulatedBench:
@@ -68,6 +78,9 @@ class SimulatedBench:
     def forbid(self) -> None:
         self._now_ns = 10**12 + 300 * 10**9
 
+    def locked_mhz(self) -> int:
+        return self._schedules[0].locked_mhz()
+
 
 class NvmlBench:
     """Two GPUs behind the real nvidia-ml-py, which the hands reach through the stand-in's file."""
@@ -89,7 +102,68 @@ class NvmlBench:
 
     def forbid(self) -> None:
         for gpu in self._host.gpus:
-            gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
+            for change in (
+                "nvmlDeviceSetPowerManagementLimit",
+                "nvmlDeviceSetGpuLockedClocks",
+                "nvmlDeviceResetGpuLockedClocks",
+            ):
+                gpu.fail(change, pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def locked_mhz(self) -> int:
+        return int(self._host.gpus[0].locked_mhz)
+
+
+class AmdBench:
+    """Two GPUs behind a stand-in for amdsmi. The bus has the second of the host first."""
+
+    def __init__(self, host: AmdHost) -> None:
+        self.bus = AmdBus(host.now, host.sleep)
+        self._host = host
+
+    def work(self) -> None:
+        for gpu in self._host.gpus:
+            gpu.power_w = 200
+        self._host.sleep(1)
+
+    def lose_first(self) -> None:
+        self._host.gpus[1].lost = True
+        self._host.sleep(1)
+
+    def find_first(self) -> None:
+        self._host.gpus[1].lost = False
+
+    def locked_mhz(self) -> int:
+        return 0
+
+    def forbid(self) -> None:
+        for gpu in self._host.gpus:
+            gpu.faults["amdsmi_set_power_cap"] = NO_PERM
+
+
+class RaplBench:
+    """A package and its memory, made of files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._powercap = Powercap(directory)
+        self._package = self._powercap.package(0)
+        self._memory = self._powercap.memory(0)
+        self.bus = RaplBus("host", directory, self._powercap.now)
+
+    def work(self) -> None:
+        self._powercap.draw(200, 1)
+
+    def lose_first(self) -> None:
+        shutil.move(self._package / "energy_uj", self._package / "was_energy_uj")
+        self._powercap.draw(0, 1)
+
+    def find_first(self) -> None:
+        shutil.move(self._package / "was_energy_uj", self._package / "energy_uj")
+
+    def locked_mhz(self) -> int:
+        return 0
+
+    def forbid(self) -> None:
+        """Nobody may change a CPU's limit: there is no right to take away."""
 
 
 def simulated(_request: pytest.FixtureRequest) -> Bench:
@@ -113,11 +187,35 @@ def nvml_power_only(request: pytest.FixtureRequest) -> Bench:
     return nvml(request)
 
 
+def _amd(request: pytest.FixtureRequest, host: AmdHost) -> Bench:
+    request.getfixturevalue("monkeypatch").setitem(sys.modules, "amdsmi", host.module)
+    return AmdBench(host)
+
+
+def amd(request: pytest.FixtureRequest) -> Bench:
+    return _amd(request, AmdHost())
+
+
+def amd_power_only(request: pytest.FixtureRequest) -> Bench:
+    """GPUs of which one has no counter, and one a counter that cannot be trusted."""
+    host = AmdHost()
+    host.gpus[0].counter_factor = 1000
+    host.gpus[1].faults["amdsmi_get_energy_count"] = NOT_SUPPORTED
+    return _amd(request, host)
+
+
+def rapl(request: pytest.FixtureRequest) -> Bench:
+    return RaplBench(request.getfixturevalue("tmp_path"))
+
+
 KINDS: tuple[Callable[[pytest.FixtureRequest], Bench], ...] = (
     simulated,
     simulated_power_only,
     nvml,
     nvml_power_only,
+    amd,
+    amd_power_only,
+    rapl,
 )
 
 

@@ -15,6 +15,7 @@ NOW_NS = 10**12
 KINDS: tuple[tuple[type, ...], ...] = (
     (m.Batch, m.Ask),
     (m.Hello, m.Fetch, m.SetLimit, m.ReleaseLimit, m.RenewLeases, m.AskStatus, m.Answer),
+    (m.LockClock, m.ReleaseClock, m.ClockApplied),
     (m.Query,),
     (m.Ack, m.No),
     (m.Welcome, m.Fetched, m.Applied, m.Refused, m.Status, m.QueryDone),

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TEXT = 80 };
+enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TENANTS = 7, TEXT = 80 };
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
@@ -42,7 +42,16 @@ typedef struct {
     uint64_t energy_mj;
     uint64_t since_ns, period_ns; /* period: the counter adds power_mw since CLOCK_MONOTONIC since_ns */
     uint64_t memory_bytes, calls;
+    uint32_t module_power_mw; /* of scope 1, 0: there is none */
+    uint32_t tenant_count;
+    char tenants[TENANTS][TEXT]; /* UUIDs of MIG instances */
+    uint64_t played_ns; /* a recording beside the file plays since this CLOCK_MONOTONIC; 0: none does */
 } gpu;
+
+/* What the GPU shows from an instant of its recording on. */
+typedef struct {
+    uint64_t t_ns, energy_mj, power_mw;
+} shown;
 
 typedef struct {
     uint32_t bytes; /* of this struct, as its writer understands it */
@@ -68,11 +77,28 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t users, generation, count;
 static uint32_t slots[GPUS], was_lost[GPUS];
 static control *state;
+static const shown *recordings[GPUS];
+static size_t lengths[GPUS];
 
 static result fault_of(const fault *faults, const char *call) {
     for (int i = 0; i < FAULTS; i++)
         if (faults[i].code && strcmp(faults[i].call, call) == 0) return faults[i].code;
     return OK;
+}
+
+/* Map a GPU's recording, PATH.SLOT, if there is one; like the control, it is never unmapped. */
+static void map_recording(const char *path, uint32_t slot) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s.%u", path, slot);
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    lengths[slot] = file >= 0 && fstat(file, &status) == 0 ? status.st_size / sizeof(shown) : 0;
+    if (lengths[slot]) {
+        void *mapped = mmap(NULL, lengths[slot] * sizeof(shown), PROT_READ, MAP_SHARED, file, 0);
+        if (mapped == MAP_FAILED) lengths[slot] = 0;
+        else recordings[slot] = mapped;
+    }
+    if (file >= 0) close(file);
 }
 
 /* The file is mapped anew at each start and never unmapped: a late call reads old bytes, not none. */
@@ -93,7 +119,10 @@ static result start(void) {
     count = 0;
     memset(was_lost, 0, sizeof was_lost);
     for (uint32_t i = 0; i < GPUS; i++)
-        if (state->gpus[i].present) slots[count++] = i;
+        if (state->gpus[i].present) {
+            slots[count++] = i;
+            map_recording(path, i);
+        }
     return OK;
 }
 
@@ -163,11 +192,35 @@ static uint32_t enforced_mw(const gpu *g) {
     return g->ceiling_mw && g->ceiling_mw < g->requested_mw ? g->ceiling_mw : g->requested_mw;
 }
 
-static uint64_t energy_mj(const gpu *g) {
-    if (!g->period_ns) return g->energy_mj;
+static uint64_t monotonic_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t past_ns = (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec - g->since_ns;
+    return (uint64_t)now.tv_sec * 1000000000u + now.tv_nsec;
+}
+
+/* What a recording shows now: its last line that is not later; before its first, that one. */
+static const shown *played(const gpu *g) {
+    size_t slot = g - state->gpus, low = 0, high = lengths[slot];
+    if (!g->played_ns || !high) return NULL;
+    uint64_t now_ns = monotonic_ns();
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (g->played_ns + recordings[slot][middle].t_ns <= now_ns) low = middle;
+        else high = middle;
+    }
+    return &recordings[slot][low];
+}
+
+static uint32_t power_mw(const gpu *g) {
+    const shown *now = played(g);
+    return now ? now->power_mw : g->power_mw;
+}
+
+static uint64_t energy_mj(const gpu *g) {
+    const shown *now = played(g);
+    if (now) return now->energy_mj;
+    if (!g->period_ns) return g->energy_mj;
+    uint64_t past_ns = monotonic_ns() - g->since_ns;
     uint64_t counted_ns = past_ns / g->period_ns * g->period_ns;
     return g->energy_mj + (uint64_t)((unsigned __int128)g->power_mw * counted_ns / 1000000000u);
 }
@@ -213,13 +266,32 @@ result nvmlDeviceGetName(device_t device, char *out, uint32_t room) {
     return text(out, room, g->name);
 }
 
-result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
+/* A MIG instance's handle is its GPU's with its place, from 1 on, above: good for its UUID only. */
+enum { PLACE = 48 };
+
+result nvmlDeviceGetMaxMigDeviceCount(device_t device, uint32_t *out) {
     DEVICE;
+    *out = TENANTS;
+    return OK;
+}
+
+result nvmlDeviceGetMigDeviceHandleByIndex(device_t device, uint32_t place, device_t *out) {
+    DEVICE;
+    if (!g->mig || place >= g->tenant_count) return NOT_FOUND;
+    *out = (device_t)((uintptr_t)device | (uintptr_t)(place + 1) << PLACE);
+    return OK;
+}
+
+result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
+    uintptr_t place = (uintptr_t)device >> PLACE;
+    device = (device_t)((uintptr_t)device & (((uintptr_t)1 << PLACE) - 1));
+    DEVICE;
+    if (place) return text(out, room, g->tenants[place - 1]);
     return text(out, room, g->uuid);
 }
 
 GET(nvmlDeviceGetTotalEnergyConsumption, uint64_t, energy_mj(g))
-GET(nvmlDeviceGetPowerUsage, uint32_t, g->power_mw)
+GET(nvmlDeviceGetPowerUsage, uint32_t, power_mw(g))
 GET(nvmlDeviceGetPowerManagementLimit, uint32_t, g->requested_mw)
 GET(nvmlDeviceGetEnforcedPowerLimit, uint32_t, enforced_mw(g))
 GET(nvmlDeviceGetPowerManagementDefaultLimit, uint32_t, g->default_limit_mw)
@@ -310,7 +382,7 @@ result nvmlDeviceGetComputeRunningProcesses_v3(device_t device, uint32_t *room, 
 
 static result field(const gpu *g, field_value *out) {
     char name[TEXT];
-    snprintf(name, sizeof name, "field %u", out->field);
+    snprintf(name, sizeof name, out->scope ? "field %u scope %u" : "field %u", out->field, out->scope);
     result code = fault_of(g->faults, name);
     if (code) return code;
     if (out->field == 83) {
@@ -320,7 +392,10 @@ static result field(const gpu *g, field_value *out) {
     }
     uint32_t value;
     switch (out->field) {
-        case 185: case 186: value = g->power_mw; break;
+        case 185: case 186:
+            if (out->scope && !g->module_power_mw) return NOT_SUPPORTED;
+            value = out->scope ? g->module_power_mw : power_mw(g);
+            break;
         case 187: value = g->min_limit_mw; break;
         case 188: value = g->max_limit_mw; break;
         case 189: value = g->default_limit_mw; break;

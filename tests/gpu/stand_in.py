@@ -9,7 +9,9 @@ the environment that `StandIn.environment` returns.
 import ctypes
 import mmap
 import shutil
+import struct
 import subprocess
+from collections.abc import Iterable
 from ctypes import c_char, c_uint32, c_uint64
 from pathlib import Path
 
@@ -93,11 +95,21 @@ class Gpu(_Faulty):
         ("period_ns", c_uint64),
         ("memory_bytes", c_uint64),
         ("calls", c_uint64),
+        ("module_power_mw", c_uint32),
+        ("tenant_count", c_uint32),
+        ("tenants", (c_char * _TEXT) * 7),
+        ("played_ns", c_uint64),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:
         self.clocks_mhz[: len(clocks_mhz)] = clocks_mhz
         self.clock_count = len(clocks_mhz)
+
+    def set_tenants(self, *uuids: str) -> None:
+        """Turn MIG on, with these instances."""
+        for place, uuid in enumerate(uuids):
+            self.tenants[place].value = uuid.encode()
+        self.mig, self.tenant_count = 1, len(uuids)
 
     def set_processes(self, *pids: int) -> None:
         self.pids[: len(pids)] = pids
@@ -140,6 +152,14 @@ class StandIn:
 
     def heal(self) -> None:
         self._control.heal()
+
+    def record(self, slot: int, shows: Iterable[tuple[int, int, int]]) -> None:
+        """Lay down what a GPU shows once it is played: (ns since its start, energy_mj, power_mw), in order.
+
+        Programs that start NVML afterwards see it from `Gpu.played_ns` on, all of them the same.
+        """
+        lines = b"".join(struct.pack("=3Q", *line) for line in shows)
+        self.path.with_name(f"{self.path.name}.{slot}").write_bytes(lines)
 
     def environment(self, library: Path) -> dict[str, str]:
         """Return what a program's environment needs for it to see these GPUs."""

@@ -25,6 +25,42 @@ print(json.dumps({
 """
 
 
+_WATCH = """
+import json, pynvml, sys
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+print("ready", flush=True)
+sys.stdin.readline()
+print(json.dumps([pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu), pynvml.nvmlDeviceGetPowerUsage(gpu)]))
+"""
+
+
+def test_a_recording_shows_the_same_to_every_program_at_the_same_time(
+    stand_in: StandIn, nvml_library: Path
+) -> None:
+    shows = [(0, 1000, 60_000), (10**9, 2000, 70_000), (10**15, 3000, 80_000)]
+    stand_in.record(0, shows)
+    stand_in.gpus[0].played_ns = monotonic_ns()
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WATCH],
+            env=os.environ | stand_in.environment(nvml_library),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for program in programs:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+    stand_in.gpus[0].played_ns = monotonic_ns() - 2 * 10**9
+    said = [json.loads(program.communicate("now\n", timeout=20)[0]) for program in programs]
+    assert said == [[2000, 70_000]] * 2
+    stand_in.gpus[0].played_ns = 0
+    assert stand_in.gpus[0].power_mw == 40_000, "what it is without its recording is untouched"
+
+
 def test_another_program_with_the_real_nvidia_ml_py_sees_the_gpus_and_is_seen(
     stand_in: StandIn, nvml_library: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A collector as a process, over a GPU whose limit is seen and set from outside, as an administrator does."""
+"""A collector as a process, over a GPU whose limit and clock are seen from outside, as administrators do."""
 
 import os
 import signal
@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from collectors.knobs import UNLOCKED
 from zeus_stream import sockets, wire
 from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
-from zeus_stream.messages import Applied, Hello, Refused, SetLimit, Welcome
+from zeus_stream.messages import Applied, ClockApplied, Hello, LockClock, Refused, SetLimit, Welcome
 from zeus_stream.places import Places, places
 
 ROOT = Path(__file__).parents[2]
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 OURS_MW = 150_000
+OURS_MHZ = 1380
 STRANGERS_MW = 180_000
 PATIENCE_S = 60.0
 TRAINER = """
@@ -40,7 +42,13 @@ class Host:
     gpu: str
     read_mw: Callable[[], int]
     write_mw: Callable[[int], None]
+    read_mhz: Callable[[], int]
+    """At what its clock is locked, 0: it is not. (The collector cannot ask that.)"""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def as_found(self) -> bool:
+        """Whether nothing of ours is in force."""
+        return self.read_mw() == FOUND_MW and self.read_mhz() == UNLOCKED
 
 
 def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
@@ -95,21 +103,29 @@ class Collector:
 
     def ask(self, limit_mw: int, lease_ms: int = 60_000) -> Applied | Refused | None:
         """Ask for a limit and return the outcome; None: nobody answers."""
+        reply = self._command(SetLimit, limit_mw, lease_ms)
+        return None if reply is None else wire.decode(reply, Applied, Refused)
+
+    def lock(self, clock_mhz: int, lease_ms: int = 60_000) -> ClockApplied | Refused | None:
+        """Ask for a locked clock and return the outcome; None: nobody answers."""
+        reply = self._command(LockClock, clock_mhz, lease_ms)
+        return None if reply is None else wire.decode(reply, ClockApplied, Refused)
+
+    def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
         greeting = sockets.exchange(self.where.control, wire.encode(Hello("analyzer", "test")), 1)
         if greeting is None:
             return None
         welcome = wire.decode(greeting[0], Welcome)
         number = next(self._commands)
-        request = SetLimit(
-            f"c{number}", "test", welcome.incarnation, number, "r", self.host.gpu, limit_mw, lease_ms
-        )
+        request = kind(f"c{number}", "test", welcome.incarnation, number, "r", self.host.gpu, value, lease_ms)
         reply = sockets.exchange(self.where.control, wire.encode(request), 1)
-        return None if reply is None else wire.decode(reply[0], Applied, Refused)
+        return None if reply is None else reply[0]
 
     def hold(self, limit_mw: int = OURS_MW, lease_ms: int = 60_000) -> None:
-        """Set a limit, as soon as the run may be commanded for."""
+        """Set a limit and lock the clock, as soon as the run may be commanded for."""
         until(lambda: isinstance(self.ask(limit_mw, lease_ms), Applied))
-        assert self.host.read_mw() == limit_mw
+        assert isinstance(self.lock(OURS_MHZ, lease_ms), ClockApplied)
+        assert (self.host.read_mw(), self.host.read_mhz()) == (limit_mw, OURS_MHZ)
 
     def kill(self) -> None:
         self.process.kill()
@@ -182,5 +198,5 @@ def simulated(directory: Path) -> Iterator[Host]:
     bus = SimulatedBus.parse(device, directory)
     (gpu,) = bus.discover()
     gpu.set_limit(FOUND_MW)
-    yield Host(device, gpu.gpu, gpu.requested_limit_mw, gpu.set_limit)
+    yield Host(device, gpu.gpu, gpu.requested_limit_mw, gpu.set_limit, lambda: gpu.locked_mhz)
     bus.close()

@@ -1,4 +1,4 @@
-"""Whatever is killed, the power limit that was found returns: real processes, SIGKILL."""
+"""Whatever is killed, the power limit that was found returns, and the clock: real processes, SIGKILL."""
 
 import os
 import random
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.knobs import UNLOCKED, Knob
 from collectors.log import Log
 from collectors.processes import start_ticks
 from collectors.records import RecordFile
@@ -19,6 +20,7 @@ from collectors.warden import Warden
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
+    OURS_MHZ,
     OURS_MW,
     STRANGERS_MW,
     Host,
@@ -30,10 +32,12 @@ from tests.processes.setup import (
 )
 from zeus_stream import wire
 from zeus_stream.clock import boot_id
-from zeus_stream.messages import Applied, LeaseEnded, Notes, Refused
+from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 from zeus_stream.places import places
 
 WITHIN_S = 2.0
+CLOCKS_MHZ = (1380, 135)
+"""Those that both kinds of GPU have."""
 
 
 @pytest.fixture(params=["simulated", "nvml"])
@@ -50,16 +54,22 @@ def host(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Host]:
     def write_mw(limit_mw: int) -> None:
         gpu.requested_mw = limit_mw
 
-    yield Host("nvml", gpu.uuid.decode(), lambda: int(gpu.requested_mw), write_mw)
+    gpu_uuid = gpu.uuid.decode()
+    yield Host("nvml", gpu_uuid, lambda: int(gpu.requested_mw), write_mw, lambda: int(gpu.locked_mhz))
 
 
-def settled(host: Host, directory: Path) -> str | None:
+def settled(host: Host, directory: Path, knob: Knob = Knob.LIMIT) -> str | None:
     """Return how a restorer settled the GPU's record, once it holds it no more."""
     file = RecordFile(directory / "restore", host.gpu)
-    record = file.read()
+    record = file.read(knob)
     file.close()
     assert record is not None
     return record.settled
+
+
+def records(directory: Path) -> list[Path]:
+    """Return the restore records there are."""
+    return [path for path in (directory / "restore").iterdir() if path.suffix != ".lock"]
 
 
 def logged(directory: Path) -> list[object]:
@@ -74,8 +84,8 @@ def logged(directory: Path) -> list[object]:
 
 
 def returns(host: Host) -> float:
-    """Return after how many seconds the limit found is back."""
-    return until(lambda: host.read_mw() == FOUND_MW, WITHIN_S)
+    """Return after how many seconds what was found is back."""
+    return until(host.as_found, WITHIN_S)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -87,7 +97,9 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         running.hold()
 
         def change() -> None:
-            while running.ask(rng.randrange(110_000, 210_000, 5_000)):
+            while running.ask(rng.randrange(110_000, 210_000, 5_000)) and running.lock(
+                rng.choice(CLOCKS_MHZ)
+            ):
                 pass
 
         analyzer = threading.Thread(target=change)
@@ -96,8 +108,17 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         running.kill()
         returns(host)
         analyzer.join()
-    assert host.read_mw() == FOUND_MW
+    assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
+    assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
+
+
+def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        until(lambda: isinstance(running.lock(OURS_MHZ), ClockApplied))
+        assert host.read_mhz() == OURS_MHZ
+        running.kill()
+        returns(host)
 
 
 def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host, zeus_dir: Path) -> None:
@@ -111,7 +132,7 @@ def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host
     assert "guard:" not in err
     assert guard is not None
     assert start_ticks(guard) is None
-    assert not list((zeus_dir / "restore").glob("*.json"))
+    assert not records(zeus_dir)
 
 
 def test_the_signals_that_end_a_group_do_not_end_the_guard(host: Host, zeus_dir: Path) -> None:
@@ -136,10 +157,13 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_the_next(host: Hos
         with collector(host, zeus_dir) as first:
             first.hold()
             first.kill_with_guard()
-        assert host.read_mw() == OURS_MW
+        assert (host.read_mw(), host.read_mhz()) == (OURS_MW, OURS_MHZ)
         with collector(host, zeus_dir) as second:
             returns(host)
             assert "found 220 W" in second.rows()["power limit"]
+            assert second.rows()["graphics clock"] == "not locked by us"
+    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, ClockLeaseEnded))
+    assert (ended.cause, ended.unlocked) == ("restart", True)
 
 
 def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, zeus_dir: Path) -> None:
@@ -151,12 +175,18 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, z
         running.kill_with_guard()
     looked = restore(host, zeus_dir, "--dry-run")
     assert (looked.returncode, host.read_mw()) == (1, OURS_MW)
-    assert looked.stdout == f"{host.gpu}: would be restored from 150 W to 220 W.\n"
+    assert looked.stdout == (
+        f"{host.gpu}: would be restored from 1380 MHz to an unlocked clock.\n"
+        f"{host.gpu}: would be restored from 150 W to 220 W.\n"
+    )
     observed = restore(host, zeus_dir, "--observe")
     assert (observed.returncode, observed.stdout, host.read_mw()) == (1, looked.stdout, OURS_MW)
     done = restore(host, zeus_dir)
-    assert (done.returncode, host.read_mw()) == (0, FOUND_MW)
-    assert done.stdout == f"{host.gpu}: restored to 220 W, as it was found.\n"
+    assert (done.returncode, host.as_found()) == (0, True)
+    assert done.stdout == (
+        f"{host.gpu}: restored to an unlocked clock, as it was found.\n"
+        f"{host.gpu}: restored to 220 W, as it was found.\n"
+    )
     again = restore(host, zeus_dir)
     assert (again.returncode, again.stdout) == (0, "Nothing was left in force.\n")
 
@@ -171,11 +201,11 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
         host.write_mw(STRANGERS_MW)
         os.kill(guard, signal.SIGCONT)
         until(lambda: start_ticks(guard) is None)
-    assert host.read_mw() == STRANGERS_MW
+    assert (host.read_mw(), host.read_mhz()) == (STRANGERS_MW, UNLOCKED)
     assert "somebody else set 180 W" in (settled(host, zeus_dir) or "")
     with collector(host, zeus_dir) as second:
         assert "180 W, found 180 W" in second.rows()["power limit"]
-        until(lambda: not list((zeus_dir / "restore").glob("*.json")))
+        until(lambda: not records(zeus_dir))
     (ended,) = (note for note in logged(zeus_dir) if isinstance(note, LeaseEnded))
     assert (ended.cause, ended.limit_mw) == ("restart", STRANGERS_MW)
     assert "the guard of a collector that died" in ended.reason
@@ -206,7 +236,7 @@ def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus
         returns(host)
 
 
-def test_while_no_guard_can_be_started_no_limit_is_changed(zeus_dir: Path) -> None:
+def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> None:
     python = zeus_dir / "python"
     python.symlink_to(sys.executable)
     with (
@@ -224,7 +254,10 @@ def test_while_no_guard_can_be_started_no_limit_is_changed(zeus_dir: Path) -> No
         assert isinstance(refused, Refused)
         assert refused.cause == "storage"
         assert "Until another one is ready" in refused.reason
-        assert host.read_mw() == OURS_MW
+        locked = running.lock(135)
+        assert isinstance(locked, Refused)
+        assert locked.cause == "storage"
+        assert (host.read_mw(), host.read_mhz()) == (OURS_MW, OURS_MHZ)
         python.symlink_to(sys.executable)
         until(lambda: isinstance(running.ask(STRANGERS_MW), Applied))
 

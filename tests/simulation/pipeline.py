@@ -363,7 +363,7 @@ class Collector(Process):
             self.guarded, todo = leases.begin(
                 self._rules, requested_mw, left, same_boot=True, now_ns=world.now_ns, settled=settled
             )
-        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found_mw
+        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found
         self._say(
             DeviceFound(
                 world.now_ns, told.gpu, 0, told.name, told.driver, told.counts_energy, *limits, mig=False
@@ -424,8 +424,8 @@ class Collector(Process):
             case leases.CallRestore(limits):
                 try:
                     done = put_back(world.device, limits)
-                    self._requested_mw = done.requested_mw
-                    event = leases.RestoreDone(done.requested_mw, done.stranger)
+                    self._requested_mw = done.requested
+                    event = leases.RestoreDone(done.requested, done.stranger)
                 except DeviceError as wrong:
                     event = leases.RestoreFailed(str(wrong))
             case leases.ClearRecord():
@@ -875,7 +875,7 @@ class World:
             except DeviceError:
                 self.at(self.now_ns + 100 * MS, self._guard)
                 return
-            self.settled = f"restored to {done.requested_mw} mW by the guard"
+            self.settled = f"restored to {done.requested} mW by the guard"
         self.guarding = False
 
     def _damage_log(self) -> None:
@@ -1027,14 +1027,33 @@ class World:
         assert self.record is None, "a restore record is left"
         report.windows = len(self.windows)
         again = Interpreter(PLAN)
-        once = {
+        once: dict[tuple[object, ...], WindowRow] = {
             (row.session, row.kind, row.index, row.gpu): row
             for frame, body in self.archive.frames
             for row in again.hear(frame, body)
             if isinstance(row, WindowRow)
         }
-        assert once == self.windows, "restarts of the analyzer have changed what is derived"
+        assert once.keys() == self.windows.keys(), "restarts of the analyzer have lost or invented windows"
+        for key, row in self.windows.items():
+            assert _alike(row, once[key]), "restarts of the analyzer have changed what is derived"
         self.archive.compare(self.windows)
+
+
+def _alike(row: WindowRow, other: WindowRow) -> bool:
+    """Whether two rows say the same. What was learned by then may shape an energy, within its bounds."""
+    if row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
+        return row == other
+    learned = replace(
+        other,
+        energy_j=row.energy_j,
+        energy_p2_5_j=row.energy_p2_5_j,
+        energy_p97_5_j=row.energy_p97_5_j,
+        phase_coverage=row.phase_coverage,
+        estimator=row.estimator,
+        quality=row.quality,
+    )
+    bounded = other.energy_j is not None and row.energy_low_j <= other.energy_j <= row.energy_high_j
+    return learned == row and bounded
 
 
 def run(seed: int, *, stored: bool = False) -> Report:

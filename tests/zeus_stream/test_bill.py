@@ -22,7 +22,8 @@ def part(gpu: str, index: int, energy_j: float | None, quality: str = "ok") -> d
     )
     return {
         "gpu": gpu, "index": index, "name": "V100", "duration_s": 2.0, "energy_j": energy_j,
-        "energy_low_j": low_j, "energy_high_j": high_j, "average_power_w": power_w, "quality": quality,
+        "energy_p2_5_j": low_j, "energy_p97_5_j": high_j, "average_power_w": power_w, "quality": quality,
+        "of_host": gpu.startswith(("CPU-", "DRAM-")),
     }  # fmt: skip
 
 
@@ -35,7 +36,7 @@ def shown(bill: Bill) -> str:
 def test_a_bill_adds_its_gpus_up_and_shows_each() -> None:
     text = shown(Bill("make -j8", (part("GPU-a", 0, 3000.0), part("GPU-b", 1, 600.0))))
     assert "took 2.000 s" in text
-    assert "energy 3,600.0 J (within 3,598.0 to 3,602.0), 1.0000 Wh" in text
+    assert "energy 3,600.0 J (95 %: 3,598.6 to 3,601.4), 1.00000 Wh" in text
     assert "power 1,800.0 W on average" in text
     assert "0 3,000.0 2,999.0 3,001.0 1,500.0 V100" in text
     assert "1 600.0 599.0 601.0 300.0 V100" in text
@@ -46,6 +47,13 @@ def test_one_gpu_is_named_and_what_is_doubtful_is_said() -> None:
     text = shown(Bill("true", (part("GPU-a", 3, 2.0, "within one refresh"),)))
     assert "beware within one refresh" in text
     assert "GPU 3, V100, GPU-a" in text
+
+
+def test_cpus_stand_beside_the_sum() -> None:
+    cpus = (part("CPU-h-package-0", 0, 40.0), part("DRAM-h-package-0", 1, 2.5))
+    text = shown(Bill("true", (part("GPU-a", 0, 600.0),), cpus))
+    assert "energy 600.0 J" in text
+    assert "beside it 42.5 J of the host's CPUs and their memory" in text
 
 
 def test_a_part_that_is_missing_leaves_no_sum() -> None:
@@ -64,9 +72,11 @@ def test_as_json_a_bill_has_its_figures_in_full() -> None:
     write_bill(Bill("true", (part("GPU-a", 0, 600.0), part("GPU-b", 1, 300.0))), out)
     content = json.loads(out.getvalue())
     del content["gpus"]
+    wide_j = 2**0.5
     assert content == {
-        "name": "true", "duration_s": 2.0, "energy_j": 900.0, "energy_low_j": 898.0, "energy_high_j": 902.0,
-        "energy_wh": 0.25, "average_power_w": 450.0, "missing": None,
+        "name": "true", "duration_s": 2.0, "energy_j": 900.0, "energy_p2_5_j": pytest.approx(900 - wide_j),
+        "energy_p97_5_j": pytest.approx(900 + wide_j), "energy_wh": 0.25, "average_power_w": 450.0,
+        "cpu_energy_j": None, "missing": None,
     }  # fmt: skip
 
 
@@ -90,7 +100,7 @@ def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: 
     known = bill(answer, "run", "true")
     assert known is not None
     assert [gpu["gpu"] for gpu in known.parts] == ["GPU-a", "GPU-b"]
-    assert (known.duration_s, known.total("energy_j"), known.total("average_power_w")) == (2, 20, 10)
+    assert (known.duration_s, known.energy_j) == (2, 20)
     assert len((bill(answer, "it's another", "true") or known).parts) == 1
     assert bill(answer, "not yet", "true") is None
 

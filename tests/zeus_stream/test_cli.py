@@ -11,9 +11,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from analyzers.archive import Archive
 from collectors.simulated import SimulatedBus
+from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.config import Settings
 
 COUNT = "SELECT count(*) AS trials FROM trials"
 
@@ -181,3 +184,31 @@ def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> N
     assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "out" / "trials.parquet").exists()
     assert "trials.parquet" in completed.stdout
+
+
+def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> None:
+    archive = Archive.open(zeus.directory / "energy.duckdb", Settings(memory_mb=256))
+    fill(archive)
+    archive.close()
+    seconds = [(BOOTED_NS // 10**9 + second, POWER_W[A] if second <= 60 else 50) for second in range(5, 115)]
+    record = "\n".join(f"{t_s},{power_w / 0.95}" for t_s, power_w in seconds)
+    (zeus.directory / "meter.csv").write_text(f"t_s,power_w\n{record}\n", encoding="utf-8")
+
+    several = said(zeus("calibrate", "--reference", "meter.csv"))
+    assert A in several
+    assert B in several
+    fitted = zeus("calibrate", "--reference", "meter.csv", "--gpu", A)
+    assert fitted.returncode == 0, fitted
+    assert "110 samples, columns t_s, power_w" in fitted.stdout
+    assert f"{A}: gain 0.9" in fitted.stdout
+    assert zeus("calibrate").stdout.startswith(f"{A}  gain 0.9")
+    assert zeus("calibrate", "--remove", "--gpu", A).returncode == 0
+    assert zeus("calibrate").stdout == "No GPU is calibrated.\n"
+    assert "there is none" in said(zeus("calibrate", "--remove", "--gpu", A))
+
+
+def test_a_running_analyzer_takes_a_calibration_as_it_comes(zeus: Cli) -> None:
+    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+        gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
+        (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
+        until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)

@@ -5,6 +5,7 @@ import pytest
 
 from collectors.device import Description, Device, Sample
 from collectors.simulated import SimulatedBus
+from tests.gpu.powercap import Powercap
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.config import Settings
 from zeus_stream.doctor import examine
@@ -142,3 +143,25 @@ def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> Non
     ill = zeus("doctor", "--device", "tpu")
     assert ill.returncode == 1
     assert "simulated:v100x4" in ill.stdout
+
+
+def test_cpus_that_can_be_read_are_named_and_those_that_are_not_there_are_no_trouble_unless_wanted(
+    where: Places, tmp_path: Path
+) -> None:
+    def checked(cpu: str) -> Check:
+        return found(examine(replace(SETTINGS, cpu=cpu), where, lambda: Bench((A100,)), tmp_path), "CPUs")
+
+    assert checked("auto").verdict == "works"
+    assert checked("on").verdict == "fails"
+    assert "intel_rapl_msr" in checked("on").cure
+    Powercap(tmp_path).package(0)
+    assert "CPU package 0" in checked("auto").says
+
+
+def test_a_module_and_the_tenants_of_a_divided_gpu_are_named(where: Places) -> None:
+    module = replace(A100, index=1, gpu="GPU-b", scope="module")
+    divided = replace(A100, mig=True, tenants=("MIG-1", "MIG-2"))
+    checks = examine(SETTINGS, where, lambda: Bench((divided, module)))
+    assert "MIG-1, MIG-2" in found(checks, "GPU 0").says
+    assert found(checks, "GPU 1").verdict == "warns"
+    assert "CPU included" in found(checks, "GPU 1").says

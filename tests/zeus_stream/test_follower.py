@@ -18,8 +18,8 @@ from zeus_stream.messages import Fetch, Fetched, Frame, Hello, No, Welcome
 from zeus_stream.places import Places
 
 
-def frame(offset: int, log_id: str = "log", size: int = 3) -> Frame:
-    return Frame(log_id, offset, "host", offset, "readings/host", b"x" * size)
+def frame(offset: int, log_id: str = "log", size: int = 3, host: str = "host") -> Frame:
+    return Frame(log_id, offset, host, offset, "readings/host", b"x" * size)
 
 
 class Log:
@@ -28,10 +28,12 @@ class Log:
     def __init__(self) -> None:
         self.log_id = "log-0"
         self.oldest = self.next = 0
+        self.renamed = range(0)
+        """Offsets at which it is another host's."""
 
     def append(self) -> Frame:
         self.next += 1
-        return frame(self.next - 1, self.log_id)
+        return self._frame(self.next - 1)
 
     def prune(self, count: int) -> None:
         self.oldest = min(self.next, self.oldest + count)
@@ -49,7 +51,10 @@ class Log:
         if fetch.log_id != self.log_id:
             found = range(0)
         header = Fetched(self.log_id, fetch.first_offset, self.oldest, self.next)
-        return header, [frame(offset, self.log_id) for offset in found]
+        return header, [self._frame(offset) for offset in found]
+
+    def _frame(self, offset: int) -> Frame:
+        return frame(offset, self.log_id, host="renamed" if offset in self.renamed else "host")
 
 
 # ---- the sequencer
@@ -189,6 +194,18 @@ def test_a_collector_may_speak_for_its_own_host_only() -> None:
     assert counters["of another host"] == 1
 
 
+def test_what_a_log_itself_has_of_another_host_is_named_and_passed_over() -> None:
+    sequencer = Sequencer("log", 0, host="alpha")
+    hosts = ("alpha", "beta", "beta", "alpha", "alpha")
+    spoken = [Frame("log", offset, host, 0, "t", b"") for offset, host in enumerate(hosts)]
+    assert sequencer.frames([*spoken[:3], spoken[4]]) == spoken[:1]
+    assert sequencer.wanted() == Fetch("log", 1, 3)
+    why = "they are of another host, beta"
+    ready = sequencer.fetched(Fetched("log", 1, 0, 5), spoken[1:4])
+    assert ready == [Break("log", 1, 1, why), Break("log", 2, 1, why), *spoken[3:]]
+    assert sequencer.wanted() is None
+
+
 # ---- following
 
 
@@ -255,8 +272,13 @@ class Following:
     """A follower in a task, and what it has yielded."""
 
     def __init__(
-        self, collector: Collector, log_id: str | None = None, next_offset: int | None = None
+        self,
+        collector: Collector,
+        log_id: str | None = None,
+        next_offset: int | None = None,
+        host: str | None = None,
     ) -> None:
+        self.host = host
         self.counters: Counter[str] = Counter()
         self.parts: list[Frame | Break] = []
         self._collector = collector
@@ -266,7 +288,7 @@ class Following:
         context = sockets.context()
         try:
             async with aclosing(
-                follow(context, self._collector.where, *self._from, counters=self.counters)
+                follow(context, self._collector.where, *self._from, host=self.host, counters=self.counters)
             ) as stream:  # type: ignore[type-var]
                 async for group in stream:
                     self.parts += [group] if isinstance(group, Break) else group
@@ -387,3 +409,20 @@ async def test_replies_that_make_no_sense_are_counted_and_asked_for_again_at_lei
         await following.until(3)
         tasks.cancel_scope.cancel()
     assert following.offsets == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_log_that_is_another_host_s_for_a_while_does_not_end_the_stream(
+    collector: Collector,
+) -> None:
+    following = Following(collector, "log-0", 0, host="host")
+    collector.log.renamed = range(30)
+    collector.append(30)
+    async with collector.running(), anyio.create_task_group() as tasks:
+        tasks.start_soon(following.run)
+        await following.until(1)
+        collector.append(5)
+        await following.until(6)
+        tasks.cancel_scope.cancel()
+    assert following.parts[0] == Break("log-0", 0, 30, "they are of another host, renamed")
+    assert following.offsets == list(range(30, 35))

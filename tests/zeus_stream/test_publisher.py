@@ -269,9 +269,12 @@ def test_the_gpus_are_those_that_torch_uses_if_it_does(
     Publisher().close()
     del devices[1].uuid  # a torch that knows no UUIDs
     Publisher().close()
+    devices[1].uuid = "22"
+    monkeypatch.setattr(sys.modules["torch"], "version", SimpleNamespace(hip="6.4"), raising=False)
+    Publisher().close()  # HIP's UUIDs are its own
     monkeypatch.setattr(cuda, "is_initialized", lambda: False)
     Publisher().close()
-    expected = [("GPU-11", "GPU-22"), ("index:all",), ("index:all",)]
+    expected = [("GPU-11", "GPU-22"), *[("index:all",)] * 3]
     assert [event.gpus for event in collector.seen(RunStarted)] == expected
 
 

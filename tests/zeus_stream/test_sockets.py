@@ -8,11 +8,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests import hostile
 from zeus_stream import sockets
 from zeus_stream.errors import SettingsError
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0
+LARGE = 8 * 1024 * 1024
 
 
 class Sockets:
@@ -151,3 +153,36 @@ async def test_a_feed_reaches_who_follows_its_topic(opened: Sockets, zeus_dir: P
             tasks.start_soon(publish)
             assert (await follower.receive())[0].parts == [b"events/h", b"2"]
             tasks.cancel_scope.cancel()
+
+
+async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
+    opened: Sockets, zeus_dir: Path
+) -> None:
+    router = opened.listen(zeus_dir / "query")
+    with closing(hostile.dealer(zeus_dir / "query")) as deaf, anyio.fail_after(10):
+        deaf.sendall(hostile.zmtp(0, b"ask"))
+        [asked] = await router.receive()
+        for count in (1, 2):
+            assert router.send_counted(asked.sender, b"small", bytes(LARGE))
+            assert router.unread_bytes >= count * LARGE
+        read = 0
+        while read < LARGE:
+            read += len(deaf.recv(2**20))
+        while router.unread_bytes >= 2 * LARGE:
+            await anyio.sleep(0.001)
+    with anyio.fail_after(10):
+        while router.unread_bytes:
+            await anyio.sleep(0.001)
+
+
+async def test_of_a_message_of_endless_parts_only_the_first_is_taken(opened: Sockets, zeus_dir: Path) -> None:
+    router, dealer = opened.listen(zeus_dir / "control"), opened.ask(zeus_dir / "control")
+    most = [bytes(500_000)] * 32
+    with anyio.fail_after(10):
+        while not dealer.send(b"first", *most):
+            await anyio.sleep(0.001)
+        assert dealer.send(b"first", *most, *most)
+        received: list[list[bytes]] = []
+        while len(received) < 2:
+            received += [message.parts for message in await router.receive()]
+    assert received == [[b"first", *most], [b"first"]]

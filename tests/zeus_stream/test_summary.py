@@ -19,7 +19,7 @@ RUN = RunRow(
 )
 WHOLE = WindowRow(
     *("session", "it's a run", "digits", 0, "host", "run", "", 0, "GPU-a", 0, 9 * S, 9.0),
-    *(1800.0, 1790.0, 1810.0, None, "counter", "ok", False),
+    *(1800.0, 1790.0, 1810.0, 1791.0, 1809.0, 1.0, None, "counter", "ok", False),
 )
 STEPS = tuple(
     replace(
@@ -96,6 +96,16 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert "20.0 % of a step's energy for +8.0 % of its time, against 250 W as found" in text
     assert "saved 120.0 J over 3 steps" in text
     assert "missing" not in text
+
+
+def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
+    cpu = replace(WHOLE, gpu="CPU-host-package-0", energy_j=500.0, shared=True)
+    other_rank = replace(cpu, session="another", rank=1, energy_j=400.0)
+    assert "beside it" not in shown(of([RUN, WHOLE]))
+    text = shown(of([cpu, other_rank]))
+    assert "energy 1,800.0 J" in text
+    assert "beside it 500.0 J of the host's CPUs and their memory" in text
+    assert "another run" not in text
 
 
 def test_what_was_only_observed_would_save(of: Summarize) -> None:

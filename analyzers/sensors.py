@@ -1,0 +1,59 @@
+"""What is known of power sensors: their lag by the name of the GPU, and the gain of one. Pure.
+
+A reading of power is a mean over the sensor's window, shown from a refresh until the next. It says what was
+drawn *before* the refresh; held from there on, as if it were news of the future, it comes too late by half
+the period and half the window. Where both are the same, the readings moved back by that are exact means,
+one after the other.
+
+Source: Yang, Adamek and Armour, SC24; that the lag of GA10x is 100 ms was seen again on the recorded
+RTX 3090 of benchmarks/meter.py: its readings are the means of the 100 ms before each refresh.
+"""
+
+import re
+from dataclasses import dataclass
+
+_WINDOWS_MS = (
+    # name, refreshed every, mean over
+    (r"V100|P100", 20, 10),
+    (r"A100", 101, 25),
+    (r"H100", 100, 23),
+    (r"RTX (30|40|A)\d{2,3}|RTX 4000|RTX [56]000 Ada|\bA(2|10|16|40)\b|\bL(4|20|40S?)\b", 100, 100),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """How a GPU's power readings come about."""
+
+    lag_ns: int = 0
+    """By how much they come late; 0 where it is not known."""
+    sees_all: bool = False
+    """Each is a mean of all the time since the one before: added up, they are a counter."""
+
+
+def sensor(name: str) -> Sensor:
+    """Return what is known of the sensor of a GPU of this name."""
+    for pattern, period_ms, window_ms in _WINDOWS_MS:
+        if re.search(pattern, name):
+            return Sensor((period_ms + window_ms) * 500_000, window_ms == period_ms)
+    return Sensor()
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The calibration of one GPU."""
+
+    gain: float
+    gain_error: float
+    """Half of its 95 % interval."""
+    offset_w: float
+    """0 unless it is significant."""
+    source: str
+    """The meter's record."""
+    at: str
+    """When it was fitted, UTC."""
+
+    @property
+    def words(self) -> str:
+        """What windows say of it in ``quality``."""
+        return f"gain {self.gain:.3f}" + (f", offset {self.offset_w:+.1f} W" if self.offset_w else "")

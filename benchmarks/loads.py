@@ -1,0 +1,147 @@
+"""The loads that energy figures are measured on: when each step began and ended, and the power all the while.
+
+Frozen: the generator, its figures and its seeds are part of every accuracy figure that was published, so a
+change here is a new load with a new name. A load is arithmetic; whoever plays it (a virtual GPU in virtual
+time, a stand-in for a vendor's library in real time) reads power and energy off it, and the truth of any
+window is its exact integral.
+
+    constant   back-to-back steps; power never moves
+    clean      steps at one power, gaps of 10 to 20 % of a step at another, sharp edges
+    noisy      the same, but each step and gap draws its own power (+-15 %, uniform), steps are +-10 % long,
+               power rises 0 to 1 ms after a step's begin, and every change of power is a ramp of 1 to 3 ms
+
+Before the first step and after the last, `REST_NS` at the power of a gap.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Name = Literal["constant", "clean", "noisy"]
+
+NAMES: tuple[Name, ...] = ("constant", "clean", "noisy")
+STEPS_MS = {
+    "constant": (20, 50, 100, 500, 5000),
+    "clean": (20, 50, 100, 500, 5000),
+    "noisy": (20, 50, 100, 500),
+}
+SEED = 20_260
+REST_NS = 1_000_000_000
+_DRAWS = 8
+"""Numbers drawn for each step, used or not: the first steps of a longer load are those of a shorter one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a load was drawn from; what an oracle may know. Ranges are uniform."""
+
+    step_mw: int
+    """Mean power of a step."""
+    gap_mw: int
+    """Mean power of a gap, and of the rest before and after."""
+    swing: float
+    """Each step's and each gap's power lies within the mean times 1 -+ this."""
+    late_ns: tuple[int, int]
+    """Power begins to move this long after a step's begin."""
+    ramp_ns: tuple[int, int]
+    """How long power takes to arrive. A fall begins at the step's end and is over by the next begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Steps, and the power all the while: straight lines between points. Times are ns from its start."""
+
+    name: Name
+    step_ms: int
+    steps_ns: Ints
+    """Begin and end of each step, shape (n, 2)."""
+    t_ns: Ints
+    """Shape (m,), never falls; two points at one instant are a jump. The first is 0."""
+    power_mw: Ints
+    """Shape (m,). Before the first point and after the last, power stays what it is there."""
+    truth: Truth
+    _sums: Ints
+    """Twice the energy from 0 to each point, pJ; shape (m,)."""
+
+    @property
+    def end_ns(self) -> int:
+        """When the rest after the last step is over."""
+        return int(self.t_ns[-1])
+
+    def power_at_mw(self, t_ns: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the power at instants, mW; at a jump, that after it. Shape of ``t_ns``."""
+        at = np.asarray(t_ns, np.int64)
+        left = np.clip(np.searchsorted(self.t_ns, at, side="right") - 1, 0, len(self.t_ns) - 1)
+        right = np.minimum(left + 1, len(self.t_ns) - 1)
+        width_ns = np.maximum(self.t_ns[right] - self.t_ns[left], 1)
+        part = np.clip((at - self.t_ns[left]) / width_ns, 0.0, 1.0)
+        mw: npt.NDArray[np.float64] = self.power_mw[left] + part * (
+            self.power_mw[right] - self.power_mw[left]
+        )
+        return mw
+
+    def energy_pj(self, begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> Ints:
+        """Return the exact energy of intervals, pJ (mW x ns); adjacent ones add up. Shapes broadcast."""
+        energy: Ints = self._until_pj(np.asarray(end_ns, np.int64)) - self._until_pj(
+            np.asarray(begin_ns, np.int64)
+        )
+        return energy
+
+    def _until_pj(self, t_ns: Ints) -> Ints:
+        left = np.clip(np.searchsorted(self.t_ns, t_ns, side="right") - 1, 0, len(self.t_ns) - 1)
+        mean_mw = (self.power_at_mw(t_ns) + self.power_mw[left]) / 2
+        inside = np.rint((t_ns - self.t_ns[left]) * mean_mw).astype(np.int64)
+        until: Ints = self._sums[left] // 2 + inside
+        return until
+
+
+TRUTHS: dict[Name, Truth] = {
+    "constant": Truth(250_000, 250_000, 0.0, (0, 0), (0, 0)),
+    "clean": Truth(280_000, 70_000, 0.0, (0, 0), (0, 0)),
+    "noisy": Truth(280_000, 70_000, 0.15, (0, 1_000_000), (1_000_000, 3_000_000)),
+}
+STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02, "noisy": 0.10}
+"""Each step's length lies within its nominal length times 1 -+ this."""
+GAPS: dict[Name, tuple[float, float]] = {"constant": (0.0, 0.0), "clean": (0.1, 0.2), "noisy": (0.1, 0.2)}
+"""A gap's length, as a share of the step's nominal length."""
+
+
+def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -> Load:
+    """Return a load; the same arguments give the same load, and fewer steps its beginning.
+
+    Args:
+        name: which.
+        step_ms: nominal length of a step.
+        steps: how many; None: those of 20 s, at least 40.
+        seed: of everything that is drawn.
+    """
+    count = max(40, 20_000 // step_ms) if steps is None else steps
+    truth, (gap_least, gap_most) = TRUTHS[name], GAPS[name]
+    rng = np.random.default_rng([seed, NAMES.index(name), step_ms])
+    drawn = rng.random((count, _DRAWS))
+    long_ns = np.rint(step_ms * 1e6 * (1 + STEP_SWING[name] * (2 * drawn[:, 0] - 1))).astype(np.int64)
+    gap_ns = np.rint(step_ms * 1e6 * (gap_least + (gap_most - gap_least) * drawn[:, 1])).astype(np.int64)
+    begin_ns = REST_NS + np.concatenate(([0], np.cumsum(long_ns + gap_ns)[:-1]))
+    steps_ns = np.stack((begin_ns, begin_ns + long_ns), axis=1)
+    next_ns = np.concatenate((begin_ns[1:], steps_ns[-1:, 1] + REST_NS))
+
+    def between(limits: tuple[int, int], column: int) -> Ints:
+        least, most = limits
+        return np.rint(least + (most - least) * drawn[:, column]).astype(np.int64)
+
+    step_mw = np.rint(truth.step_mw * (1 + truth.swing * (2 * drawn[:, 2] - 1))).astype(np.int64)
+    gap_mw = np.rint(truth.gap_mw * (1 + truth.swing * (2 * drawn[:, 3] - 1))).astype(np.int64)
+    before_mw = np.concatenate(([truth.gap_mw], gap_mw[:-1]))
+    rise_ns = begin_ns + between(truth.late_ns, 4)
+    risen_ns = rise_ns + between(truth.ramp_ns, 5)
+    fallen_ns = np.minimum(steps_ns[:, 1] + between(truth.ramp_ns, 6), next_ns)
+    t_ns = np.stack((rise_ns, risen_ns, steps_ns[:, 1], fallen_ns), axis=1).ravel()
+    power_mw = np.stack((before_mw, step_mw, step_mw, gap_mw), axis=1).ravel()
+    t_ns = np.concatenate(([0], t_ns, next_ns[-1:]))
+    power_mw = np.concatenate(([truth.gap_mw], power_mw, gap_mw[-1:]))
+    twice_pj = np.diff(t_ns) * (power_mw[1:] + power_mw[:-1])
+    sums = np.concatenate(([0], np.cumsum(twice_pj)))
+    return Load(name, step_ms, steps_ns, t_ns, power_mw, truth, sums)

@@ -1,0 +1,165 @@
+"""An RTX 3090 without counter, recorded beside an external meter: energy of windows and gain of the sensor.
+
+The driver's readings (every 6 to 7 ms) pass through sampler, timeline and energy as a collector's would.
+The meter (5 kHz) is the truth. RMS error of windows that begin everywhere in the recording, as it is, and
+with the one factor removed that `zeus-stream calibrate` would find.
+
+Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from common import ROOT, table
+
+from analyzers.energy import Energy, Meter, measure
+from analyzers.sensors import Sensor, sensor
+from analyzers.timeline import READING, Timeline
+from collectors.device import Sample
+from collectors.sampler import State, observe, pack
+
+RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
+GPU = "NVIDIA GeForce RTX 3090"
+WINDOWS_S = (0.25, 0.5, 1.0, 2.0)
+GOALS = (4.0, 1.0, 0.7, 0.5)
+HEARTBEAT_NS = 500_000_000
+PARTS = 7
+"""A window begins at every such part of its length."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Method = Callable[[Ints, Ints], Floats]
+"""Begins and ends, ns -> energies, J."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Times are ns since 1970. Shape (n,) of the sensor's, (m,) of the meter's."""
+
+    sensor_ns: Ints
+    sensor_mw: Ints
+    meter_ns: Ints
+    meter_j: Floats
+    """Counted by the meter until then."""
+    edges_ns: Ints
+    """Begins and ends of kernels, in turn."""
+
+    def truth_j(self, begin_ns: Ints, end_ns: Ints) -> Floats:
+        until: Floats = np.interp(end_ns, self.meter_ns, self.meter_j)
+        return until - np.interp(begin_ns, self.meter_ns, self.meter_j)
+
+
+def recording(directory: Path) -> Recording:
+    sensor = np.genfromtxt(directory / "sensor.csv", delimiter=",", names=True, dtype=np.int64)
+    seen = np.genfromtxt(directory / "meter.csv", delimiter=",", names=True, dtype=np.int64)
+    t_ns, power_w = seen["t_us"] * 1000, seen["power_mw"] / 1000
+    used_j = np.diff(t_ns) / 1e9 * (power_w[1:] + power_w[:-1]) / 2
+    counted_j = np.concatenate(([0.0], np.cumsum(used_j)))
+    edges_ns = np.unique(np.loadtxt(directory / "load.csv", np.int64, skiprows=1)) * 1000
+    return Recording(sensor["t_us"] * 1000, sensor["instant_mw"], t_ns, counted_j, edges_ns)
+
+
+def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+    """Yield what a collector would publish of the readings, each with its time."""
+    state = State()
+    for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
+        state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
+        if reading is not None:
+            yield t_ns, np.frombuffer(pack(reading, 0), READING)
+
+
+def ours(recorded: Recording, sensor: Sensor) -> Method:
+    """Return what timeline and energy make of the readings of this sensor."""
+    timeline = Timeline()
+    timeline.sensor = sensor
+    timeline.add(np.concatenate([row for _, row in published(recorded)]))
+
+    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
+        found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
+        return np.array([one.energy_uj / 1e6 if isinstance(one, Energy) else np.nan for one in found])
+
+    return energies_j
+
+
+def shaped(recorded: Recording, sensor: Sensor) -> Method:
+    """Return the same with the edges of the load heard as a training's: each window is measured as soon as
+    it may be, from what had been heard by then.
+    """
+
+    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
+        one = Meter(Timeline())
+        one.timeline.sensor = sensor
+        one.shape.mark("load", int(recorded.sensor_ns[0]), "rest")
+        edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
+        heard, found_j = 0, list[float]()
+        for now_ns, row in published(recorded):
+            while heard < len(edges) and edges[heard] <= now_ns:
+                phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
+                one.shape.mark("load", edges[heard], phase)
+                heard += 1
+            one.timeline.add(row)
+            while len(found_j) < len(ends) and one.settled(ends[len(found_j)], now_ns):
+                at = len(found_j)
+                [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
+                found_j.append(found.energy_uj / 1e6 if isinstance(found, Energy) else np.nan)
+        return np.array(found_j)
+
+    return energies_j
+
+
+def trapezoids(recorded: Recording) -> Method:
+    """Return what Zeus's PowerMonitor does: changed readings within the window, joined by straight lines."""
+    changed = np.flatnonzero(np.diff(recorded.sensor_mw, prepend=-1))
+    t_ns, power_w = recorded.sensor_ns[changed].tolist(), recorded.sensor_mw[changed] / 1000
+
+    def energy_j(begin_ns: int, end_ns: int) -> float:
+        first, last = bisect.bisect_left(t_ns, begin_ns), bisect.bisect_right(t_ns, end_ns)
+        return float(np.trapezoid(power_w[first:last], np.array(t_ns[first:last]) / 1e9))
+
+    return lambda begin_ns, end_ns: np.array(
+        [energy_j(*edges) for edges in zip(begin_ns.tolist(), end_ns.tolist(), strict=True)]
+    )
+
+
+def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float, float]:
+    """Return the RMS error of windows in %, as they are and with the gain removed."""
+    window_ns = round(window_s * 1e9)
+    first = max(recorded.meter_ns[0], recorded.sensor_ns[0])
+    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first, last, window_ns // PARTS)
+    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
+    found_j = method(begin_ns, begin_ns + window_ns)
+    gain = float(found_j @ truth_j / (truth_j @ truth_j))
+
+    def rms(off: Floats) -> float:
+        return float(np.sqrt(np.mean(off**2)) * 100)
+
+    return rms(found_j / truth_j - 1), rms(found_j / gain / truth_j - 1)
+
+
+def print_meter(data: Path) -> None:
+    if not data.exists():
+        print(f"\n{data}: there are no recordings of a meter. Name their folder with --data.")
+        return
+    rows = []
+    for name in ("rtx3090_square", "rtx3090_step"):
+        recorded = recording(data / name)
+        methods = {
+            "Zeus's PowerMonitor (its method)": trapezoids(recorded),
+            "ours, held from when it was read": ours(recorded, Sensor()),
+            "ours, the sensor's lag known": ours(recorded, sensor(GPU)),
+            "ours, and the load's edges heard": shaped(recorded, sensor(GPU)),
+        }
+        for label, method in methods.items():
+            pairs = [errors(recorded, method, window_s) for window_s in WINDOWS_S]
+            rows.append([name, label, *(f"{raw:.1f} / {removed:.2g} %" for raw, removed in pairs)])
+    rows.append(["goal, gain removed", "", *(f"{goal:g} %" for goal in GOALS)])
+    table(
+        "Recorded RTX 3090 against the meter, RMS error of windows (as read / gain removed)",
+        ["recording", "method", *(f"{window_s:g} s" for window_s in WINDOWS_S)],
+        rows,
+    )

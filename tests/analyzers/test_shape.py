@@ -1,0 +1,166 @@
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.energy import Energy, Meter, measure
+from analyzers.shape import MAX_CUTS, MAX_KINDS, MAX_POINTS, Shape
+from analyzers.timeline import Timeline
+from benchmarks.loads import Name, load
+from tests.analyzers.readings import MS, S, steady
+from tests.simulation.played import Measured, counter, play
+
+seeds = st.integers(0, 10**6)
+
+
+def errors(steps: list[Measured]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([step.answer.energy_uj / 1e6 / step.truth_j - 1 for step in steps])
+
+
+def covered(steps: list[Measured]) -> float:
+    inside = [s.answer.p2_5_uj - 2_000 <= s.truth_j * 1e6 <= s.answer.p97_5_uj + 2_000 for s in steps]
+    return sum(inside) / len(inside)
+
+
+@given(seeds, st.sampled_from(["clean", "noisy"]), st.sampled_from([20, 50, 130]))
+@settings(max_examples=8, deadline=None)
+def test_the_parts_add_up_and_the_bounds_are_in_order(seed: int, name: Name, step_ms: int) -> None:
+    played = load(name, step_ms, 3_000 // step_ms, seed)
+    steps, meter = play(played, counter(played, seed=seed))
+    edges = sorted({t_ns for step in steps for t_ns in (step.begin_ns, step.end_ns)})
+    parts = measure(meter.timeline, edges[:-1], edges[1:], meter.shape)
+    (whole,) = measure(meter.timeline, edges[:1], edges[-1:], meter.shape)
+    assert isinstance(whole, Energy)
+    assert sum(part.energy_uj for part in parts if isinstance(part, Energy)) == whole.energy_uj
+    for step in steps:
+        answer = step.answer
+        assert answer.estimator == "shaped"
+        assert answer.low_uj is not None
+        assert answer.high_uj is not None
+        assert answer.low_uj <= answer.p2_5_uj <= answer.energy_uj <= answer.p97_5_uj <= answer.high_uj
+        assert answer.low_uj <= step.truth_j * 1e6 <= answer.high_uj
+
+
+def test_what_was_measured_once_is_measured_so_again() -> None:
+    played = load("noisy", 50, 60)
+    steps, meter = play(played, counter(played))
+    again = measure(
+        meter.timeline, [step.begin_ns for step in steps], [step.end_ns for step in steps], meter.shape
+    )
+    assert [a.energy_uj for a in again if isinstance(a, Energy)] == [step.answer.energy_uj for step in steps]
+
+
+def test_only_the_past_counts() -> None:
+    played = load("noisy", 50, 60)
+    cut_short, _ = play(played, counter(played), until_ns=2 * S)
+    steps, _ = play(played, counter(played))
+    assert 10 < len(cut_short) < len(steps)
+    assert [astuple(step) for step in steps[: len(cut_short)]] == [astuple(step) for step in cut_short]
+
+
+def test_the_energy_between_refreshes_is_what_the_counter_counted() -> None:
+    played = load("noisy", 50, 100)
+    shown = counter(played)
+    _, meter = play(played, shown)
+    begin_ns, end_ns = shown.t_ns[20:50].tolist(), shown.t_ns[21:51].tolist()
+    for k, answer in enumerate(measure(meter.timeline, begin_ns, end_ns, meter.shape)):
+        assert isinstance(answer, Energy)
+        counted_mj = int(shown.energy_mj[21 + k] - shown.energy_mj[20 + k])
+        # The change is known to 1 ms at both ends, of up to 322 W.
+        assert answer.energy_uj / 1e3 == pytest.approx(counted_mj, abs=2 * 322)
+
+
+@pytest.mark.parametrize(
+    ("name", "step_ms", "goal", "line"), [("clean", 50, 0.007, 0.05), ("noisy", 100, 0.02, 0.05)]
+)
+def test_steps_are_right_where_straight_lines_are_not(
+    name: Name, step_ms: int, goal: float, line: float
+) -> None:
+    played = load(name, step_ms, 15_000 // step_ms)
+    steps, meter = play(played, counter(played))
+    straight = measure(meter.timeline, [s.begin_ns for s in steps], [s.end_ns for s in steps])
+    lines_uj = np.array([answer.energy_uj for answer in straight if isinstance(answer, Energy)])
+    truths_j = np.array([step.truth_j for step in steps])
+    assert np.abs(errors(steps)).mean() < goal
+    assert np.abs(lines_uj / 1e6 / truths_j - 1).mean() > line
+    assert 0.9 <= covered(steps) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "window_ms", "kind"),
+    [
+        ("clean", None, "integrating"),
+        ("clean", 25, "boxcar"),
+        ("noisy", 10, "boxcar"),
+        ("constant", 25, None),
+        ("constant", None, None),
+    ],
+)
+def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
+    name: Name, window_ms: int | None, kind: str | None
+) -> None:
+    played = load(name, 130, 100)
+    steps, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS))
+    assert meter.shape.kind == kind
+    assert meter.shape.window_ns == (window_ms and window_ms * MS if kind == "boxcar" else None)
+    last = steps[-1].answer
+    if kind == "boxcar":
+        assert (last.low_uj, last.high_uj) == (None, None)
+        assert "the sensor sees a part of the time" in last.quality
+        assert np.abs(errors(steps[65:])).mean() < 0.05
+        assert covered(steps[65:]) >= 0.9
+    assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
+
+
+def test_without_events_lines_are_straight() -> None:
+    played = load("noisy", 50, 20)
+    _, meter = play(played, counter(played))
+    begin_ns, end_ns = played.steps_ns[5].tolist()
+    (answer,) = Meter(meter.timeline).measure([begin_ns], [end_ns], 60 * S)
+    assert [answer] == measure(meter.timeline, [begin_ns], [end_ns])
+    assert isinstance(answer, Energy)
+    assert answer.estimator == "counter"
+    assert (answer.p2_5_uj, answer.p97_5_uj) == (answer.low_uj, answer.high_uj)
+
+
+@pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
+def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
+    shape, line = Shape(), Timeline()
+    shape.kind, shape.window_ns = "boxcar", 25 * MS
+    begin_s, refresh_s = np.arange(200, dtype=np.float64), np.arange(500, dtype=np.float64)
+    shape._look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
+    assert shape.phase_coverage is not None
+    assert (shape.phase_coverage < 0.8) == aliased
+    line.add(steady(200, 30))
+    (answer,) = measure(line, [100 * MS], [900 * MS], shape)
+    assert isinstance(answer, Energy)
+    assert ("aliased" in answer.quality) == aliased
+
+
+def test_memory_is_bounded() -> None:
+    line, shape = Timeline(), Shape()
+    line.add(steady(200, 3_000, period_ns=20 * MS))
+    for index in range(6_000):
+        shape.mark("session", S + 2 * MS * index, f"job/window {index % 40}/rest")
+        if index % 100 == 99:
+            Meter(line, shape).measure([S], [S + 2 * MS * index], 60 * S)
+    assert len(shape._cut_ns) <= MAX_CUTS
+    assert shape._points.size <= MAX_POINTS
+    assert len(shape._kinds) <= MAX_KINDS
+    shape.forget([2 * S, 30 * S])
+    assert shape._points.size < MAX_POINTS / 2
+
+
+def test_an_uncertain_boundary_makes_the_interval_wider() -> None:
+    played = load("clean", 50, 40)
+    shown = counter(played)
+    widths = []
+    for uncertainty_ns in (0, 5 * MS):
+        shape = Shape()
+        told = shape.mark
+        shape.mark = lambda who, t_ns, phase, _=0, told=told, u=uncertainty_ns: told(who, t_ns, phase, u)  # type: ignore[method-assign,misc]
+        steps, _ = play(played, shown, shape)
+        widths.append(np.mean([step.answer.p97_5_uj - step.answer.p2_5_uj for step in steps[20:]]))
+    assert widths[1] > 1.2 * widths[0]
