@@ -32,6 +32,10 @@ def test_batches_that_are_executed_in_one_go_are_one_step(told: Told) -> None:
     assert told.sessions["execution"].steps == list(range(4))
 
 
+def test_an_optimizer_that_scales_its_losses_accumulates_inside(told: Told) -> None:
+    assert told.sessions["scaled"].steps == list(range(told.printed["scaled"])) == list(range(5))
+
+
 def test_a_training_that_stops_early(told: Told) -> None:
     assert told.sessions["stopped"].steps == list(range(5))
     assert told.sessions["stopped"].epochs == [0]

@@ -36,7 +36,8 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     @property
     def _accumulated(self) -> int:
         """Batches of one step."""
-        return getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
+        optimizer = self.model.optimizer  # or what scales its losses
+        return getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps or 1
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._batches, self._asked_ns = 0, monotonic_ns()

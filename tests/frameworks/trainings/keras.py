@@ -58,6 +58,12 @@ with publisher_alone("alone") as pub:
     results["alone"] = run(pub, model(3))
 with publisher("execution") as pub:  # torch executes no more than one
     run(pub, model(execution=1 if keras.config.backend() == "torch" else 5))
+with publisher("scaled") as pub:
+    scaled = model()
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    scaled.compile(optimizer=keras.optimizers.LossScaleOptimizer(inner), loss="mse")
+    run(pub, scaled)
+    results["scaled"] = int(scaled.optimizer.iterations)
 with publisher("stopped") as pub:
     run(pub, model(), At(4, "stop"))
 with publisher("broken") as pub:

@@ -270,6 +270,19 @@ def test_what_is_missing_is_in_no_log(collector: Collector) -> None:
         assert not made._intervals
 
 
+def test_switched_off_it_is_as_if_it_were_not_there(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_OFF", "1")
+    with Publisher() as pub:
+        made = training(pub)
+        steps(made, 3)
+        assert made.log() == {}
+        assert not made._intervals
+    assert collector.events == []
+    assert caplog.records == []
+
+
 def test_nothing_waits_and_nothing_piles_up_without_a_collector(zeus_dir: Path) -> None:
     del zeus_dir
     with Publisher() as pub:
