@@ -82,3 +82,17 @@ def test_an_evaluation_without_a_training_is_a_window(told: Told) -> None:
 
 def test_nothing_is_complained_about(told: Told) -> None:
     assert told.complaints == []
+
+
+def test_ranks_share_the_tokens_and_each_has_its_steps() -> None:
+    need("transformers")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone")
+    with short_directory() as directory:
+        told = train("ranks", directory, launcher)
+    assert told.printed["world_size"] == 2
+    for rank in range(2):
+        assert told.sessions[f"rank {rank}"].steps == list(range(12))
+    known = [log for log in told.printed["logs"] if "energy_per_step_j" in log]
+    assert len(known) >= 3
+    for log in known:
+        assert log["energy_per_token_j"] == pytest.approx(log["energy_per_step_j"] / (4 * 8))

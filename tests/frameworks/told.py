@@ -98,8 +98,11 @@ class Told:
         return [line for line in ours if "/nobody/publish: training goes on unmeasured" not in line]
 
 
-def train(script: str, directory: Path, **more: str) -> Told:
-    """Run a script of `trainings` beside a collector whose analyzer answers at once."""
+def train(script: str, directory: Path, launcher: Sequence[str] = (), **more: str) -> Told:
+    """Run a script of `trainings` beside a collector whose analyzer answers at once.
+
+    ``launcher``: Python's arguments before ``-m``; ``more``: environment variables.
+    """
     with Collector(directory / "publish") as collector:
 
         def answer(ask: Ask) -> bytes:
@@ -111,7 +114,7 @@ def train(script: str, directory: Path, **more: str) -> Told:
         collector.answer = answer
         result = directory / "result.json"
         done = subprocess.run(
-            [sys.executable, "-m", f"tests.frameworks.trainings.{script}", str(result)],
+            [sys.executable, *launcher, "-m", f"tests.frameworks.trainings.{script}", str(result)],
             env=environment(directory, **more),
             cwd=directory,
             capture_output=True,
