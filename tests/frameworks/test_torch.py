@@ -35,6 +35,7 @@ def test_the_optimizer_of_the_next_phase_takes_over(told: Told) -> None:
 
 def test_a_compiled_step_is_a_step(told: Told) -> None:
     assert told.sessions["compiled"].steps == list(range(5))
+    assert "Dynamo does not know" not in told.stderr
 
 
 def test_a_loop_that_breaks_and_begins_anew(told: Told) -> None:

@@ -42,9 +42,6 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._training.forget()
-
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._training.begin_epoch(trainer.current_epoch)
 
