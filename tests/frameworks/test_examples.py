@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.frameworks.told import environment, need
+from tests.frameworks.told import absent, environment
 from tests.processes.pipeline import Setup, until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text(encoding="utf-8")
@@ -145,15 +145,19 @@ def setup() -> Iterator[Setup]:
             made.close()
 
 
+def unless_absent(name: str) -> pytest.MarkDecorator:
+    reason = absent(*AROUND[name].frameworks)
+    return pytest.mark.skipif(bool(reason), reason=reason)
+
+
 def test_there_is_a_test_for_each_example_and_none_is_long() -> None:
     assert set(EXAMPLES) == set(AROUND)
     assert max(len(example.splitlines()) for example in EXAMPLES.values()) <= MOST_LINES
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=unless_absent(name)) for name in EXAMPLES])
 def test_an_example_runs_and_its_logs_say_what_the_archive_says(setup: Setup, name: str) -> None:
     around = AROUND[name]
-    need(*around.frameworks)
     script = setup.directory / "example.py"
     script.write_text(
         f"{around.before}\n{EXAMPLES[name]}\n{around.after}\njson.dump(logs, open(sys.argv[1], 'w'))\n",

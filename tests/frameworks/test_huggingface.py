@@ -11,9 +11,11 @@ from tests.frameworks.trainings.common import STEP_S
 INTERVALS = "logging interval"
 
 
+need("transformers", "tensorboard")
+
+
 @pytest.fixture(scope="module")
 def told() -> Told:
-    need("transformers", "tensorboard")
     with short_directory() as directory:
         return train("huggingface", Path(directory))
 
@@ -85,7 +87,6 @@ def test_nothing_is_complained_about(told: Told) -> None:
 
 
 def test_ranks_share_the_tokens_and_each_has_its_steps() -> None:
-    need("transformers")
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone")
     with short_directory() as directory:
         told = train("ranks", directory, launcher)

@@ -6,10 +6,11 @@ from tests.directories import short_directory
 from tests.frameworks.told import POWER_W, Told, need, train
 from tests.frameworks.trainings.common import STEP_S
 
+need("keras", "torch", "jax")
+
 
 @pytest.fixture(scope="module", params=["torch", "jax"])
 def told(request: pytest.FixtureRequest) -> Told:
-    need("keras", request.param)
     with short_directory() as directory:
         return train("keras", directory, KERAS_BACKEND=request.param)
 

@@ -6,10 +6,11 @@ from tests.directories import short_directory
 from tests.frameworks.told import POWER_W, Told, need, train
 from tests.frameworks.trainings.common import STEP_S
 
+need("torch", "accelerate")
+
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    need("torch", "accelerate")
     with short_directory() as directory:
         return train("torch", directory)
 

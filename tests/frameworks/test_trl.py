@@ -5,10 +5,11 @@ import pytest
 from tests.directories import short_directory
 from tests.frameworks.told import POWER_W, Told, need, train
 
+need("trl")
+
 
 @pytest.fixture(scope="module")
 def told() -> Told:
-    need("trl")
     with short_directory() as directory:
         return train("trl", directory)
 

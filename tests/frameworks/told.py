@@ -33,11 +33,16 @@ POWER_W = 100.0
 LONGEST_S = 300
 
 
+def absent(*frameworks: str) -> str:
+    """Say which are not installed here; empty: all are."""
+    missing = " and ".join(name for name in frameworks if find_spec(name) is None)
+    return f"{missing} not installed here: `make test-frameworks` has an environment" if missing else ""
+
+
 def need(*frameworks: str) -> None:
-    """Skip unless they are installed."""
-    absent = [name for name in frameworks if find_spec(name) is None]
-    if absent:
-        pytest.skip(f"{' and '.join(absent)} not installed here: `make test-frameworks` has an environment")
+    """Skip a module unless they are installed."""
+    if reason := absent(*frameworks):
+        pytest.skip(reason, allow_module_level=True)
 
 
 @dataclass(frozen=True)
