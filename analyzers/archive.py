@@ -1,9 +1,9 @@
 """Everything that was received, and everything derived from it, in one DuckDB file. The only file that
 imports duckdb, but for the parser of others' SQL.
 
-    frames  --put_frames-->  readings, events, frames, hosts   } one transaction with logs.next_offset
-    Break   --put_break-->   gaps                              }
-    rows    --put_rows--->   windows, runs, trials, ...          one transaction with logs.interpreted_offset
+    frames  --put_frames-->  readings, events, frames, ...   } one transaction with logs.next_offset
+    Break   --put_break-->   gaps                            }
+    rows    --put_rows--->   windows, runs, trials, ...        one transaction with logs.interpreted_offset
 
 A frame is stored once, whatever is handed over again. Derived rows have keys: a repeat replaces. One
 thread writes; each reader has a cursor of its own, in a read-only transaction. What is locked at the
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,7 +36,7 @@ from analyzers.rows import (
     WindowRow,
 )
 from zeus_stream import wire
-from zeus_stream.config import Settings
+from zeus_stream.config import Settings, spelled
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.follower import Break
 from zeus_stream.messages import Body, Events, Frame, Notes, Readings
@@ -116,9 +117,12 @@ class Archive:
                 "SELECT log_id, host, next_offset, logged_ns FROM logs ORDER BY rowid"
             ).fetchall()
         }
+        last = connection.execute("SELECT last(log_id ORDER BY rowid) FROM turns").fetchall()
+        self._turn: str | None = last[0][0]
+        """The log that was heard last."""
         self._schemas = {
             name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
-            for name in ("frames", "events", "hosts", *(table for table, _, _ in _DERIVED.values()))
+            for name in ("frames", "events", "hosts", "turns", *(table for table, _, _ in _DERIVED.values()))
         }
         self.malformed = 0
         """Readings that were no rows; their bytes are in ``frames``."""
@@ -136,6 +140,10 @@ class Archive:
             with _storing(connection, f"{path}: could not be opened"):
                 _lift(connection, path)
                 connection.execute("UPDATE meta SET starts = starts + 1")
+                names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
+                connection.execute(
+                    "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta", names_and_values
+                )
             archive = cls(path, connection)
             on_failure.pop_all()
         return archive
@@ -212,7 +220,14 @@ class Archive:
                 case None:
                     pass
             kept.append(frame)
-        incoming = {"frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors}
+        turns, turn = [], self._turn
+        for frame, _ in fresh:
+            if frame.log_id != turn:
+                turn = frame.log_id
+                turns.append((turn, frame.offset))
+        incoming = {
+            "frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors, "turns": turns
+        }  # fmt: skip
         tables = {
             name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
         }
@@ -223,6 +238,7 @@ class Archive:
                 connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
             self._put_logs(logs)
         self._logs |= logs
+        self._turn = turn
 
     def put_break(self, gap: Break) -> None:
         """Store that frames of a log are gone for good; those after them come next."""
@@ -316,39 +332,58 @@ class Archive:
         return logs[-1] if logs else (None, None)
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
-        """Yield what has to be interpreted, again or for the first time, a page at a time.
+        """Yield what has to be interpreted, again or for the first time, a page at a time, as it was heard.
 
-        Of each log what no rows were derived from yet; of a host's last one everything since its oldest run
-        began that is open or not measured to its end. Before that, what it stands on: the collector's notes
-        since its start, for the devices it has, and LEAD_NS of readings, for what a counter said before the
-        first window began. Sessions that began before that are over: their events are left out.
+        Of each log what no rows were derived from yet, and everything since the oldest run began that is open
+        or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
+        what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
+        readings, for what a counter said before the first window began. Sessions that began before that are
+        over: their events are left out.
         """
+        last = {log.host: log_id for log_id, log in self._logs.items()}
         with self._cursor() as cursor:
-            interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
-            began = dict(
+            since = dict(
                 cursor.execute(
                     """
-                    SELECT log_id, min("offset") FROM events JOIN runs USING (session)
-                    WHERE events.kind = 'run_started'
-                        AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
-                    GROUP BY log_id
-                    """
+                    WITH began AS (FROM events JOIN runs USING (session) WHERE events.kind = 'run_started'),
+                    unfinished AS (
+                        FROM began WHERE list_contains($1, log_id)
+                            AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+                    ), wanted AS (
+                        SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
+                        SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)
+                    )
+                    SELECT log_id, min("offset") FROM wanted GROUP BY log_id
+                    """,
+                    [list(last.values())],
                 ).fetchall()
             )
-        last = {log.host: log_id for log_id, log in self._logs.items()}.values()
-        for log_id in tuple(self._logs):
-            offset = interpreted[log_id]
-            if log_id in last:
-                offset = min(offset, began.get(log_id, offset))
-            over = self._begun_before(log_id, offset)
-            lead = self._lead(log_id, offset)
-            yield from self._notes_before(log_id, lead)
-            for page in self.frames_since(log_id, lead):
-                yield [
-                    (frame, body)
-                    for frame, body in page
-                    if not (isinstance(body, Events) and body.session in over)
-                ]
+        frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
+        yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
+
+    def _since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
+        """Yield a log's frames from an offset on, and before them what they stand on."""
+        over = self._begun_before(log_id, offset)
+        lead = self._lead(log_id, offset)
+        yield from self._notes_before(log_id, lead)
+        for frame, body in self.frames_since(log_id, lead):
+            if not (isinstance(body, Events) and body.session in over):
+                yield frame, body
+
+    def _in_turn(self, logs: Mapping[str, Iterator[tuple[Frame, Body]]]) -> Iterator[tuple[Frame, Body]]:
+        """Yield frames of several logs in the order in which they were heard the first time."""
+        with self._cursor() as cursor:
+            turns = cursor.execute(
+                """
+                SELECT log_id, lead("offset") OVER (PARTITION BY log_id ORDER BY rowid)
+                FROM turns ORDER BY rowid
+                """
+            ).fetchall()
+        heads = {log_id: next(frames, None) for log_id, frames in logs.items()}
+        for log_id, end in turns:
+            while (head := heads[log_id]) is not None and (end is None or head[0].offset < end):
+                yield head
+                heads[log_id] = next(logs[log_id], None)
 
     def _begun_before(self, log_id: str, offset: int) -> set[str]:
         with self._cursor() as cursor:
@@ -369,16 +404,16 @@ class Archive:
             ).fetchall()
         return offset if lead is None else int(lead)
 
-    def _notes_before(self, log_id: str, offset: int) -> Iterator[list[tuple[Frame, Body]]]:
+    def _notes_before(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
         with self._cursor() as cursor:
             [(started,)] = cursor.execute(
                 'SELECT max("offset") FROM hosts WHERE log_id = $1 AND "offset" < $2 AND boot_id IS NOT NULL',
                 [log_id, offset],
             ).fetchall()
             kept = [] if started is None else list(_kept_frames(cursor, log_id, started, offset))
-        yield [(frame, body) for frame, body in kept if isinstance(body, Notes)]
+        yield from ((frame, body) for frame, body in kept if isinstance(body, Notes))
 
-    def frames_since(self, log_id: str, offset: int) -> Iterator[list[tuple[Frame, Body]]]:
+    def frames_since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
         """Yield what is stored of a log from ``offset`` on, in order, until there is no more.
 
         Readings are built again from their columns: the same rows for the same GPUs, in the same order;
@@ -401,7 +436,18 @@ class Archive:
                     *_kept_frames(cursor, log_id, first, offset),
                     *_readings_frames(cursor, log_id, first, offset),
                 ]
-            yield sorted(page, key=lambda decoded: decoded[0].offset)
+            yield from sorted(page, key=lambda decoded: decoded[0].offset)
+
+    def heard(self) -> Iterator[tuple[Frame, Body]]:
+        """Yield all that rows were derived from, of all logs, as it was heard; bodies as `frames_since`."""
+        with self._cursor() as cursor:
+            interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+
+        def until(log_id: str) -> Iterator[tuple[Frame, Body]]:
+            frames = self.frames_since(log_id, 0)
+            return takewhile(lambda decoded: decoded[0].offset < interpreted[log_id], frames)
+
+        return self._in_turn({log_id: until(log_id) for log_id in self._logs})
 
     def known_trials(self) -> dict[tuple[str, str, int], tuple[TrialRow, ...]]:
         """Return the trials of the last profiling round of each (job, GPU model, number of GPUs), by limit.
@@ -640,7 +686,8 @@ Runs come first: windows take their UTC from them."""
 
 _WITH_UTC = {
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
-    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at FROM incoming_runs",
+    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
+    " FROM incoming_runs",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }

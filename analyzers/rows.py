@@ -154,6 +154,9 @@ class DecisionRow:
     applied: bool
     """False: observing; the decision only says what would be saved."""
     reason: str
+    trials_run: str | None = None
+    """Whose trials it was chosen from: the run's own, or an earlier one's; None: there were none."""
+    trials_round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -641,12 +641,11 @@ class Run:
     def _observation(self, number: int, trials: Sequence[Trial], reason: str) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""
         assert self._plan is not None
-        setup = self._setup()
-        known = self._site.known.get(setup, ()) if setup else ()
-        trials = tuple(trials) or tuple(
-            Trial(round(t.power_limit_w * 1000), round(t.energy_j * 1000), round(t.duration_s * 1e9), t.steps)
-            for t in known
-        )
+        source: tuple[str, int] | None = (self.name, number)
+        if not trials:
+            known = self._known()
+            trials = added_up(known)
+            source = (known[0].run, known[0].round) if known else None
         if not trials:
             reason = (
                 f"{reason.rstrip('.')}. What would be saved is not known: no run of this job on such GPUs was"
@@ -657,13 +656,28 @@ class Run:
             limit_mw = self._plan.selector.choose(trials, self._plan.gpus)
         except SettingsError as wrong:
             return self._decision(number, (), None, f"{reason}. {wrong}", applied=False)
-        return self._decision(number, trials, limit_mw, reason, applied=False)
+        return self._decision(number, trials, limit_mw, reason, applied=False, source=source)
+
+    def _known(self) -> tuple[TrialRow, ...]:
+        """Return the trials of an earlier run of this setup, at limits that this one could have."""
+        setup, limits_mw = self._setup(), self._plan.limits_mw if self._plan else ()
+        known = self._site.known.get(setup, ()) if setup else ()
+        return tuple(row for row in known if not limits_mw or row.power_limit_w * 1000 <= limits_mw[0] + 500)
 
     def _decision(
-        self, number: int, trials: Sequence[Trial], limit_mw: int | None, reason: str, *, applied: bool
+        self,
+        number: int,
+        trials: Sequence[Trial],
+        limit_mw: int | None,
+        reason: str,
+        *,
+        applied: bool,
+        source: tuple[str, int] | None = None,
     ) -> DecisionRow:
+        """``source``: run and round of the trials; its own if not given."""
         assert self._plan is not None
         assert self._lead is not None
+        trials_run, trials_round = source or (self.name, number)
         self.decisions += 1
         chosen = next((trial for trial in trials if trial.limit_mw == limit_mw), None)
         default = max(trials, key=lambda trial: trial.limit_mw, default=None)
@@ -682,7 +696,24 @@ class Run:
             default_step_s=default.step_ns / 1e9 if default else None,
             applied=applied,
             reason=reason,
+            trials_run=trials_run if trials else None,
+            trials_round=trials_round if trials else None,
         )
+
+
+def added_up(rows: Iterable[TrialRow]) -> tuple[Trial, ...]:
+    """Return what was measured at each limit; measurements of one limit are added up."""
+    trials: dict[int, Trial] = {}
+    for row in rows:
+        limit_mw = round(row.power_limit_w * 1000)
+        before = trials.get(limit_mw, Trial(limit_mw, 0, 0, 0))
+        trials[limit_mw] = Trial(
+            limit_mw,
+            before.energy_mj + round(row.energy_j * 1000),
+            before.duration_ns + round(row.duration_s * 1e9),
+            before.steps + row.steps,
+        )
+    return tuple(trials.values())
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -10,6 +10,11 @@ CREATE TABLE logs (
     log_id VARCHAR, host VARCHAR, next_offset BIGINT, logged_ns BIGINT, interpreted_offset BIGINT
 );
 
+-- From this frame on, frames of this log were heard, until the next row.
+CREATE TABLE turns (log_id VARCHAR, "offset" BIGINT);
+
+CREATE TABLE settings (start BIGINT, name VARCHAR, value VARCHAR);
+
 CREATE TABLE readings (
     log_id VARCHAR, "offset" BIGINT, logged_ns BIGINT, gpu VARCHAR,
     t_lo_ns BIGINT, t_hi_ns BIGINT, energy_mj BIGINT, power_mw INTEGER, limit_mw INTEGER,
@@ -50,7 +55,7 @@ CREATE TABLE runs (
     session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, world_size BIGINT, host VARCHAR, pid BIGINT,
     uid BIGINT, gpus VARCHAR[], boundary VARCHAR, began_ns BIGINT, ended_ns BIGINT, began_wall_ns BIGINT,
     wall_error_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP, ended_how VARCHAR,
-    may_command BOOLEAN, command_reason VARCHAR
+    may_command BOOLEAN, command_reason VARCHAR, start BIGINT
 );
 
 CREATE TABLE gpus (
@@ -68,7 +73,8 @@ CREATE TABLE trials (
 CREATE TABLE decisions (
     run VARCHAR, number BIGINT, round BIGINT, t_ns BIGINT, selector VARCHAR, power_limit_w DOUBLE,
     steps BIGINT, default_limit_w DOUBLE, energy_per_step_j DOUBLE, step_s DOUBLE,
-    default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR
+    default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR,
+    trials_run VARCHAR, trials_round BIGINT
 );
 
 CREATE TABLE commands (
@@ -125,25 +131,83 @@ CREATE VIEW steps AS SELECT run, job, index AS step, * EXCLUDE (run, job, index,
 
 CREATE VIEW epochs AS SELECT run, job, index AS epoch, * EXCLUDE (run, job, index, name) FROM whole('epoch');
 
+-- How well a round of profiling knows what a step costs at each limit: the mean of its steps, and half the width of
+-- its 95 % interval, from the scatter of the means of up to 8 stretches of steps in a row, by Student's t. Which steps
+-- a trial measured is told by the clock of its lowest rank.
+CREATE VIEW scatter AS
+WITH leads AS (
+    SELECT run, min(rank) AS rank FROM runs GROUP BY run
+), paced AS (
+    SELECT DISTINCT run, index AS step, begin_ns, end_ns FROM windows JOIN leads USING (run, rank) WHERE kind = 'step'
+), measured AS (
+    SELECT paced.run, step, round, power_limit_w
+    FROM paced ASOF JOIN trials ON paced.run = trials.run AND paced.begin_ns >= trials.began_ns
+    WHERE paced.end_ns <= trials.ended_ns AND NOT confirms
+), numbered AS (
+    SELECT measured.*, energy_j, duration_s,
+        (row_number() OVER (PARTITION BY measured.run, round, measured.power_limit_w ORDER BY measured.step) - 1) * 8
+            // count(*) OVER (PARTITION BY measured.run, round, measured.power_limit_w) AS stretch
+    FROM measured JOIN steps ON steps.run = measured.run AND steps.step = measured.step
+    WHERE energy_j IS NOT NULL
+), stretches AS (
+    SELECT run, round, power_limit_w, stretch, count(*) AS steps, avg(energy_j) AS energy_j,
+        avg(duration_s) AS duration_s
+    FROM numbered GROUP BY ALL
+)
+SELECT run, round, power_limit_w, sum(steps)::BIGINT AS steps, sum(steps * energy_j) / sum(steps) AS energy_per_step_j,
+    sum(steps * duration_s) / sum(steps) AS step_s,
+    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(energy_j) / sqrt(count(*)) AS energy_within_j,
+    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(duration_s) / sqrt(count(*)) AS step_within_s
+FROM stretches GROUP BY run, round, power_limit_w;
+
 CREATE VIEW savings AS
-WITH decided AS (
+WITH last AS (
     SELECT * FROM decisions
     QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
+), tops AS (
+    SELECT run, round, max(power_limit_w) AS top_w FROM trials GROUP BY run, round
+), decided AS (
+    -- Relative half-widths of a ratio of two means: squares add up. The top limit against itself is exact.
+    SELECT last.*, at_top.energy_per_step_j AS top_step_j,
+        CASE WHEN last.power_limit_w = top_w THEN 0 ELSE
+            sqrt((chosen.energy_within_j / chosen.energy_per_step_j) ** 2
+                + (at_top.energy_within_j / at_top.energy_per_step_j) ** 2) END AS energy_within,
+        CASE WHEN last.power_limit_w = top_w THEN 0 ELSE
+            sqrt((chosen.step_within_s / chosen.step_s) ** 2 + (at_top.step_within_s / at_top.step_s) ** 2)
+            END AS step_within,
+        100 * (1 - last.energy_per_step_j / default_energy_per_step_j) AS saved_percent,
+        100 * (last.step_s / default_step_s - 1) AS added_percent
+    FROM last
+    LEFT JOIN tops ON tops.run = trials_run AND tops.round = trials_round
+    LEFT JOIN scatter AS chosen ON chosen.run = trials_run AND chosen.round = trials_round
+        AND chosen.power_limit_w = last.power_limit_w
+    LEFT JOIN scatter AS at_top ON at_top.run = trials_run AND at_top.round = trials_round
+        AND at_top.power_limit_w = top_w
 ), ran AS (
-    SELECT decided.run, count(*) AS steps, count(steps.energy_j) AS measured, sum(steps.energy_j) AS energy_j
+    SELECT decided.run, abs(steps.power_limit_w - decided.power_limit_w) < 0.5 AS at_limit,
+        count(*) AS steps, count(steps.energy_j) AS measured, sum(steps.energy_j) AS energy_j
     FROM decided JOIN steps ON steps.run = decided.run
-        AND abs(steps.power_limit_w - decided.power_limit_w) < 0.5
-    GROUP BY decided.run
+        AND (abs(steps.power_limit_w - decided.power_limit_w) < 0.5
+            OR abs(steps.power_limit_w - decided.default_limit_w) < 0.5)
+    GROUP BY ALL
 )
 SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.run) AS job, selector,
     default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
-    100 * (1 - energy_per_step_j / default_energy_per_step_j) AS energy_saved_percent,
-    default_step_s, step_s, 100 * (step_s / default_step_s - 1) AS time_added_percent,
+    saved_percent AS energy_saved_percent,
+    saved_percent - (100 - saved_percent) * energy_within AS energy_saved_low_percent,
+    saved_percent + (100 - saved_percent) * energy_within AS energy_saved_high_percent,
+    default_step_s, step_s, added_percent AS time_added_percent,
+    added_percent - (100 + added_percent) * step_within AS time_added_low_percent,
+    added_percent + (100 + added_percent) * step_within AS time_added_high_percent,
     coalesce(ran.steps, 0) AS steps_at_limit,
-    CASE WHEN ran.steps IS NULL THEN 0 WHEN measured > 0 THEN measured * default_energy_per_step_j - energy_j END
-        AS saved_j,
-    applied, reason
-FROM decided LEFT JOIN ran ON ran.run = decided.run;
+    CASE WHEN ran.steps IS NULL THEN 0 WHEN ran.measured > 0
+        THEN ran.measured * default_energy_per_step_j - ran.energy_j END AS saved_j,
+    CASE WHEN NOT applied THEN found.energy_j * saved_percent / 100 END AS would_save_j,
+    CASE WHEN NOT applied AND trials_run <> decided.run AND found.measured > 0
+        THEN 100 * (found.energy_j / found.measured / top_step_j - 1) END AS changed_percent,
+    applied, reason, trials_run
+FROM decided LEFT JOIN ran ON ran.run = decided.run AND ran.at_limit
+    LEFT JOIN ran AS found ON found.run = decided.run AND (NOT found.at_limit OR power_limit_w = default_limit_w);
 
 -- The n-th window of a name in each rank of a run, added up over GPUs and ranks, wherever they are. Where ranks
 -- have a GPU in common its energy counts once: a window within another's is in there already, and of two that

@@ -45,6 +45,10 @@ CHECK_NS = 25_000_000_000
 """Counter and power are compared over so much; less than `RECENT_NS`, or it may be forgotten."""
 AGREES = (0.9, 1.1)
 """Counter over power, where both are believed."""
+WIDE_NS = 2_000_000
+"""A knot that is known less closely is placed where the refreshes before it let expect it."""
+REGULAR = 20
+"""Refreshes are regular if most of them stray by less than this part of their period."""
 PERIODS = 16
 """Intervals between changes that `Timeline.period_ns` is the median of."""
 
@@ -178,6 +182,7 @@ class Timeline:
         if at < self._size:
             fresh = np.concatenate((self._columns(at, self._size), fresh), axis=1)
             fresh = fresh[:, np.argsort(fresh[_Row.HI], kind="stable")]
+        _place(fresh, self._wide[_Row.MID, max(at - PERIODS - 1, 0) : at])
         self._chain(fresh, self._columns(at - 1, at) if at else None)
         size = at + fresh.shape[1]
         if size > self._wide.shape[1]:
@@ -193,7 +198,6 @@ class Timeline:
     def _chain(self, knots: Ints, before: Ints | None) -> None:
         """Work out the rows of ``knots`` that depend on the knot before each."""
         last = knots[:, :1] if before is None else before
-        knots[_Row.MID] = knots[_Row.LO] + (knots[_Row.HI] - knots[_Row.LO]) // 2
         previous = np.concatenate((last, knots[:, :-1]), axis=1)
         elapsed_ns = knots[_Row.MID] - previous[_Row.MID]
         unseen_ns = np.where(elapsed_ns > GAP_NS, elapsed_ns, 0)
@@ -373,3 +377,23 @@ class Timeline:
     def _columns(self, first: int, end: int) -> Ints:
         """Return a copy of some knots, with all rows."""
         return np.concatenate((self._wide[:, first:end], self._narrow[:, first:end]))
+
+
+def _place(knots: Ints, before_ns: Ints) -> None:
+    """Work out the middles of ``knots``. ``before_ns``: those of the last `PERIODS` + 1 before them.
+
+    One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
+    """
+    lo_ns, hi_ns = knots[_Row.LO], knots[_Row.HI]
+    mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
+    for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
+        at = len(before_ns) + place
+        steps_ns = np.diff(mid_ns[max(at - PERIODS - 1, 0) : at])
+        if len(steps_ns) < PERIODS:
+            continue
+        period_ns = round(float(np.median(steps_ns)))
+        if np.percentile(np.abs(steps_ns - period_ns), 75) < period_ns / REGULAR:
+            since_ns = mid_ns[at] - mid_ns[at - 1]
+            expected_ns = mid_ns[at - 1] + max(round(since_ns / period_ns), 1) * period_ns
+            mid_ns[at] = min(max(expected_ns, lo_ns[place]), hi_ns[place])
+    knots[_Row.MID] = mid_ns[len(before_ns) :]

@@ -160,9 +160,10 @@ class Guards:
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
         now_ns = monotonic_ns()
         for guard in self._guards.values():
-            for knob in guard.knobs:
+            for knob, guarding in guard.knobs.items():
                 requested = guard.watch.requested_mw if knob is Knob.LIMIT else None
-                self._tell(guard, knob, leases.Beat(requested), now_ns)
+                if not guarding.state.unmoved(requested):
+                    self._tell(guard, knob, leases.Beat(requested), now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 

@@ -188,6 +188,10 @@ class Guarded:
         """Nothing of ours is in force, and nothing is under way."""
         return self.busy is None and not self.limits.changed and not self.waiting
 
+    def unmoved(self, requested: int | None) -> bool:
+        """Whether a `Beat` with this value would change nothing."""
+        return self.at_rest and self.lease is None and requested in (None, self.limits.found)
+
 
 # ---- events ----------------------------------------------------------------------------------------
 

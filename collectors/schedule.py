@@ -4,11 +4,13 @@ While the refresh period is unknown, reads are SEARCH_NS apart. Once it is known
 predicted: reads sleep through the dead time and look closely around the predicted instant, until the
 refresh is seen. So a refresh is placed within one close look, with fewer reads than at even distances.
 
-    refresh |..... no reads .....[ . . . | . . . ]           a window of ``width_ns`` on both sides of
-            '---- period --------------->' expected_ns       what is expected, read every LOOK
+    refresh |... no reads ...  .  [ . . . | . . . ]          a window of ``width_ns`` on both sides of
+            '---- period --------|------->' expected_ns      what is expected, read every LOOK
+                                 '- a guard: should the next look come late, the refresh still lies behind it
 
-    seen between two close looks     expected again after a period; the window narrows
-    seen by the first of them        it came earlier than expected: the window widens
+    seen between two close looks     expected again after a period; the window follows how far it strayed
+    seen after a longer pause        a look came late, or the refresh early: what was expected stays, as far
+                                     as it can be; the window widens if it cannot
     not seen in the window           looked for at a fifth of the period, until it is seen
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
@@ -23,9 +25,13 @@ SEARCH_FOR_NS = 3_000_000_000
 """After this long without a period (power that never changes, a slow device) reads are SLOW_NS apart."""
 SLOW_NS = 20_000_000
 READS_A_PERIOD = 5
-LOOKS_A_PERIOD = 100
+LOOKS_A_PERIOD = 200
 """Close looks are this part of a period apart, but not less than LEAST_NS."""
-LEAST_NS = 500_000
+LEAST_NS = 400_000
+CLOSE = 4
+"""Two reads are close if they are at most so many looks apart: a read takes time."""
+GUARDS_A_PERIOD = 12
+"""The guard is this part of a period before the window."""
 MOST_NS = 200_000_000
 DITHER = 0.5
 """Even distances are spread over this part of their mean."""
@@ -52,6 +58,8 @@ class Schedule:
     """When the next refresh should come; None until one was seen with the period known."""
     width_ns: int = 0
     """It should come within this of ``expected_ns``."""
+    guarded: bool = False
+    """It was read since the last refresh."""
 
 
 def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None) -> Schedule:
@@ -61,20 +69,23 @@ def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] 
         period_ns: as far as it is known by now.
         change: the two instants between which a refresh came that this read saw; None: it saw none.
     """
-    schedule = replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns)
+    schedule = replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns, guarded=True)
     if change is None or period_ns is None:
         return schedule
     lo_ns, hi_ns = change
     look_ns = _look_ns(period_ns)
-    if hi_ns - lo_ns <= 4 * look_ns:  # between two close looks
-        strayed_ns = abs((lo_ns + hi_ns) // 2 - (schedule.expected_ns or lo_ns))
-        width_ns = max(schedule.width_ns * 9 // 10, strayed_ns * 3 // 2, look_ns)
-    else:
-        width_ns = max(schedule.width_ns * 2, 2 * look_ns)
-        if schedule.expected_ns is not None:  # as early as may be, by what was expected
-            lo_ns = max(lo_ns, min(schedule.expected_ns - width_ns, hi_ns))
-    expected_ns = (lo_ns + hi_ns) // 2 + period_ns
-    return replace(schedule, expected_ns=expected_ns, width_ns=min(width_ns, period_ns // 2))
+    middle_ns, width_ns = (lo_ns + hi_ns) // 2, schedule.width_ns
+    if schedule.expected_ns is None:
+        came_ns, width_ns = middle_ns, 2 * look_ns
+    elif hi_ns - lo_ns <= CLOSE * look_ns:
+        came_ns = middle_ns
+        width_ns = max(width_ns * 95 // 100, abs(middle_ns - schedule.expected_ns) * 3 // 2, look_ns)
+    else:  # a look came late, or the refresh early: what was expected stays, as far as it can be
+        came_ns = min(max(schedule.expected_ns, lo_ns), hi_ns)
+        width_ns = max(width_ns * (9 if came_ns == schedule.expected_ns else 20) // 10, 2 * look_ns)
+    return replace(
+        schedule, expected_ns=came_ns + period_ns, width_ns=min(width_ns, period_ns // 4), guarded=False
+    )
 
 
 def failed(schedule: Schedule) -> Schedule:
@@ -90,7 +101,8 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns = now_ns + _look_ns(schedule.period_ns)
         if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
-            return max(soonest_ns, schedule.expected_ns - schedule.width_ns)
+            guard_ns = 0 if schedule.guarded else schedule.period_ns // GUARDS_A_PERIOD
+            return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(mean_ns * (1 + DITHER * spread))
 

@@ -179,6 +179,31 @@ def _ask(settings: Settings, query: str) -> "pa.Table":
 
 
 @main.command()
+@click.argument("run", required=False)
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def report(settings: Settings, run: str | None) -> None:
+    """Say what a RUN cost, what was chosen, and what that saves or would save.  [the last run]"""
+    from functools import partial
+
+    from zeus_stream.summary import last_run, print_summary, summarize
+
+    ask = partial(_ask, settings)
+    name = run or last_run(ask)
+    summary = None if name is None else summarize(ask, name)
+    if summary is None:
+        raise RefusedError(
+            f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
+            ' Try: zeus-stream sql "FROM runs".'
+        )
+    options = "".join(
+        f" --{option} {value}"
+        for option, value in (("archive", settings.archive), ("analyzer", settings.analyzer))
+        if value is not None
+    )
+    print_summary(summary, settings.archive, f"zeus-stream sql{options}", sys.stdout)
+
+
+@main.command()
 @click.option("--reference", type=click.Path(path_type=Path), help="The meter's record, CSV.")
 @click.option("--gpu", help="UUID; not needed where the archive has one GPU of that time.")
 @click.option("--remove", is_flag=True, help="Forget the calibration of --gpu.")
@@ -234,6 +259,37 @@ def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"])
 
     for path, rows in write(settings.archive or places(os.environ).archive, directory, form, settings):
         click.echo(f"{path}  {rows} rows")
+
+
+@main.command()
+@click.argument("archive", type=click.Path(path_type=Path), required=False)
+@click.option("--select", metavar="TEXT", help="Another selector.  [the one that decided]")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("memory_mb")
+def replay(settings: Settings, archive: Path | None, select: str | None, *, form: "Form") -> None:
+    """Hear an ARCHIVE again: the same decisions? With --select: what would another selector choose?
+
+    The archive is only read, and no analyzer may have it open. Exit code 1: decisions differ.
+    """
+    from analyzers import calibrate as calibrations
+    from analyzers import replay as again
+    from zeus_stream.tables import write
+
+    where = places(os.environ)
+    done = again.replay(archive or where.archive, settings, calibrations.load(where.gains), select)
+    if done.anew:
+        write(again.compared(done.anew, select or ""), form, sys.stdout)
+        click.echo("Chosen from what was measured; what other limits would have cost is not known.", err=True)
+    elif not done.differences:
+        write(again.decided(done.decisions), form, sys.stdout)
+    if done.differences:
+        write(again.differing(done.differences), form, sys.stdout)
+        _fail(
+            f"replay: {done.frames} frames did not give the decisions that are stored: another version of"
+            " zeus-stream decided, a GPU was calibrated since, or the settings changed during a run."
+            " Replay with what decided then."
+        )
+    click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
 
 
 @main.command()

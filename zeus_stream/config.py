@@ -105,6 +105,21 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     return Settings(**values)
 
 
+def spelled(settings: Settings) -> dict[str, str]:
+    """Return every setting that has a value, as the environment would have it."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def read_back(values: Mapping[str, str], source: str) -> Settings:
+    """Return the settings that were `spelled` so. Raises SettingsError, naming ``source``."""
+    return Settings(**_checked({name: value for name, value in values.items() if value}, source))
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ well is back within a second, with what was not acknowledged.
 import os
 import resource
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 
 import anyio
@@ -25,14 +26,15 @@ MAX_GROWTH_BYTES = 512 << 20
 async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
     """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
     most_files = _all_files() // 2
-    most_bytes = _memory_bytes() + MAX_GROWTH_BYTES
-    while True:
-        await anyio.sleep(LOOK_S)
-        if (reason := _trouble(most_files, most_bytes)) is not None:
-            for channel in channels:
-                await channel.cut()
-            say(f"{reason}: all connections were cut")
-            await anyio.sleep(PAUSE_S)
+    with Path("/proc/self/statm").open("rb", buffering=0) as statm:  # noqa: ASYNC230  (it is in memory)
+        most_bytes = _memory_bytes(statm) + MAX_GROWTH_BYTES
+        while True:
+            await anyio.sleep(LOOK_S)
+            if (reason := _trouble(most_files, _memory_bytes(statm), most_bytes)) is not None:
+                for channel in channels:
+                    await channel.cut()
+                say(f"{reason}: all connections were cut")
+                await anyio.sleep(PAUSE_S)
 
 
 def _all_files() -> int:
@@ -42,16 +44,15 @@ def _all_files() -> int:
     return most
 
 
-def _trouble(most_files: int, most_bytes: int) -> str | None:
+def _trouble(most_files: int, used_bytes: int, most_bytes: int) -> str | None:
     free = os.eventfd(0)  # the kernel gives the lowest free number: about how many are open
     os.close(free)
     if free > most_files:
         return f"over {most_files} files were open, half of all that may be"
-    if _memory_bytes() > most_bytes:
+    if used_bytes > most_bytes:
         return f"over {most_bytes >> 20} MiB of memory were in use"
     return None
 
 
-def _memory_bytes() -> int:
-    resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(resident) * resource.getpagesize()
+def _memory_bytes(statm: FileIO) -> int:
+    return int(os.pread(statm.fileno(), 100, 0).split()[1]) * resource.getpagesize()

@@ -13,14 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
 from zeus_stream.client import Connection, status
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.config import Settings
+from zeus_stream.config import Settings, spelled
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.places import Places, holder, places
 from zeus_stream.summary import Summary, print_summary, print_unpublished, summarize
@@ -92,15 +92,7 @@ def how_to_ask(started: Sequence["Service"], archive: Path) -> str:
 
 def as_environment(settings: Settings) -> dict[str, str]:
     """Return the variables that give another process the same settings."""
-    return {
-        f"ZEUS_STREAM_{field.name.upper()}": _spelled(value)
-        for field in fields(settings)
-        if (value := getattr(settings, field.name)) is not None
-    }
-
-
-def _spelled(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 
 
 class Signals:

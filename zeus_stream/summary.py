@@ -35,6 +35,7 @@ SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / st
 FROM trials WHERE run = {run} ORDER BY number
 """
 _SAVING = "SELECT * FROM savings WHERE run = {run}"
+_LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
@@ -71,8 +72,17 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     return Summary(run, totals, whole, ask(_TRIALS), savings[0] if savings else None, ask(_GAPS))
 
 
-def print_summary(summary: Summary, archive: Path, sql: str, out: TextIO) -> None:
-    """Show what a run cost, which limit was chosen, and where to ask for more. ``sql`` is how to ask."""
+def last_run(answer: Callable[[str], pa.Table]) -> str | None:
+    """Return the run that began last, None while there is none."""
+    names = answer(_LAST)["run"].to_pylist()
+    return names[0] if names else None
+
+
+def print_summary(summary: Summary, archive: Path | None, sql: str, out: TextIO) -> None:
+    """Show what a run cost, which limit was chosen, and where to ask for more.
+
+    ``sql`` is how to ask; ``archive`` the file, if it is known.
+    """
     console = Console(file=out, highlight=False)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
@@ -86,7 +96,9 @@ def print_summary(summary: Summary, archive: Path, sql: str, out: TextIO) -> Non
     if summary.gaps.num_rows:
         console.print("\nKnown to be missing from the archive:")
         write(summary.gaps, "table", out)
-    console.print(f"\nEverything is in {archive}", soft_wrap=True)
+    console.print()
+    if archive is not None:
+        console.print(f"Everything is in {archive}", soft_wrap=True)
     console.print(Text(f'Try: {sql} "FROM epochs"'), soft_wrap=True)
 
 
@@ -125,17 +137,41 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("chosen", f"no power limit: {saving['reason']}")]
     applied = "" if saving["applied"] else ", not set"
     facts = [("chosen", f"{saving['power_limit_w']:g} W{applied}: {saving['reason']}")]
-    if saving["energy_saved_percent"] is not None and saving["time_added_percent"] is not None:
-        verb = "saves" if saving["applied"] else "would save"
-        cost = (
-            f"{saving['energy_saved_percent']:.1f} % of a step's energy for"
-            f" {saving['time_added_percent']:+.1f} % of its time,"
-            f" against {saving['default_limit_w']:g} W as found"
-        )
-        facts.append((verb, cost))
-    if saving["applied"] and saving["saved_j"] is not None:
-        facts.append(("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at it"))
+    if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
+        return facts
+    verb = "saves" if saving["applied"] else "would save"
+    cost = (
+        f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
+        f" {_interval(saving, 'time_added', '+.1f')} of its time,"
+        f" against {saving['default_limit_w']:g} W as found"
+    )
+    facts.append((verb, cost))
+    if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
+        facts.append(("beware", "how sure that is is not known: too few steps were measured at these limits"))
+    if saving["applied"]:
+        if saving["saved_j"] is not None:
+            facts.append(("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at it"))
+        return facts
+    if saving["would_save_j"] is not None:
+        at_found = f"of what the steps at {saving['default_limit_w']:g} W took"
+        facts.append(("in all", f"{saving['would_save_j']:,.1f} J {at_found}"))
+    if saving["trials_run"] != saving["run"]:
+        facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
     return facts
+
+
+def _interval(saving: Mapping[str, Any], what: str, form: str) -> str:
+    """Return a share with its 95 % interval, if that is known."""
+    share, low, high = (saving[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
+    sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+    return f"{share:{form}} %{sure}"
+
+
+def _changed(saving: Mapping[str, Any]) -> str:
+    """Return how far this run's steps are from those that were profiled: so far its saving may be as well."""
+    if saving["changed_percent"] is None:
+        return "; whether steps are still as they were then is not known"
+    return f"; a step at its highest limit took {saving['changed_percent']:+.1f} % energy now, against then"
 
 
 def print_unpublished(out: TextIO) -> None:

@@ -77,7 +77,7 @@ def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
 
 
 def replayed(archive: Archive, offset: int = 0) -> list[tuple[m.Frame, m.Body]]:
-    return [decoded for page in archive.frames_since(LOG, offset) for decoded in page]
+    return list(archive.frames_since(LOG, offset))
 
 
 def by_gpu(body: m.Readings) -> list[tuple[Any, ...]]:
@@ -322,12 +322,45 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
     assert offsets[1:] == list(range(offsets[1], len(stored)))
 
 
+def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(path: Path) -> None:
+    order = [("one", 0), ("two", 0), ("two", 1), ("one", 1), ("two", 2), ("one", 2), ("three", 0)]
+    stored = [frame(offset, readings(offset + 1), log_id=log_id) for log_id, offset in order]
+    with opened(path) as archive:
+        archive.put_frames(stored[:2])
+    with opened(path) as archive:
+        archive.put_frames(stored[2:])
+        archive.put_rows([], {"one": 3, "two": 2}, replaying=False)
+        heard = [(frame.log_id, frame.offset) for frame, _ in archive.heard()]
+        to_replay = [(frame.log_id, frame.offset) for page in archive.to_replay() for frame, _ in page]
+        turns = ask(archive, "FROM turns")
+    assert heard == [turn for turn in order if turn not in (("two", 2), ("three", 0))], "of which rows came"
+    assert to_replay == order
+    assert turns == [("one", 0), ("two", 0), ("one", 1), ("two", 2), ("one", 2), ("three", 0)]
+
+
+def test_an_open_run_is_replayed_with_its_sessions_of_older_logs(path: Path) -> None:
+    later = replace(RUN, session="session-2")
+    first = m.Events(RUN.session, 0, 0, 7, (STARTED,))
+    second = m.Events(later.session, 0, 0, 7, (STARTED,))
+    with opened(path) as archive:
+        archive.put_frames([frame(0, readings(1)), frame(1, first), frame(0, second, log_id="log-2")])
+        closed = window("run", 0, 10, 50, A)
+        archive.put_rows([RUN, closed, later], {LOG: 2, "log-2": 1}, replaying=False)
+        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+        assert events == [first, second]
+        archive.put_rows([replace(closed, session=later.session)], {}, replaying=False)
+        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+        assert events == []
+
+
 def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -> None:
     fill(archive)
     archive.put_frames([frame((archive.position(HOST)[1] or 0), readings(200), t_ns=200 * SECOND)])
-    pages = [[frame.offset for frame, _ in page] for page in archive.to_replay()]
-    assert pages[-1][-1] == (archive.position(HOST)[1] or 0) - 1
-    assert len(pages[-1]) == 1 + 5 + 1, "the new frame, and five seconds before it"
+    offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
+    end = archive.position(HOST)[1] or 0
+    notes, lead = offsets[:-7], offsets[-7:]
+    assert lead == list(range(end - 7, end)), "the new frame, and five seconds before it"
+    assert notes == [frame.offset for frame, body in frames() if isinstance(body, m.Notes)]
 
 
 def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: Archive) -> None:

@@ -41,6 +41,38 @@ def test_when_readings_are_looked_at_does_not_matter(seed: int) -> None:
     assert (asked.period_ns, asked.late) == (unasked.period_ns, unasked.late)
 
 
+def test_a_change_that_was_looked_for_late_is_placed_where_the_others_let_expect_it() -> None:
+    line = Timeline()
+    line.add(steady(100, 40))
+    regular = line.knots().mid_ns[-1]
+    late = [(n, 100 * n * MS) for n in (1, 2, 3)]
+    energy_mj = int(line.knots().energy_uj[-1]) // 1000
+    line.add(
+        readings(
+            row(
+                Seen.CHANGED,
+                int(regular) + late[0][1] - 9 * MS,
+                int(regular) + late[0][1] + MS,
+                energy_mj=energy_mj + 1,
+            ),
+            row(
+                Seen.CHANGED,
+                int(regular) + late[1][1] + MS,
+                int(regular) + late[1][1] + 9 * MS,
+                energy_mj=energy_mj + 2,
+            ),
+            row(
+                Seen.CHANGED,
+                int(regular) + 4 * 100 * MS - 99 * MS,
+                int(regular) + 4 * 100 * MS + MS,
+                energy_mj=energy_mj + 3,
+            ),
+        )
+    )
+    placed = line.knots().mid_ns[-3:] - regular
+    assert placed.tolist() == [100 * MS, 201 * MS, pytest.approx(400 * MS, abs=2 * MS)]
+
+
 def test_it_is_settled_once_a_change_surely_came_later() -> None:
     line = Timeline()
     line.add(steady(100, 5))

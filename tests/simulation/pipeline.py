@@ -19,16 +19,16 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from analyzers import archive, selectors
+from analyzers import archive, replay, selectors
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, GapRow, RestoreLimit, Row, WindowRow
-from analyzers.runs import Output
+from analyzers.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, TrialRow, WindowRow
+from analyzers.runs import Output, Setup
 from collectors import leases, sampler
 from collectors.log import Log, SessionMemory
 from collectors.records import put_back
@@ -85,6 +85,7 @@ HOST = "host"
 BOOT = "boot"
 FOUND_MW = 220_000
 RESTORED_NS = 2 * S
+_DECISION = ", ".join(column.name for column in fields(DecisionRow))
 PLAN = Plan(
     selectors.parse("energy"), stride_mw=60_000, warmup_steps=1, profile_steps=4, settle_ns=0, refreshes=2
 )
@@ -527,6 +528,10 @@ class Archive:
         """Yield what an analyzer that starts has to hear again."""
         yield list(self.frames)
 
+    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
+        """Return what an analyzer that starts has to know beyond what it hears again."""
+        return {}
+
     def die(self) -> None:
         """Be a file whose process was killed."""
 
@@ -565,6 +570,9 @@ class Stored(Archive):
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         return self._file.to_replay()
 
+    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
+        return self._file.known_trials()
+
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
         left = {file: file.read_bytes() for file in files if file.exists()}
@@ -596,9 +604,14 @@ class Stored(Archive):
                 "other frames are stored than were handed over"
             )
             stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
+            decisions = [DecisionRow(*row) for row in rows(f"SELECT {_DECISION} FROM decisions")]  # noqa: S608  (our own names)
+        heard_again = replay.hear(self._file.heard(), PLAN, {})
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
+        assert replay.differences(decisions, heard_again.decisions.values()) == (), (
+            "it decides otherwise again"
+        )
 
 
 class Analyzer(Process):
@@ -608,7 +621,7 @@ class Analyzer(Process):
         super().__init__(world)
         self._fence = number << 32
         self._sequencer = Sequencer(*world.archive.position())
-        self._interpreter = Interpreter(PLAN)
+        self._interpreter = Interpreter(PLAN, world.archive.known_trials())
         self._waiting: list[Frame] = []
         self._asked: Hello | Fetch | None = None
         self._asked_ns = self._heard_ns = 0

@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,3 +213,50 @@ def test_a_running_analyzer_takes_a_calibration_as_it_comes(zeus: Cli) -> None:
         gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
         (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
         until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)
+
+
+def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
+    completed = ran.zeus("replay", "--format", "json")
+    assert completed.returncode == 0, completed.stderr
+    decided = "SELECT power_limit_w, reason FROM decisions ORDER BY number"
+    stored = json.loads(ran.zeus("sql", decided, "--format", "json").stdout)
+    again = json.loads(completed.stdout)
+    assert again
+    assert [{name: row[name] for name in stored[0]} for row in again] == stored
+    assert f"gave the same {len(again)} decision(s) again" in completed.stderr
+
+
+def test_another_selector_is_asked_about_what_was_measured(ran: Ran) -> None:
+    completed = ran.zeus("replay", "--select", "time", "--format", "json")
+    assert completed.returncode == 0, completed.stderr
+    assert "not known" in completed.stderr
+    row, *_ = json.loads(completed.stdout)
+    assert row["other_step_ms"] <= row["step_ms"]
+    assert row["other_limit_w"] >= row["power_limit_w"]
+
+
+def test_decisions_that_are_not_what_they_were_are_listed(ran: Ran, tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    shutil.copy(ran.zeus.directory / "energy.duckdb", path)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE decisions SET power_limit_w = 123")
+    completed = ran.zeus("replay", str(path), "--format", "json")
+    assert completed.returncode == 1
+    assert "did not give the decisions that are stored" in completed.stderr
+    assert {(row["what"], row["stored"]) for row in json.loads(completed.stdout)} == {
+        ("power_limit_w", "123.0")
+    }
+
+
+def test_an_archive_that_an_analyzer_holds_is_not_replayed(zeus: Cli) -> None:
+    with serving(zeus, "analyze") as analyzer:
+        assert str(analyzer.pid) in said(zeus("replay"))
+
+
+def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
+    (run,) = json.loads(ran.zeus("sql", "SELECT DISTINCT run FROM runs", "--format", "json").stdout)
+    last, named = ran.zeus("report"), ran.zeus("report", run["run"])
+    assert last.returncode == 0, last.stderr
+    assert last.stdout == named.stdout
+    assert "chosen" in last.stdout
+    assert "run nothing" in said(ran.zeus("report", "nothing"))

@@ -10,7 +10,7 @@ from analyzers.archive import Archive
 from analyzers.query import read_file
 from analyzers.rows import DecisionRow, GapRow, Row, RunRow, TrialRow, WindowRow
 from zeus_stream.config import Settings
-from zeus_stream.summary import Summary, print_summary, summarize
+from zeus_stream.summary import Summary, last_run, print_summary, summarize
 
 S = 1_000_000_000
 RUN = RunRow(
@@ -112,6 +112,38 @@ def test_what_was_only_observed_would_save(of: Summarize) -> None:
     text = shown(of([RUN, WHOLE, *TRIALS, replace(DECISION, applied=False)]))
     assert "175 W, not set" in text
     assert "would save 20.0 %" in text
+
+
+def test_of_too_few_steps_it_says_that_nobody_knows_how_sure_it_is(of: Summarize) -> None:
+    assert "how sure that is is not known" in shown(of([RUN, WHOLE, *STEPS, *TRIALS, DECISION]))
+
+
+def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summarize) -> None:
+    earlier = [
+        replace(step, session="earlier", run="earlier", index=n, begin_ns=n * S, end_ns=(n + 1) * S)
+        for n, step in enumerate((STEPS[0],) * 16)
+    ]
+    scattered = [
+        replace(step, energy_j=(200.0 if n < 8 else 160.0) + n % 2, power_limit_w=250.0 if n < 8 else 175.0)
+        for n, step in enumerate(earlier)
+    ]
+    trials = [
+        replace(TRIALS[n], run="earlier", steps=8, began_ns=8 * n * S, ended_ns=8 * (n + 1) * S)
+        for n in range(2)
+    ]
+    observing = replace(DECISION, applied=False, trials_run="earlier", trials_round=0)
+    now = [replace(step, power_limit_w=250.0, energy_j=190.475) for step in STEPS]
+    begun = replace(RUN, session="earlier", run="earlier")
+    text = shown(of([begun, *scattered, *trials, RUN, WHOLE, *now, observing]))
+    assert "would save 20.0 % (19.7 to 20.3) of a step's energy for +8.0 % (+8.0 to +8.0) of its time" in text
+    assert "in all 114.3 J of what the steps at 250 W took" in text
+    assert "known from earlier, an earlier run; a step at its highest limit took -5.0 % energy now" in text
+
+
+def test_the_last_run_is_the_one_that_began_last(of: Summarize, tmp_path: Path) -> None:
+    of([RUN, replace(RUN, session="later", run="later", began_wall_ns=2 * S)])
+    path = tmp_path / "energy.duckdb"
+    assert last_run(lambda query: read_file(path, query, Settings())) == "later"
 
 
 def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:

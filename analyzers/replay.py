@@ -1,0 +1,347 @@
+"""An archive fed back through the machines: the same input gives the same decisions.
+
+    heard frames -> Interpreter, with the settings that decided then -> runs, trials, decisions again
+        the same selector -> `differences` from the decisions that were stored
+        another selector  -> `anew`: what it would have chosen from the trials that were measured
+
+Nothing is commanded: what came of the commands is in the frames. For that very reason another selector can
+only choose among the limits that were measured; what others would have cost stays unknown.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from analyzers import power_limit, selectors
+from analyzers.archive import Archive, Reader
+from analyzers.interpreter import Interpreter
+from analyzers.rows import DecisionRow, GpuRow, RunRow, TrialRow
+from analyzers.runs import Plan, added_up
+from analyzers.selectors import Selector, Trial
+from analyzers.sensors import Gain
+from zeus_stream.config import Settings, read_back
+from zeus_stream.errors import RefusedError, SettingsError
+from zeus_stream.messages import Body, Frame
+
+SAME = 1e-9
+"""Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
+_PLANS = """
+SELECT run, name, value FROM (SELECT run, max(start) AS start FROM runs GROUP BY run)
+JOIN settings USING (start) ORDER BY start, run
+"""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was derived from the frames, the last row of each key."""
+
+    frames: int = 0
+    runs: dict[str, RunRow] = field(default_factory=dict)
+    """By session."""
+    gpus: dict[str, GpuRow] = field(default_factory=dict)
+    trials: dict[tuple[str, int], TrialRow] = field(default_factory=dict)
+    """By run and number, as are the decisions."""
+    decisions: dict[tuple[str, int], DecisionRow] = field(default_factory=dict)
+
+    def gpus_of(self, run: str) -> list[GpuRow]:
+        """Return the GPUs of all ranks of a run, each once."""
+        names = dict.fromkeys(gpu for row in self.runs.values() if row.run == run for gpu in row.gpus)
+        return [self.gpus[name] for name in names if name in self.gpus]
+
+    def tried(self, run: str, profiling: int) -> tuple[Trial, ...]:
+        """Return what was measured at each limit in a round of profiling."""
+        return added_up(
+            row
+            for row in self.trials.values()
+            if (row.run, row.round) == (run, profiling) and not row.confirms
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a decision is not what it was; None in place of a decision that is not there."""
+
+    run: str
+    number: int
+    what: str
+    """A column of ``decisions``, or ``decision``."""
+    stored: Any
+    replayed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
+
+    run: str
+    round: int
+    decided: DecisionRow | None
+    """None: the run ended before."""
+    tried: tuple[Trial, ...]
+    limit_mw: int | None
+    """None: it cannot choose, for the reason in ``reason``."""
+    unmeasured_mw: tuple[int, ...]
+    """Limits of the plan that were not visited: what they cost is not known."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of it."""
+
+    frames: int
+    decisions: tuple[DecisionRow, ...]
+    """As the machines made them again."""
+    differences: tuple[Difference, ...]
+    anew: tuple[Anew, ...]
+    """Of another selector; empty without."""
+
+
+# ---- pure -----------------------------------------------------------------------------------------------
+
+
+def hear(frames: Iterable[tuple[Frame, Body]], plan: Plan, gains: Mapping[str, Gain]) -> Heard:
+    """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
+
+    ``gains``: calibrations, by GPU.
+    """
+    interpreter, heard = Interpreter(plan), Heard()
+    interpreter.calibrate(gains)
+    for frame, body in frames:
+        heard.frames += 1
+        for output in interpreter.hear(frame, body):
+            match output:
+                case RunRow():
+                    heard.runs[output.session] = output
+                case GpuRow():
+                    heard.gpus[output.gpu] = output
+                case TrialRow():
+                    heard.trials[output.run, output.number] = output
+                case DecisionRow():
+                    heard.decisions[output.run, output.number] = output
+                case _:
+                    pass  # the rest decides nothing
+    return heard
+
+
+def differences(stored: Iterable[DecisionRow], replayed: Iterable[DecisionRow]) -> tuple[Difference, ...]:
+    """Return where two lists of decisions are not the same, by run and number."""
+    before = {(row.run, row.number): row for row in stored}
+    after = {(row.run, row.number): row for row in replayed}
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        one, other = before.get(key), after.get(key)
+        if one is None or other is None:
+            found.append(Difference(*key, "decision", one and one.reason, other and other.reason))
+            continue
+        for column in fields(DecisionRow):
+            was, now = getattr(one, column.name), getattr(other, column.name)
+            if not _same(was, now):
+                found.append(Difference(*key, column.name, was, now))
+    return tuple(found)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=SAME)
+    return bool(one == other)
+
+
+def anew(heard: Heard, selector: Selector, stride_mw: int, runs: Iterable[str]) -> list[Anew]:
+    """Choose again from what was measured in each round of these runs, decided or not."""
+    rounds: dict[tuple[str, int], DecisionRow | None] = {}
+    for trial in heard.trials.values():
+        rounds.setdefault((trial.run, trial.round))
+    for decision in heard.decisions.values():
+        rounds[decision.run, decision.round] = decision
+    wanted = set(runs)
+    return [
+        _anew(heard, selector, stride_mw, run, profiling, decided)
+        for (run, profiling), decided in rounds.items()
+        if run in wanted
+    ]
+
+
+def _anew(
+    heard: Heard, selector: Selector, stride_mw: int, run: str, profiling: int, decided: DecisionRow | None
+) -> Anew:
+    source = (run, profiling)
+    if decided is not None and decided.trials_run is not None and decided.trials_round is not None:
+        source = decided.trials_run, decided.trials_round
+    tried, gpus = heard.tried(*source), heard.gpus_of(run)
+    limit_mw, reason = None, ""
+    if tried:
+        try:
+            limit_mw = selector.choose(tried, len(gpus))
+        except SettingsError as wrong:
+            reason = str(wrong)
+    else:
+        reason = "no limit was measured" if decided is None else decided.reason
+    measured = {trial.limit_mw for trial in tried}
+    unmeasured = tuple(limit for limit in _limits_mw(gpus, stride_mw) if limit not in measured)
+    return Anew(run, profiling, decided, tried, limit_mw, unmeasured, reason)
+
+
+def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
+    """Return the limits that a run on these GPUs may visit; none if one of them has no limit."""
+    found_mw = [round(gpu.found_limit_w * 1000) for gpu in gpus if gpu.found_limit_w is not None]
+    least_mw = [round(gpu.min_limit_w * 1000) for gpu in gpus if gpu.min_limit_w is not None]
+    if not gpus or len(found_mw) < len(gpus) or len(least_mw) < len(gpus):
+        return ()
+    return power_limit.limits_mw(min(found_mw), max(least_mw), stride_mw)
+
+
+# ---- what people see ------------------------------------------------------------------------------------
+
+
+def decided(rows: Iterable[DecisionRow]) -> pa.Table:
+    """Return decisions as a table for people."""
+    return pa.table(
+        _columns(
+            ("run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms", "steps", "reason"),
+            [
+                (
+                    row.run,
+                    row.round,
+                    row.selector,
+                    row.power_limit_w,
+                    row.energy_per_step_j,
+                    _milli(row.step_s),
+                    row.steps,
+                    row.reason,
+                )
+                for row in rows
+            ],
+        )
+    )
+
+
+def differing(found: Iterable[Difference]) -> pa.Table:
+    """Return differences as a table for people."""
+    return pa.table(
+        _columns(
+            ("run", "decision", "what", "stored", "replayed"),
+            [(each.run, each.number, each.what, _word(each.stored), _word(each.replayed)) for each in found],
+        )
+    )
+
+
+def compared(chosen: Iterable[Anew], select: str) -> pa.Table:
+    """Return both choices of each round, per step, and what stays unknown, as a table for people."""
+    names = (
+        *("run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms"),
+        *("other_selector", "other_limit_w", "other_energy_per_step_j", "other_step_ms"),
+        *("energy_percent", "time_percent", "limits_measured", "not_measured_w", "reason"),
+    )
+    return pa.table(_columns(names, [_compared(each, select) for each in chosen]))
+
+
+def _compared(each: Anew, select: str) -> tuple[Any, ...]:
+    was: tuple[str | None, float | None, float | None, float | None] = (None, None, None, None)
+    if (row := each.decided) is not None:
+        was = row.selector, row.power_limit_w, row.energy_per_step_j, _milli(row.step_s)
+    then: tuple[float | None, float | None, float | None] = (None, None, None)
+    if (trial := next((t for t in each.tried if t.limit_mw == each.limit_mw), None)) is not None:
+        then = trial.limit_mw / 1000, trial.step_mj / 1000, trial.step_ns / 1e6
+    percent = _percent(was[2], then[1]), _percent(was[3], then[2])
+    unknown = " ".join(f"{limit_mw / 1000:g}" for limit_mw in each.unmeasured_mw)
+    return each.run, each.round, *was, select, *then, *percent, len(each.tried), unknown, each.reason
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Mapping[str, pa.Array]:
+    values = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return {name: pa.array(column, _type(name)) for name, column in zip(names, values, strict=True)}
+
+
+def _type(name: str) -> pa.DataType:
+    if name in ("round", "decision", "steps", "limits_measured"):
+        return pa.int64()
+    if name == "not_measured_w":
+        return pa.string()
+    return pa.float64() if name.endswith(("_w", "_j", "_ms", "_percent")) else pa.string()
+
+
+def _milli(value: float | None) -> float | None:
+    return None if value is None else value * 1000
+
+
+def _percent(before: float | None, after: float | None) -> float | None:
+    return None if not before or after is None else 100 * (after / before - 1)
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+# ---- the file -------------------------------------------------------------------------------------------
+
+
+def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: str | None) -> Replay:
+    """Replay an archive that no analyzer has open; it is only read.
+
+    Args:
+        path: of the DuckDB file.
+        settings: of DuckDB; those of the machines are in the archive.
+        gains: calibrations, by GPU. They are not in the archive.
+        select: another selector; None: the one that decided.
+
+    Raises:
+        StorageError: the file cannot be read.
+        RefusedError: a function decided that is not ours, and ``select`` does not name it.
+        SettingsError: ``select`` cannot be understood, or what the archive has of settings.
+    """
+    other = None if select is None else selectors.parse(select)
+    archive = Archive.open_read_only(path, settings)
+    try:
+        with archive.reading() as reader:
+            plans = _plans(reader, path)
+            stored = _stored(reader)
+        frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
+        for (then, plan), runs in plans.items():
+            selector = selectors.parse(_trusted(then, select, path))
+            heard = hear(archive.heard(), replace(plan, selector=selector), gains)
+            frames = heard.frames
+            mine = [row for row in heard.decisions.values() if row.run in runs]
+            again += mine
+            found += differences([row for row in stored if row.run in runs], mine)
+            if other is not None and other.text != then:
+                chosen += anew(heard, other, plan.stride_mw, runs)
+    finally:
+        archive.close()
+    return Replay(frames, tuple(again), tuple(found), tuple(chosen))
+
+
+def _plans(reader: Reader, path: Path) -> dict[tuple[str, Plan], list[str]]:
+    """Return by selector and plan (without it) the runs that were heard under them last."""
+    of_run: dict[str, dict[str, str]] = {}
+    for row in _rows(reader, _PLANS):
+        of_run.setdefault(row["run"], {})[row["name"]] = row["value"]
+    plans: dict[tuple[str, Plan], list[str]] = {}
+    for run, values in of_run.items():
+        then = read_back(values, f"{path}")
+        plans.setdefault((then.select, Plan.of(then, None)), []).append(run)
+    return plans
+
+
+def _stored(reader: Reader) -> list[DecisionRow]:
+    columns = ", ".join(column.name for column in fields(DecisionRow))
+    return [DecisionRow(**row) for row in _rows(reader, f"SELECT {columns} FROM decisions")]  # noqa: S608  (our own names)
+
+
+def _rows(reader: Reader, sql: str) -> Iterable[dict[str, Any]]:
+    _, batches = reader.batches(sql, 10_000)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def _trusted(then: str, asked: str | None, path: Path) -> str:
+    """Return the selector that decided; code that only the archive names is not run."""
+    if selectors.is_foreign(then) and then != asked:
+        raise RefusedError(
+            f"{path}: could not be replayed: the function {then} decided then. If you trust it, name it:"
+            f" --select {then}."
+        )
+    return then

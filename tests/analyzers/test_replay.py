@@ -1,0 +1,268 @@
+"""What was heard is heard again: the same decisions, or what another selector would have chosen."""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers import selectors
+from analyzers.archive import Archive
+from analyzers.replay import (
+    Anew,
+    Heard,
+    _plans,
+    anew,
+    compared,
+    decided,
+    differences,
+    differing,
+    hear,
+    replay,
+)
+from analyzers.rows import DecisionRow, GpuRow, Row, RunRow, TrialRow
+from analyzers.runs import Plan
+from analyzers.selectors import Trial
+from tests.analyzers.archives import DECISION, GPU, RUN, trial
+from tests.simulation.world import Training, World
+from zeus_stream import wire
+from zeus_stream.config import Settings
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.messages import Body, Frame
+
+QUICK = Settings(stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
+SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
+SECOND_HOST = (("simulated:v100x1,seed=9", 77_000_000_000),)
+
+
+def under(select: str) -> Settings:
+    return replace(QUICK, select=select)
+
+
+def simulated(under: Settings, training: Training, *, seed: int = 0, hosts: int = 1) -> World:
+    """Return a world that has come to its end."""
+    more = SECOND_HOST if hosts == 2 else ()
+    world = World(
+        f"simulated:v100x1,seed={seed},noise=0.02",
+        training,
+        Plan.of(under, selectors.parse(under.select)),
+        seed=seed,
+        more=more,
+    )
+    world.run()
+    return world
+
+
+def store(
+    path: Path, under: Settings, frames: Iterable[tuple[Frame, Body]], rows: Iterable[Row], batch: int = 100
+) -> None:
+    """Archive what a world's analyzer heard and derived."""
+    whole = [(replace(frame, body=wire.encode(body)), body) for frame, body in frames]
+    archive = Archive.open(path, under)
+    for at in range(0, len(whole), batch):
+        archive.put_frames(whole[at : at + batch])
+    archive.put_rows(list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
+    archive.close()
+
+
+def rows_of(world: World) -> list[Row]:
+    return [output for output in world.outputs if isinstance(output, Row)]
+
+
+def heard(world: World, under: Settings) -> Heard:
+    return hear(world.frames, Plan.of(under, selectors.parse(under.select)), {})
+
+
+TRAINING = Training("imagenet", 0.02, 60)
+
+
+# ---- the same decisions ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    select=st.sampled_from(SELECTORS),
+    seed=st.integers(0, 1000),
+    epoch_steps=st.sampled_from([None, 7, 30]),
+    hosts=st.sampled_from([1, 2]),
+    batch=st.integers(1, 50),
+    may_command=st.booleans(),
+)
+def test_the_archive_of_any_world_gives_its_decisions_again(
+    select: str, seed: int, epoch_steps: int | None, hosts: int, batch: int, *, may_command: bool
+) -> None:
+    training = replace(TRAINING, epoch_steps=epoch_steps, noise=0.02, may_command=may_command)
+    world = simulated(under(select), training, seed=seed, hosts=hosts)
+    with TemporaryDirectory() as made:
+        path = Path(made) / "energy.duckdb"
+        store(path, under(select), world.frames, rows_of(world), batch)
+        done = replay(path, Settings(), {}, None)
+    assert done.frames == len(world.frames)
+    assert done.differences == ()
+    assert set(done.decisions) == set(world.rows(DecisionRow))
+    assert len(done.decisions) == 1
+
+
+def test_a_run_is_replayed_under_the_settings_it_was_heard_under_last(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    store(path, under("slowdown:1.1"), [], [])
+    world = simulated(under("energy"), TRAINING)
+    store(path, under("energy"), world.frames, rows_of(world))
+    store(path, under("time"), [], [])
+    done = replay(path, Settings(), {}, None)
+    assert done.differences == ()
+    assert [row.selector for row in done.decisions] == ["energy"]
+
+
+def test_runs_are_sorted_by_what_decided_on_them_not_by_what_did_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    starts = (under("energy"), replace(under("energy"), lease_ms=700), under("time"))
+    for number, settings_then in enumerate(starts):
+        store(path, settings_then, [], [replace(RUN, session=f"session-{number}", run=f"run-{number}")])
+    archive = Archive.open_read_only(path, Settings())
+    with archive.reading() as reader:
+        plans = _plans(reader, path)
+    archive.close()
+    assert plans == {
+        ("energy", Plan.of(under("energy"), None)): ["run-0", "run-1"],
+        ("time", Plan.of(under("time"), None)): ["run-2"],
+    }
+
+
+def test_a_decision_that_is_not_what_it_was_is_named_by_its_column() -> None:
+    changed = replace(DECISION, power_limit_w=150.0, steps=21)
+    found = differences([DECISION], [changed])
+    assert [(each.what, each.stored, each.replayed) for each in found] == [
+        ("power_limit_w", 200.0, 150.0),
+        ("steps", 20, 21),
+    ]
+    assert differing(found)["stored"].to_pylist() == ["200.0", "20"]
+
+
+def test_a_decision_that_one_side_lacks_is_a_difference_and_rounding_is_none() -> None:
+    assert [(each.what, each.replayed) for each in differences([DECISION], [])] == [("decision", None)]
+    assert [(each.what, each.stored) for each in differences([], [DECISION])] == [("decision", None)]
+    assert differences([DECISION], [replace(DECISION, step_s=1.0 + 1e-12)]) == ()
+    assert len(differences([DECISION], [replace(DECISION, step_s=1.0 + 1e-6)])) == 1
+
+
+def test_the_archive_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    world = simulated(under("energy"), TRAINING)
+    store(path, under("energy"), world.frames, rows_of(world))
+    before = {file.name: hashlib.sha256(file.read_bytes()).digest() for file in tmp_path.iterdir()}
+    replay(path, Settings(), {}, "time")
+    after = {file.name: hashlib.sha256(file.read_bytes()).digest() for file in tmp_path.iterdir()}
+    assert after == before
+
+
+def test_an_archive_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no such file"):
+        replay(tmp_path / "energy.duckdb", Settings(), {}, None)
+
+
+def test_a_function_that_only_the_archive_names_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("def choose(trials, gpus):\n    return trials[0].limit_mw\n")
+    path, theirs = tmp_path / "energy.duckdb", under("theirs:choose")
+    store(path, theirs, [], [RUN])
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with pytest.raises(RefusedError, match="--select theirs:choose"):
+            replay(path, Settings(), {}, "energy")
+        assert "theirs" not in sys.modules
+        assert replay(path, Settings(), {}, "theirs:choose").differences == ()
+        assert "theirs" in sys.modules
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("theirs", None)
+
+
+# ---- another selector -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=5, deadline=None)
+@given(pair=st.permutations(SELECTORS), seed=st.integers(0, 1000))
+def test_another_selector_chooses_what_it_would_have_decided_itself(pair: list[str], seed: int) -> None:
+    select, other = pair[:2]
+    training = replace(TRAINING, noise=0.02)
+    first, second = (simulated(under(text), training, seed=seed) for text in (select, other))
+    parsed = selectors.parse(other)
+    assert parsed is not None
+    (choice,) = anew(heard(first, under(select)), parsed, 50_000, ["run"])
+    (decision,) = second.rows(DecisionRow)
+    assert choice.decided == first.rows(DecisionRow)[0]
+    assert (choice.limit_mw or 0) / 1000 == decision.power_limit_w
+    assert choice.unmeasured_mw == ()
+    chosen = next(tried for tried in choice.tried if tried.limit_mw == choice.limit_mw)
+    assert decision.energy_per_step_j is not None
+    assert chosen.step_mj / 1000 == pytest.approx(decision.energy_per_step_j)
+
+
+def test_what_was_not_visited_stays_unknown_and_is_said() -> None:
+    world = simulated(under("energy"), replace(TRAINING, steps=20))
+    assert not world.rows(DecisionRow), "it ended before"
+    (choice,) = anew(heard(world, under("energy")), time(), 50_000, ["run"])
+    measured = [tried.limit_mw for tried in choice.tried]
+    assert choice.decided is None
+    assert choice.limit_mw == max(measured)
+    assert sorted((*measured, *choice.unmeasured_mw)) == [100_000, 150_000, 200_000, 250_000]
+    assert choice.unmeasured_mw
+    (row,) = compared([choice], "time").to_pylist()
+    assert row["limits_measured"] == len(measured)
+    assert row["not_measured_w"] == " ".join(f"{limit // 1000}" for limit in choice.unmeasured_mw)
+    assert row["power_limit_w"] is None
+    assert row["energy_percent"] is None
+
+
+def time() -> selectors.Selector:
+    found = selectors.parse("time")
+    assert found is not None
+    return found
+
+
+def derived(decision: DecisionRow, trials: Sequence[TrialRow]) -> Heard:
+    runs: dict[str, RunRow] = {RUN.session: RUN}
+    gpus: dict[str, GpuRow] = {gpu: replace(GPU, gpu=gpu) for gpu in RUN.gpus}
+    return Heard(0, runs, gpus, {(row.run, row.number): row for row in trials}, {(decision.run, 0): decision})
+
+
+def test_what_was_observed_is_chosen_anew_from_the_earlier_run_it_was_known_from() -> None:
+    trials = [trial(0, 300.0, run="earlier"), trial(1, 200.0, run="earlier")]
+    observed = replace(DECISION, applied=False, trials_run="earlier", trials_round=1)
+    (choice,) = anew(derived(observed, trials), time(), 100_000, [RUN.run])
+    assert [tried.limit_mw for tried in choice.tried] == [300_000, 200_000]
+    assert choice.limit_mw == 300_000
+    assert choice.unmeasured_mw == (100_000,)
+
+
+def test_where_nothing_was_measured_nothing_is_chosen() -> None:
+    nothing = replace(DECISION, power_limit_w=None, applied=False, reason="No permission.")
+    (choice,) = anew(derived(nothing, []), time(), 100_000, [RUN.run])
+    assert (choice.limit_mw, choice.reason) == (None, "No permission.")
+
+
+def test_measurements_of_one_limit_are_added_up_and_confirming_ones_left_out() -> None:
+    trials = [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0), trial(3, 200.0, confirms=True)]
+    (choice,) = anew(derived(DECISION, trials), time(), 100_000, [RUN.run])
+    assert choice.tried == (Trial(300_000, 1_500_000, 5 * 10**9, 5), Trial(200_000, 2_000_000, 10**10, 10))
+
+
+def test_both_choices_are_shown_per_step() -> None:
+    tried = (Trial(300_000, 400_000, 800_000_000, 1), Trial(200_000, 300_000, 10**9, 1))
+    choice = Anew(RUN.run, 1, DECISION, tried, 300_000, (100_000,), "")
+    (row,) = compared([choice], "time").to_pylist()
+    assert (row["power_limit_w"], row["energy_per_step_j"], row["step_ms"]) == (200, 300, 1000)
+    assert (row["other_limit_w"], row["other_energy_per_step_j"], row["other_step_ms"]) == (300, 400, 800)
+    assert row["energy_percent"] == pytest.approx(100 / 3)
+    assert row["time_percent"] == pytest.approx(-20)
+    assert row["not_measured_w"] == "100"
+
+
+def test_tables_of_nothing_have_their_columns() -> None:
+    assert decided([]).num_rows == differing([]).num_rows == compared([], "time").num_rows == 0
+    assert "power_limit_w" in decided([]).column_names
