@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 DEVICE ?= simulated:v100x1
 KILLS ?= 60
 MESSAGES ?= 100000
+TORCH ?= torch
 
-.PHONY: help install demo test check fuzz soak lock clean
+.PHONY: help install demo test test-frameworks check fuzz soak lock clean
 
 help:            ## what there is
-	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("zeus-stream needs Python 3.11 or later; this is %s. Run make PYTHON=python3.12 ..." % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -32,6 +33,14 @@ check: install   ## format, lint, types, layers
 test: check      ## everything a change needs
 	$(BIN)/python -m pytest
 
+test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
+	test -d .frameworks || $(PYTHON) -m venv .frameworks
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		transformers trl accelerate datasets tensorboard lightning keras jax
+	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations
+
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
 
@@ -46,4 +55,4 @@ lock:            ## renew requirements.lock (needs uv)
 		--python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) .fuzz demo-out
+	rm -rf $(VENV) .frameworks .fuzz demo-out

@@ -260,7 +260,8 @@ class Interpreter:
         run = self._runs[session.started.run]
         match event:
             case StepBoundary(index, ended_ns, began_ns, placed, uncertainty_ns):
-                session.placed = placed
+                if (ended_ns, began_ns) != (None, None):  # as of a step that is cancelled
+                    session.placed = placed
                 if ended_ns is not None:
                     windows.end("step", index - 1, ended_ns, now_ns)
                     self._enter(session, ended_ns, "rest" if began_ns is None else "gap", uncertainty_ns)

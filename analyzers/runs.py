@@ -335,6 +335,8 @@ class Run:
                 outputs += self._feed(StepBegan(boundary.index, boundary.began_ns))
             elif boundary.ended_ns is not None:
                 outputs += self._feed(StepsPaused(boundary.index, boundary.ended_ns))
+            elif (began_ns := session.began_ns(boundary.index - 1)) is not None:  # it was cancelled
+                outputs += self._feed(StepsPaused(boundary.index - 1, began_ns))
         return outputs + self._land()
 
     def epoch_ended(self, session: Session) -> list[Output]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.client import Connection, connect
+    from zeus_stream.integrations.optimizer import auto
     from zeus_stream.publisher import (
         Missing,
         Publisher,
@@ -34,6 +35,7 @@ __all__ = [
     "Missing",
     "Publisher",
     "WindowEnergy",
+    "auto",
     "connect",
     "ends_with",
     "epochs",
@@ -46,6 +48,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "client" if name in {"Connection", "connect"} else "publisher"
+    home = {"Connection": "client", "connect": "client", "auto": "integrations.optimizer"}.get(
+        name, "publisher"
+    )
     value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
     return value

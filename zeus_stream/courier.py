@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 import zmq
 
@@ -52,7 +53,7 @@ class Courier:
         self._fail = fail
         self._thread = threading.Thread(target=self._run, name="zeus-stream", daemon=True)
         self._stopping = threading.Event()
-        self._answers: dict[str, queue.SimpleQueue[Answer]] = {}
+        self._answers: WeakValueDictionary[str, queue.SimpleQueue[Answer]] = WeakValueDictionary()
         self._socket: zmq.Socket[bytes] | None = None
         self._path: Path | None = None
         self._sent: tuple[str, int] | None = None
@@ -72,15 +73,17 @@ class Courier:
 
     def ask(self, window: int, timeout_s: float) -> Answer | None:
         """Ask the analyzer; None: there was no answer in time."""
-        question = os.urandom(8).hex()
-        box = self._answers[question] = queue.SimpleQueue()
-        self._outbox.put((Question, question, window, monotonic_ns() + round(timeout_s * 1e9)))
         try:
-            return box.get(timeout=timeout_s)
+            return self.question(window, monotonic_ns() + round(timeout_s * 1e9)).get(timeout=timeout_s)
         except queue.Empty:
             return None
-        finally:
-            del self._answers[question]
+
+    def question(self, window: int, until_ns: int) -> "queue.SimpleQueue[Answer]":
+        """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""
+        name = os.urandom(8).hex()
+        box = self._answers[name] = queue.SimpleQueue()
+        self._outbox.put((Question, name, window, until_ns))
+        return box
 
     def silence(self) -> str:
         """Return who did not answer."""

@@ -98,7 +98,7 @@ class StepBoundary:
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
 
     ``index`` counts over the whole run, from 0. At the first boundary of a loop nothing ended; at the
-    last nothing began.
+    last nothing began. Where neither is told, step ``index - 1`` was begun and is cancelled.
     """
 
     index: Count

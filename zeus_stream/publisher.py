@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from zeus_stream.boundaries import Boundaries
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
@@ -31,6 +31,7 @@ from zeus_stream.courier import Courier
 from zeus_stream.identity import Process, identify, named
 from zeus_stream.integrations import jax, torch
 from zeus_stream.messages import (
+    Answer,
     EpochBegan,
     EpochEnded,
     GpuEnergy,
@@ -87,6 +88,20 @@ class WindowEnergy:
         return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
 
 
+class Later:
+    """An answer under way, for who does not wait."""
+
+    def __init__(self, look: Callable[[], WindowEnergy | Missing | None]) -> None:
+        self._look = look
+        self._known: WindowEnergy | Missing | None = None
+
+    def __call__(self) -> WindowEnergy | Missing | None:
+        """Return it, None while it is not there yet: there is one in the end."""
+        if self._known is None:
+            self._known = self._look()
+        return self._known
+
+
 class Loop(Generic[T]):
     """An iterable whose loop says what it does. It has the length that the iterable has."""
 
@@ -109,6 +124,7 @@ class _Line:
     put: Callable[[tuple[Any, ...]], None]
     energy: Callable[["Window", float], WindowEnergy | Missing]
     say: Callable[[str, str], None]
+    later: Callable[["Window", float], Later]
 
 
 class Window:
@@ -201,9 +217,18 @@ class Window:
         finds the window in the archive afterwards: ``zeus_stream.connect().windows(name=...)``.
         """
         if self._open or self._line is None or self.number < 0:
-            why = "it has not ended" if self._open else "it never began, or was cancelled"
-            return Missing(f"window {self.name!r}: its energy is not known: {why}.")
+            return self._without_energy()
         return self._line.energy(self, timeout_s)
+
+    def energy_later(self, timeout_s: float = ANSWER_S) -> Later:
+        """Ask for the analyzer's answer, and return where it will be within ``timeout_s``. Never waits."""
+        if self._open or self._line is None or self.number < 0:
+            return Later(self._without_energy)
+        return self._line.later(self, timeout_s)
+
+    def _without_energy(self) -> Missing:
+        why = "it has not ended" if self._open else "it never began, or was cancelled"
+        return Missing(f"window {self.name!r}: its energy is not known: {why}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +249,15 @@ class Statistics:
     """Boundaries of steps that the device did not reach in time: they are where Python dispatched them."""
 
 
+class Follower(Protocol):
+    """Tells a publisher of steps that somebody else makes."""
+
+    def close(self) -> None: ...
+
+
+F = TypeVar("F", bound=Follower)
+
+
 class Publisher:
     """One run of one job, as this process tells it. Methods may be called from any thread.
 
@@ -238,8 +272,11 @@ class Publisher:
     ) -> None:
         self._said: set[str] = set()
         self._open: dict[str, Window] = {}
+        self._followers: dict[type[Follower], Follower] = {}
         self._epoch = self._step = 0
         self._looping = self._stepping = False
+        self._ended_ns: int | None = None
+        """When the last step ended, while that is not told: it is with the next one's beginning."""
         self._silent = (
             "ZEUS_STREAM_OFF is set" if os.environ.get("ZEUS_STREAM_OFF", "").lower() in _YES else ""
         )
@@ -247,7 +284,7 @@ class Publisher:
         self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
         self._outbox = Outbox(_run_started(job, run, gpus, self._queue()), lambda: os.urandom(12).hex())
         self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
-        self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say)
+        self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say, self._energy_later)
         if self._silent:
             self._outbox.empty()
             return
@@ -275,20 +312,46 @@ class Publisher:
         if self._looping:
             self._say_nested()
             return
-        if not self._stepping:
+        if self._stepping:
+            self._mark_end(now_ns)
+        elif self._ended_ns is None:
             self._boundaries.begin(self._queue())
-        self._boundary(self._step, now_ns if self._stepping else None, now_ns)
+            if self._boundaries.placing:
+                self._boundaries.mark(now_ns)
+        self._tell_end(now_ns)
         self._step += 1
         self._stepping = True
 
-    def end_step(self) -> None:
-        """End the step that `begin_step` began."""
+    def end_step(self, *, pauses: bool = True) -> None:
+        """End the step that `begin_step` began.
+
+        Args:
+            pauses: False where another is expected at once: both are told with its beginning, as steps in a
+                row, whose energies need no reading in between. If it does not come, ``end_step()`` tells it.
+        """
         now_ns = monotonic_ns()
-        if not self._stepping:
+        if self._stepping:
+            self._mark_end(now_ns)
+            self._stepping = False
+        elif self._ended_ns is None:
             self._say("step", "could not end a step: none is open. Call begin_step() before end_step().")
             return
-        self._boundary(self._step, now_ns, None)
-        self._stepping = False
+        if pauses:
+            self._tell_pause()
+
+    def cancel_step(self) -> None:
+        """Forget the step that `begin_step` began, if it is open: the next has its number."""
+        if self._stepping:
+            self._outbox.put((StepBoundary, self._step, None, None))
+            self._step -= 1
+            self._stepping = False
+
+    def continue_from(self, *, step: int = 0, epoch: int = 0) -> None:
+        """Number the next step and epoch so, as a resumed training does; never back, and between steps."""
+        if step > self._step:
+            self._tell_pause()
+            self._step = step
+        self._epoch = max(self._epoch, epoch)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -303,13 +366,22 @@ class Publisher:
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Return a context that is an epoch."""
-        index, self._epoch = self._epoch, self._epoch + 1
-        self._outbox.put((EpochBegan, monotonic_ns(), index))
+        index = self.begin_epoch()
         try:
             yield
         finally:
-            self._outbox.put((EpochEnded, monotonic_ns(), index))
-            self._boundaries.look()
+            self.end_epoch(index)
+
+    def begin_epoch(self) -> int:
+        """Begin an epoch, and return its number: for loops that `epochs` cannot wrap."""
+        index, self._epoch = self._epoch, self._epoch + 1
+        self._outbox.put((EpochBegan, monotonic_ns(), index))
+        return index
+
+    def end_epoch(self, index: int) -> None:
+        """End the epoch of this number."""
+        self._outbox.put((EpochEnded, monotonic_ns(), index))
+        self._boundaries.look()
 
     def ends_with(self, output: Any) -> None:
         """Say that the step under way ends when this is ready: an array of JAX, or a tree with one in it.
@@ -324,6 +396,12 @@ class Publisher:
             self._say("output", f"{what}: it has no is_ready(). Give it an array of JAX, such as the loss.")
         else:
             self._boundaries.ends_with(array)
+
+    def follow(self, kind: type[F], new: Callable[[], F]) -> F:
+        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher."""
+        if kind not in self._followers:
+            self._followers[kind] = new()
+        return cast("F", self._followers[kind])
 
     # ---- windows and metrics
 
@@ -395,6 +473,9 @@ class Publisher:
             return
         for name in self._open:
             self._say("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
+        for follower in self._followers.values():
+            follower.close()
+        self._tell_pause()
         self._boundaries.close()
         self._outbox.close((RunEnded, monotonic_ns()))
         self._courier.stop()
@@ -432,6 +513,7 @@ class Publisher:
             self._say_nested()
             yield from iterable
             return
+        self._tell_pause()
         self._looping = True
         put, boundaries = self._outbox.put, self._boundaries
         boundaries.begin(self._queue())
@@ -453,17 +535,28 @@ class Publisher:
                 if boundaries.placing:
                     boundaries.mark(ended_ns)
         finally:
-            if index > first and ended_ns is None:
-                self._boundary(index, monotonic_ns(), None)
-            elif index > first:
-                put(boundaries.boundary(index, ended_ns, None))
             self._step = index
+            if index > first:
+                if ended_ns is None:
+                    self._mark_end(monotonic_ns())
+                else:
+                    self._ended_ns = ended_ns
+                self._tell_end(None)
             self._looping = False
 
-    def _boundary(self, index: int, ended_ns: int | None, began_ns: int | None) -> None:
-        if self._boundaries.placing and (now_ns := ended_ns or began_ns):
+    def _mark_end(self, now_ns: int) -> None:
+        if self._boundaries.placing:
             self._boundaries.mark(now_ns)
-        self._outbox.put(self._boundaries.boundary(index, ended_ns, began_ns))
+        self._ended_ns = now_ns
+
+    def _tell_pause(self) -> None:
+        if self._ended_ns is not None:
+            self._tell_end(None)
+
+    def _tell_end(self, began_ns: int | None) -> None:
+        """Tell that a step ended, if one did, and that the next began, if it has."""
+        self._outbox.put(self._boundaries.boundary(self._step, self._ended_ns, began_ns))
+        self._ended_ns = None
 
     def _queue(self) -> torch.CudaQueue | None:
         """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""
@@ -481,24 +574,45 @@ class Publisher:
             nap.wait(LOOK_AGAIN_S)
 
     def _energy(self, window: Window, timeout_s: float) -> WindowEnergy | Missing:
-        what = f"window {window.name!r}: its energy is not known"
         if self._silent:
-            return Missing(f"{what}: {self._silent}.")
-        until_ns = monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
+            return Missing(f"window {window.name!r}: its energy is not known: {self._silent}.")
+        until_ns = _until_ns(timeout_s)
         self._wait_for_device(until_ns)
         answer = self._courier.ask(window.number, max(0, until_ns - monotonic_ns()) / 1e9)
+        return self._told(window.name, timeout_s, answer)
+
+    def _energy_later(self, window: Window, timeout_s: float) -> Later:
+        if self._silent:
+            return Later(lambda: self._energy(window, 0.0))
+        name, until_ns = window.name, _until_ns(timeout_s)
+        box = self._courier.question(window.number, until_ns)
+
+        def look() -> WindowEnergy | Missing | None:
+            late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
+            if not box.empty():
+                return self._told(name, timeout_s, box.get_nowait())
+            return self._told(name, timeout_s, None) if late else None
+
+        return Later(look)
+
+    def _told(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
+        what = f"window {name!r}: its energy is not known"
         if answer is None:
             return Missing(f"{what}: {self._courier.silence()} within {timeout_s:g} s.")
         if answer.missing is not None or answer.duration_s is None or not answer.gpus:
             return Missing(f"{what}: {answer.missing or 'the run has no GPU.'}")
         return WindowEnergy(
-            window.name,
+            name,
             answer.duration_s,
             sum(gpu.energy_j for gpu in answer.gpus),
             sum(gpu.energy_low_j for gpu in answer.gpus),
             sum(gpu.energy_high_j for gpu in answer.gpus),
             answer.gpus,
         )
+
+
+def _until_ns(timeout_s: float) -> int:
+    return monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
 
 
 def _run_started(
@@ -592,7 +706,8 @@ _process = _Process()
 """The one global of the project: a script in one line has nowhere to keep a publisher."""
 
 
-def _default() -> Publisher:
+def default_publisher() -> Publisher:
+    """Return the publisher of a script that makes none of its own."""
     if (publisher := _process.default) is None:
         with _process.lock:
             publisher = _process.default = _process.default or Publisher()
@@ -601,24 +716,24 @@ def _default() -> Publisher:
 
 def steps(iterable: Iterable[T]) -> Loop[T]:
     """Return ``iterable``, each turn of whose loop is a step."""
-    return _default().steps(iterable)
+    return default_publisher().steps(iterable)
 
 
 def epochs(count: int | Iterable[T]) -> Loop[T]:
     """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch."""
-    return _default().epochs(count)
+    return default_publisher().epochs(count)
 
 
 def window(name: str) -> Window:
     """Return a window: a context that knows its energy afterwards, or a decorator."""
-    return Window(named(name), lambda: _default()._line)  # noqa: SLF001
+    return Window(named(name), lambda: default_publisher()._line)  # noqa: SLF001
 
 
 def ends_with(output: Any) -> None:
     """Say that the step under way ends when this is ready: an array of JAX, or a tree with one in it."""
-    _default().ends_with(output)
+    default_publisher().ends_with(output)
 
 
 def metric(name: str, value: float) -> None:
     """Record a number, such as a loss, as of now."""
-    _default().metric(name, value)
+    default_publisher().metric(name, value)

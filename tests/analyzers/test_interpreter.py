@@ -346,6 +346,26 @@ def test_a_step_whose_end_was_dropped_has_no_row_and_harms_no_other() -> None:
     assert index + 5 in steps
 
 
+def test_a_cancelled_step_has_no_row_and_belongs_to_no_trial() -> None:
+    made = world()
+    cancelled = set()
+    while not made.rows(TrialRow):
+        made.run(0.03)
+        if made.step % 3:
+            cancelled.add(made.step)
+            made.hosts[0].publish(StepBoundary(made.step + 1, None, None))
+            made.hosts[0].flush_events()
+    [trial] = made.rows(TrialRow)
+    made.run(1.0)
+    steps = {row.index: row for row in made.rows(WindowRow) if row.kind == "step"}
+    assert cancelled
+    assert not cancelled & set(steps)
+    within = [
+        row for row in steps.values() if trial.began_ns <= row.begin_ns and row.end_ns <= trial.ended_ns
+    ]
+    assert trial.steps == len(within)
+
+
 def test_a_metric_belongs_to_the_step_under_way() -> None:
     made = only_measuring()
     made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5))

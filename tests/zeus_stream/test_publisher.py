@@ -593,3 +593,90 @@ def test_a_publisher_that_is_closed_leaves_nothing_behind(collector: Collector) 
     until(lambda: open_files() == files)
     assert not publisher._process.open
     assert len(collector.seen(RunEnded)) == 5
+
+
+# ---- steps that a framework makes
+
+
+def test_steps_in_a_row_are_told_together_and_the_last_one_at_the_end(collector: Collector) -> None:
+    with Publisher() as pub:
+        for _ in range(2):
+            pub.begin_step()
+            pub.end_step(pauses=False)
+        pub.end_step()
+        pub.begin_step()
+        pub.end_step(pauses=False)
+        list(pub.steps("a"))
+        pub.begin_step()
+        pub.end_step(pauses=False)
+    assert boundaries(collector) == [
+        (0, False, True), (1, True, True), (2, True, False),
+        (2, False, True), (3, True, False),
+        (3, False, True), (4, True, False),
+        (4, False, True), (5, True, False),
+    ]  # fmt: skip
+
+
+def test_a_cancelled_step_gives_its_number_to_the_next(collector: Collector) -> None:
+    with Publisher() as pub:
+        pub.cancel_step()
+        pub.begin_step()
+        pub.cancel_step()
+        with pub.step():
+            pass
+    assert boundaries(collector) == [(0, False, True), (1, False, False), (0, False, True), (1, True, False)]
+
+
+def test_a_resumed_training_goes_on_counting_and_never_goes_back(collector: Collector) -> None:
+    with Publisher() as pub:
+        pub.continue_from(step=7, epoch=2)
+        with pub.epoch(), pub.step():
+            pass
+        pub.continue_from(step=3, epoch=1)
+        with pub.epoch(), pub.step():
+            pass
+    assert boundaries(collector) == [(7, False, True), (8, True, False), (8, False, True), (9, True, False)]
+    assert [event.index for event in collector.seen(EpochEnded)] == [2, 3]
+
+
+def test_an_answer_can_be_picked_up_later(collector: Collector) -> None:
+    with Publisher() as pub:
+        with pub.window("w") as window:
+            assert isinstance(window.energy_later()(), Missing)
+        late, in_vain = window.energy_later(60), window.energy_later(0)
+        assert late() is None
+        assert in_vain() == Missing(
+            f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s."
+        )
+        collector.answer = lambda ask: wire.encode(
+            Answer(ask.question, 0.5, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),), None)
+        )
+        until(lambda: late() is not None)
+        assert late() == WindowEnergy("w", 0.5, 6.0, 5.0, 7.0, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),))
+    assert isinstance(window.energy_later()(), Missing)
+
+
+def test_a_question_whose_answer_nobody_waits_for_is_forgotten(collector: Collector) -> None:
+    with Publisher() as pub:
+        with pub.window("w") as window:
+            pass
+        for _ in range(10):
+            window.energy_later(60)
+        gc.collect()
+        assert len(pub._courier._answers) == 0
+        until(lambda: collector.asks)
+
+
+def test_who_follows_a_publisher_is_one_of_its_kind_and_closed_with_it(collector: Collector) -> None:
+    closed = []
+
+    class Follower:
+        def close(self) -> None:
+            closed.append(self)
+
+    with Publisher() as pub:
+        first = pub.follow(Follower, Follower)
+        assert pub.follow(Follower, Follower) is first
+        assert closed == []
+    assert closed == [first]
+    assert isinstance(collector.events[-1], RunEnded)

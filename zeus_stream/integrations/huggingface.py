@@ -1,0 +1,110 @@
+"""Hugging Face `Trainer`, and TRL's trainers, which are subclasses of it.
+
+    from zeus_stream.integrations.huggingface import measure
+    measure(trainer)
+    trainer.train()
+
+A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. What a step and
+a token cost is in the trainer's logs, one logging interval late.
+"""
+
+from typing import Any
+
+from transformers import DefaultFlowCallback, TrainerCallback
+
+from zeus_stream.integrations.training import Training, training
+from zeus_stream.publisher import Publisher, default_publisher
+
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+
+
+class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """What `measure` puts into a trainer. As one of ``callbacks=`` it comes after those that write logs."""
+
+    def __init__(self, publisher: Publisher | None = None) -> None:
+        """``publisher``: that of the script, made when the training begins, if not given."""
+        self._publisher = publisher
+        self._tokens = 0
+
+    @property
+    def _training(self) -> Training:
+        return training(self._publisher or default_publisher())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._tokens = state.num_input_tokens_seen
+        self._training.begin(state.global_step)
+        if getattr(args, "eval_on_start", False):
+            self._training.begin_pause(EVALUATION)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.cancel_pause()
+        self._training.begin_epoch(int(state.epoch or 0))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end_epoch()
+        self._expect(control)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.cancel_step()  # one that the epoch's end cut short
+        self._training.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end_step()
+        self._expect(control)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self._training.pausing:  # nobody has said that it begins: its first batch is not in it
+            self._training.begin_pause(EVALUATION)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end_pause()
+        if args.save_strategy == "best":  # decided after this; cancelled at the next step if it is not saved
+            self._training.begin_pause(CHECKPOINT)
+        else:
+            self._expect(control)
+
+    def on_predict(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end_pause()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.end_pause()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        if self._training.pausing:  # what an evaluation found
+            return
+        found = self._training.log(self._new_tokens(args, state, logs))
+        logs.update(found)
+        if state.log_history:
+            state.log_history[-1].update(found)
+        self._expect(control)
+
+    def _new_tokens(self, args: Any, state: Any, logs: dict[str, float]) -> int | None:
+        """Return this rank's share of the tokens since the last log. TRL counts them, others if asked to."""
+        seen = int(logs.get("num_tokens", state.num_input_tokens_seen))
+        new, self._tokens = seen - self._tokens, seen
+        return new // args.world_size if new > 0 else None
+
+    def _expect(self, control: Any) -> None:
+        """Begin what the trainer is about to do: evaluate, save, in this order, once it has logged."""
+        if control.should_log:
+            return
+        if control.should_evaluate:
+            self._training.begin_pause(EVALUATION)
+        elif control.should_save:
+            self._training.begin_pause(CHECKPOINT)
+
+
+def measure(trainer: Any, publisher: Publisher | None = None) -> EnergyCallback:
+    """Measure what a `transformers.Trainer` does, and put energies into its logs, wherever it reports to.
+
+    The callback stands before those that write logs, so that they see its figures.
+    """
+    callback = EnergyCallback(publisher)
+    callbacks = trainer.callback_handler.callbacks
+    flow = [place for place, there in enumerate(callbacks) if isinstance(there, DefaultFlowCallback)]
+    callbacks.insert(flow[0] + 1 if flow else 0, callback)
+    return callback

@@ -1,0 +1,79 @@
+"""Lightning: a callback of its `Trainer`.
+
+    from zeus_stream.integrations.lightning import EnergyCallback
+    Trainer(callbacks=[EnergyCallback()])
+
+A step of the optimizer is a step, however many batches it takes; validations and tests are windows. What a
+step and a token cost goes to the trainer's loggers, every ``log_every_n_steps`` and one such interval late.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from zeus_stream.integrations.training import Training, training
+from zeus_stream.publisher import Publisher, default_publisher
+
+
+class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
+    """See above."""
+
+    def __init__(
+        self, publisher: Publisher | None = None, tokens: Callable[[Any], int] | None = None
+    ) -> None:
+        """``tokens``: counts those in a batch, from its shape: ``lambda batch: batch["input_ids"].numel()``.
+
+        ``publisher``: that of the script, made when the training begins, if not given.
+        """
+        self._publisher = publisher
+        self._count = tokens
+        self._tokens = self._steps = self._made = 0
+
+    @property
+    def _training(self) -> Training:
+        return training(self._publisher or default_publisher())
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._made = self._steps = trainer.global_step
+        self._tokens = 0
+        self._training.begin(trainer.global_step)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._training.end()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._training.begin_epoch(trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._training.end_epoch()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if not self._training.stepping:  # gradients accumulate
+            self._training.begin_step()
+        if self._count is not None:
+            self._tokens += self._count(batch)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._made:
+            return
+        self._made = trainer.global_step  # several optimizers of one batch make one step of ours
+        self._steps += 1
+        self._training.end_step()
+        if trainer.log_every_n_steps and self._steps % trainer.log_every_n_steps == 0:
+            tokens, self._tokens = self._tokens, 0
+            self.log_dict(self._training.log(tokens or None))
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._training.begin_pause("validation")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._training.end_pause()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        self._training.begin_pause("test")
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        self._training.end_pause()

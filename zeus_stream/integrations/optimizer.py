@@ -1,0 +1,64 @@
+"""Plain torch, and what is built on it: a step is what lies between two steps of an optimizer.
+
+    energy = zeus_stream.auto()
+    for batch in loader:
+        ...
+        optimizer.step()
+        log(**energy.log())
+
+It needs no loop of ours, and with gradient accumulation it counts what the optimizer does. Accelerate's and
+other wrappers call the optimizer below when, and only when, a step is made.
+"""
+
+from typing import Any
+from weakref import ReferenceType, ref
+
+from zeus_stream.integrations.training import Training
+from zeus_stream.publisher import Publisher, default_publisher
+
+
+class OptimizerSteps(Training):
+    """Training that ends a step, and begins the next, whenever an optimizer has made one.
+
+    Of several that take turns one counts: what they do, to two networks, is one step of the training. It is
+    the first, until it is gone, or until another makes two steps in a row.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        from torch.compiler import disable  # noqa: PLC0415  (whoever only looks for `auto` needs no torch)
+        from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
+
+        super().__init__(publisher)
+        self._leader: ReferenceType[Any] | None = None
+        self._last: ReferenceType[Any] | None = None
+        self._hook = register_optimizer_step_post_hook(disable(self._made))
+        self.begin_step()
+
+    def begin_pause(self, name: str) -> None:
+        self.cancel_step()  # the optimizer's last one has just begun it
+        super().begin_pause(name)
+
+    def end_pause(self) -> None:
+        super().end_pause()
+        self.begin_step()
+
+    def close(self) -> None:
+        self._hook.remove()
+        super().close()
+
+    def _made(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        leader, last = (None if r is None else r() for r in (self._leader, self._last))
+        self._last = ref(optimizer)
+        if leader in {None, optimizer} or last is optimizer:
+            self._leader = self._last
+            self.end_step()
+            self.begin_step()
+
+
+def auto(publisher: Publisher | None = None) -> OptimizerSteps:
+    """Measure the steps of torch's optimizers from now on: the first begins here. Again, it returns the same.
+
+    Its `log()` gives energies for a log, its `pause(name)` is a context for what belongs to no step.
+    """
+    publisher = publisher or default_publisher()
+    return publisher.follow(OptimizerSteps, lambda: OptimizerSteps(publisher))
