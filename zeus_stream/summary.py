@@ -25,7 +25,8 @@ _WHOLE = """
 SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    sum(energy_low_j) AS energy_low_j, sum(energy_high_j) AS energy_high_j,
+    sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS energy_p2_5_j,
+    sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
     (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
@@ -127,8 +128,8 @@ def _energy(whole: Mapping[str, Any]) -> str:
     energy_j, duration_s = whole["energy_j"], whole["duration_s"]
     if energy_j is None or not duration_s:
         return f"missing: {whole['quality'] or 'no GPU was measured'}"
-    bounds = f"{whole['energy_low_j']:,.1f} to {whole['energy_high_j']:,.1f}"
-    return f"{energy_j:,.1f} J (within {bounds}), {energy_j / duration_s:.1f} W on average"
+    interval = f"{whole['energy_p2_5_j']:,.1f} to {whole['energy_p97_5_j']:,.1f}"
+    return f"{energy_j:,.1f} J (95 %: {interval}), {energy_j / duration_s:.1f} W on average"
 
 
 def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:

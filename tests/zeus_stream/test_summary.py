@@ -91,7 +91,7 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert summary.closed
     text = shown(summary)
     assert "3 steps on 1 GPU" in text
-    assert "1,800.0 J (within 1,790.0 to 1,810.0), 200.0 W on average" in text
+    assert "1,800.0 J (95 %: 1,791.0 to 1,809.0), 200.0 W on average" in text
     assert "175 W: least cost of 2 limits" in text
     assert "20.0 % of a step's energy for +8.0 % of its time, against 250 W as found" in text
     assert "saved 120.0 J over 3 steps" in text
@@ -165,7 +165,14 @@ def test_a_run_too_short_for_a_choice_says_so_with_the_cure(of: Summarize) -> No
 
 def test_missing_energy_is_named_and_never_a_sum_of_the_rest(of: Summarize) -> None:
     lost = replace(
-        WHOLE, gpu="GPU-b", energy_j=None, energy_low_j=None, energy_high_j=None, quality="the GPU was lost"
+        WHOLE,
+        gpu="GPU-b",
+        energy_j=None,
+        energy_low_j=None,
+        energy_high_j=None,
+        energy_p2_5_j=None,
+        energy_p97_5_j=None,
+        quality="the GPU was lost",
     )
     text = shown(of([replace(RUN, gpus=("GPU-a", "GPU-b")), WHOLE, lost]))
     assert "missing: the GPU was lost" in text
