@@ -47,18 +47,19 @@ class Counter:
         self._seen_s = np.zeros(PHASES)
         """What a boxcar saw of each phase of the segments at work, of late."""
 
-    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_j2: float) -> None:
+    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats) -> None:
         """Take in some refreshes.
 
         Args:
             shares: what each rival would have counted of each kind in each; shape (1 + windows, r, n).
             grown_j: what the counter did count; shape (r,).
             took_s: shape (r,).
-            doubt_j2: variance of ``grown_j``, summed, by what is not known of its instants.
+            doubt_s: standard deviation of ``took_s``, by what is not known of its instants; shape (r,).
         """
         self._period_s = self._period_s or float(took_s[0])
         self._period_s += 0.5 * (float(np.median(took_s)) - self._period_s)
-        regular = np.abs(took_s / self._period_s - 1) < 0.1  # not where refreshes were missed
+        # Not where refreshes were missed, or seen late.
+        regular = (np.abs(took_s / self._period_s - 1) < 0.1) & (doubt_s < 0.05 * self._period_s)
         shares, grown_j, took_s = shares[:, regular], grown_j[regular], took_s[regular]
         n = shares.shape[2]
         turned = shares.transpose(0, 2, 1)
@@ -67,7 +68,7 @@ class Counter:
         self._moment[:, :n] += turned @ grown_j
         self._square += float(grown_j @ grown_j)
         self._steady += grown_j @ took_s, took_s @ took_s
-        self._doubt += doubt_j2
+        self._doubt += float(((doubt_s[regular] * grown_j / took_s) ** 2).sum())
 
     def tell(self) -> tuple[Floats, Floats] | None:
         """Tell the counter's kind, if that is possible by now.
@@ -82,7 +83,7 @@ class Counter:
         ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0].trace())
         means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
         left = self._square - (self._moment * means).sum(axis=1)
-        fits = np.array([True, *(WINDOWS_S < 0.7 * self._period_s)])
+        fits = np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
         left = np.where(fits, np.maximum(left, 0.0) + self._doubt, np.inf)
         best = int(np.argmin(left))
         against = left[1:].min() if best == 0 else left[0]

@@ -89,7 +89,7 @@ class Kinds:
 
     @property
     def calibration(self) -> float:
-        """What variances are to be multiplied by: as much as the errors of late were greater than expected."""
+        """What variances are to be multiplied by: errors of late, over those expected."""
         count, squares = self._tested.tolist()
         return float(min(max((TRUSTED + squares) / (TRUSTED + count), CALIBRATION[0]), CALIBRATION[1]))
 
@@ -101,10 +101,10 @@ class Kinds:
         n, mean_w = len(self.known), self.mean_w
         change = self.role[:n] == Role.CHANGE
         centre, width = self._expected(change, mean_w)
-        precision = width**-2.0
+        precision = 1 / width**2
         normal = self._normal[:n, :n].copy()
         normal.reshape(-1)[:: n + 1] += precision
-        unsure: Floats = np.linalg.inv(normal)
+        unsure = np.linalg.inv(normal).astype(np.float64, copy=False)
         mean = unsure @ (self._moment[:n] + precision * centre)
         guess = np.empty(n + 1)
         guess[:n] = np.where(change, 0.3 * LATE_S * mean_w, np.maximum(0.05 * mean, 0.01 * mean_w))
@@ -145,8 +145,8 @@ class Kinds:
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
-        for learned in (self._sums, self._normal, self._moment, self._squares, self._effective, self._tested):
-            learned *= fade
+        for sums in (self._sums, self._normal, self._moment, self._squares, self._effective, self._tested):
+            np.multiply(sums, fade, out=sums)
         weighted = (shares / doubt_j2[:, None]).T
         self._normal[:n, :n] += weighted @ shares
         self._moment[:n] += weighted @ grown_j

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from analyzers import power_limit
 from analyzers.calibration import calibrated
+from analyzers.counters import CounterKind
 from analyzers.energy import Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
@@ -44,7 +45,7 @@ from analyzers.rows import (
     TrialRow,
 )
 from analyzers.selectors import Selector, Trial, cost_mj
-from analyzers.shape import CounterKind, Shape
+from analyzers.shape import Shape
 from analyzers.timeline import Timeline
 from analyzers.windows import Owner, Windows
 from zeus_stream.config import Settings

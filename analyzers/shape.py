@@ -8,9 +8,9 @@ innermost named window) and the power limit in force. The model is Gaussian:
     power within a segment  white noise on top
     counter at a change     energy until then; the change lies within two stamps, the figure is in whole mJ
 
-What the kinds draw is learned from the past only (`analyzers.kinds`). The energy at an instant is its expectation given the
-refreshes around it, the interval that contains it and one after included; its variance comes with it. An
-energy that was given stays: windows that share an edge add up.
+What the kinds draw is learned from the past only (`analyzers.kinds`). The energy at an instant is its
+expectation given the refreshes around it, the interval that contains it and one after included; its variance
+comes with it. An energy that was given stays: windows that share an edge add up.
 
 A boxcar counter (each refresh adds the mean power of the last ``window_ns``, times the period) is the same
 model observed through another row. Its total says nothing of what it did not see. Which of the two a counter
@@ -322,9 +322,6 @@ class Shape:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
         mid_ns = knots.mid_ns
         begin = max(first, int(mid_ns.searchsorted(self._compared_ns)), close - BLOCK * TOGETHER)
-        if not self._compared_ns:
-            begin = close
-            self._compared_ns = int(mid_ns[close])
         if close - begin < TOGETHER:
             return
         self._compared_ns = int(mid_ns[close])
@@ -340,10 +337,9 @@ class Shape:
         shares[0] = until[1:] - until[:-1]
         shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
         shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-        power_w = self._kinds.mean_w
-        doubt_s = (knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9
-        doubt_j2 = 2 * float((doubt_s**2).sum()) * power_w**2 / 12
-        self.counter.compare(shares, np.diff(knots.energy_uj[stretch]) / 1e6, took, doubt_j2)
+        seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
+        grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
+        self.counter.compare(shares, grown_j, took, (seen_s2[1:] + seen_s2[:-1]) ** 0.5)
         if (learned := self.counter.tell()) is not None:
             self._kinds.relearn(*learned)
             if self.counter.bounded:

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.energy import Energy, Meter, measure
-from analyzers.shape import MAX_CUTS, MAX_KINDS, MAX_POINTS, Shape
+from analyzers.kinds import MAX_KINDS
+from analyzers.points import MAX_POINTS
+from analyzers.shape import MAX_CUTS, Shape
 from analyzers.timeline import Timeline
 from benchmarks.loads import Name, load
 from tests.analyzers.readings import MS, S, steady
@@ -128,9 +130,9 @@ def test_without_events_lines_are_straight() -> None:
 @pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
 def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
     shape, line = Shape(), Timeline()
-    shape.kind, shape.window_ns = "boxcar", 25 * MS
+    shape.counter.kind, shape.counter.window_ns = "boxcar", 25 * MS
     begin_s, refresh_s = np.arange(200, dtype=np.float64), np.arange(500, dtype=np.float64)
-    shape._look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
+    shape.counter.look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
     assert shape.phase_coverage is not None
     assert (shape.phase_coverage < 0.8) == aliased
     line.add(steady(200, 30))
