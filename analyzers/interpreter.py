@@ -363,6 +363,8 @@ class Interpreter:
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
                 gpu.timeline.sensor = sensors.sensor(note.name)
+                if note.driver != "simulated":  # a simulated counter is what its specification says
+                    gpu.shape.expect(gpu.timeline.sensor.boxcar_ns)
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):

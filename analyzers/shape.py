@@ -80,7 +80,7 @@ class _Parts:
 
     def until(self, t: Floats) -> Floats:
         """Return what each part had counted by instants; shape (t, c)."""
-        shares: Floats = np.clip(t[:, None] - self.begin, 0.0, self.length) * self.scale
+        shares: Floats = np.minimum(np.maximum(t[:, None] - self.begin, 0.0), self.length) * self.scale
         return shares
 
 
@@ -372,10 +372,10 @@ class Shape:
             var = total
         fresh_uj = np.rint(energy_uj[m - n :]).astype(np.int64)
         if self.window_ns is None:
-            earlier = np.searchsorted(knots.hi_ns, t_ns, side="right") - 1
-            later = np.searchsorted(knots.lo_ns, t_ns)
-            least = knots.energy_uj[np.maximum(earlier, 0)]
-            fresh_uj = np.clip(fresh_uj, least, knots.energy_uj[np.minimum(later, len(knots.lo_ns) - 1)])
+            earlier = knots.hi_ns.searchsorted(t_ns, side="right") - 1
+            later = knots.lo_ns.searchsorted(t_ns)
+            most = knots.energy_uj[np.minimum(later, len(knots.lo_ns) - 1)]
+            fresh_uj = np.minimum(np.maximum(fresh_uj, knots.energy_uj[np.maximum(earlier, 0)]), most)
         if anchored:
             fresh_uj = np.maximum(fresh_uj, known.energy_uj[-1])
         fresh_uj = np.maximum.accumulate(fresh_uj)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.energy import Energy, Meter, measure
-from analyzers.kinds import MAX_KINDS
+from analyzers.kinds import MAX_KINDS, Kinds
 from analyzers.points import MAX_POINTS
 from analyzers.shape import MAX_CUTS, Shape
 from analyzers.timeline import Timeline
@@ -114,6 +114,35 @@ def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
         assert np.abs(errors(steps[65:])).mean() < 0.05
         assert covered(steps[65:]) >= 0.9
     assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("clean", "integrating"), ("constant", None)])
+def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_is_not(
+    name: Name, kind: str | None
+) -> None:
+    """The model's power sensor sees 25 of 100 ms; its counter sees all."""
+    played = load(name, 130, 100)
+    shape = Shape()
+    shape.expect(25 * MS)
+    steps, meter = play(played, counter(played), shape)
+    assert meter.shape.kind == kind
+    first, last = steps[0].answer, steps[-1].answer
+    assert (first.low_uj, first.high_uj, first.quality) == (None, None, "counter kind not known yet")
+    assert (last.low_uj is not None) == (kind == "integrating")
+    assert last.quality == ("ok" if kind == "integrating" else "counter kind not known yet")
+    assert covered(steps) >= 0.9
+    assert np.abs(errors(steps[65:])).mean() < 0.02
+
+
+def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
+    kinds = Kinds()
+    assert kinds.calibration == 1.0
+    kinds.tested(np.full(50, 0.4))
+    assert kinds.calibration == pytest.approx(0.5)
+    kinds.tested(np.full(200, 4.0))
+    assert 3.0 < kinds.calibration < 4.0
+    kinds.tested(np.full(2_000, 1e6))
+    assert kinds.calibration == 9.0
 
 
 def test_without_events_lines_are_straight() -> None:
