@@ -27,11 +27,13 @@ class Counter:
     """What is known of one GPU's counter.
 
     Args:
-        expected_ns: window of a boxcar that GPUs of this model are known to have; None: nothing is known.
+        suspect: the power sensor of this model sees a part of the time, and so may the counter. It is taken
+            for one that integrates even then (the reverse error is the greater one), but nothing is certain.
     """
 
-    def __init__(self, expected_ns: int | None = None) -> None:
-        self.window_ns = expected_ns
+    def __init__(self, *, suspect: bool = False) -> None:
+        self._suspect = suspect
+        self.window_ns: int | None = None
         """Of a boxcar; None: the counter integrates, as far as is known."""
         self.kind: CounterKind | None = None
         """None: not known yet."""
@@ -119,7 +121,7 @@ class Counter:
     @property
     def bounded(self) -> bool:
         """It counts all that is used, as far as is known: there are hard bounds."""
-        return self.window_ns is None
+        return self.kind == "integrating" or (self.kind is None and not self._suspect)
 
     @property
     def phase_coverage(self) -> float | None:

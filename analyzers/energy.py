@@ -140,11 +140,13 @@ def measure(
             fixed = shape.at(t_ns, knots.epoch[before])
             shaped = fixed.known[:count] & fixed.known[count:]
             # What a boxcar counted and what was used run apart: there both ends are of one or the other.
-            usable = fixed.known if bounded else np.tile(shaped, 2)
+            usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
             used_uj = between(np.where(usable, fixed.energy_uj, straight_uj))
             give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
-            likely_low_uj = _rounded(np.where(shaped, used_uj - give_or_take_uj, low_uj))
-            likely_high_uj = _rounded(np.where(shaped, used_uj + give_or_take_uj, high_uj))
+            # How far off it is while it may not be of this kind, the model cannot tell.
+            sure = shaped & (bounded or told)
+            likely_low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, low_uj))
+            likely_high_uj = _rounded(np.where(sure, used_uj + give_or_take_uj, high_uj))
             estimators = ["shaped" if known else timeline.estimator for known in shaped.tolist()]
             if bounded:
                 likely_low_uj, likely_high_uj = (

@@ -364,7 +364,7 @@ class Interpreter:
                 gpu.timeline.interrupt(None)
                 gpu.timeline.sensor = sensors.sensor(note.name)
                 if note.driver != "simulated":  # a simulated counter is what its specification says
-                    gpu.shape.expect(gpu.timeline.sensor.boxcar_ns)
+                    gpu.shape.suspect(blind=gpu.timeline.sensor.blind)
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):

@@ -29,9 +29,8 @@ class Sensor:
     """By how much they come late; 0 where it is not known."""
     sees_all: bool = False
     """Each is a mean of all the time since the one before: added up, they are a counter."""
-    boxcar_ns: int | None = None
-    """Each is the mean of so much before it, less than what passed since the one before. The counter may come
-    from the same sensor, and be blind likewise: that is expected until it shows."""
+    blind: bool = False
+    """Each is known to be a mean of less than that. A counter of such readings would be blind likewise."""
 
 
 def sensor(name: str) -> Sensor:
@@ -39,7 +38,7 @@ def sensor(name: str) -> Sensor:
     for pattern, period_ms, window_ms in _WINDOWS_MS:
         if re.search(pattern, name):
             whole = window_ms == period_ms
-            return Sensor((period_ms + window_ms) * 500_000, whole, None if whole else window_ms * 1_000_000)
+            return Sensor((period_ms + window_ms) * 500_000, whole, not whole)
     return Sensor()
 
 

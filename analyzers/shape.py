@@ -119,10 +119,10 @@ class Shape:
         """See `analyzers.counters.Counter`."""
         return self.counter.phase_coverage
 
-    def expect(self, window_ns: int | None) -> None:
-        """Take the counter for a boxcar of this window, or for one that integrates, until it shows."""
-        if self._fixed_ns is None:
-            self.counter = Counter(window_ns)
+    def suspect(self, *, blind: bool) -> None:
+        """Say whether the counter may see a part of the time only, until it shows whether it does."""
+        if self.kind is None:
+            self.counter = Counter(suspect=blind)
 
     # ---- what happens ----------------------------------------------------------------------------------
 
