@@ -96,6 +96,10 @@ class Counter:
         likely = self._compared / 2 * np.log(against / left[best]) > SURE
         if not likely or against < apart * left[best] or steady < 3 * left[best] or self._compared < least:
             return None
+        if against < 3 * self._doubt:
+            return (
+                None  # all explain it about as well as its instants are known: steps in time with refreshes
+            )
         if best == 0:
             self.kind, self.telling, window_ns = "integrating", False, None
         else:

@@ -136,6 +136,15 @@ def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_i
     assert covered(steps) >= 0.95
 
 
+def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_integrating() -> None:
+    """Step and gap last 100 ms together, as refreshes do."""
+    kinds = []
+    for seed in (1, 2, 3):
+        played = load("clean", 87, 80, seed)
+        kinds.append(play(played, counter(played, window_ns=25 * MS, seed=seed))[1].shape.kind)
+    assert "integrating" not in kinds
+
+
 def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
     kinds = Kinds()
     assert kinds.calibration == 1.0
@@ -145,6 +154,24 @@ def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
     assert 3.0 < kinds.calibration < 4.0
     kinds.tested(np.full(2_000, 1e6))
     assert kinds.calibration == 9.0
+
+
+def test_trials_on_a_boxcar_are_off_by_straight_lines_and_not_once_shaped() -> None:
+    """Step and gap last one and a half refreshes together: it sees other parts of each span."""
+    straight, shaped = [], []
+    for seed in (1, 2):
+        played = load("clean", 130, 110, seed)
+        steps, meter = play(played, counter(played, window_ns=25 * MS, seed=seed))
+        assert meter.shape.kind == "boxcar"
+        for first in range(60, 90, 10):
+            begin_ns, end_ns = steps[first].begin_ns, steps[first + 10].begin_ns
+            truth_uj = float(played.energy_pj(begin_ns, end_ns)) / 1e6
+            for found, shape in ((straight, None), (shaped, meter.shape)):
+                (answer,) = measure(meter.timeline, [begin_ns], [end_ns], shape)
+                assert isinstance(answer, Energy)
+                found.append(abs(answer.energy_uj / truth_uj - 1))
+    assert np.mean(straight) > 0.02
+    assert np.mean(shaped) < 0.003
 
 
 def test_without_events_lines_are_straight() -> None:
