@@ -21,7 +21,7 @@ LATE_S = 0.0015
 """Power comes this much late at a change of kind, until it is known better."""
 GAP_SPREAD = 0.1
 """A gap draws as much as the GPU at rest, give or take this part of its mean power, likewise."""
-PSEUDO = 0.05
+PSEUDO = 0.5
 """Deviations of each kind are known as if so many had been seen."""
 TRUSTED = 10.0
 """The model is trusted as if so many refreshes had been as far off as expected."""
