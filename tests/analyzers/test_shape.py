@@ -158,7 +158,8 @@ def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
 
 def test_trials_on_a_boxcar_are_off_by_straight_lines_and_not_once_shaped() -> None:
     """Step and gap last one and a half refreshes together: it sees other parts of each span."""
-    straight, shaped = [], []
+    straight: list[float] = []
+    shaped: list[float] = []
     for seed in (1, 2):
         played = load("clean", 130, 110, seed)
         steps, meter = play(played, counter(played, window_ns=25 * MS, seed=seed))
