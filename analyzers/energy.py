@@ -126,7 +126,7 @@ def measure(
     estimators: list[Estimator] = [timeline.estimator] * count
     low_uj, high_uj = between(at(knots.low_uj)), between(at(knots.high_uj))
     likely_low_uj, likely_high_uj = low_uj, high_uj
-    bounded, coverage = True, None
+    bounded, told, coverage = True, True, None
     if timeline.sees_all:
         least_uj, most_uj = knots.energy_uj[before], knots.energy_uj[after] + QUANTUM_UJ
         low_uj, high_uj = (
@@ -135,15 +135,18 @@ def measure(
         )
         likely_low_uj, likely_high_uj = low_uj, high_uj
         if shape is not None:
-            bounded, coverage = shape.window_ns is None, shape.phase_coverage
+            bounded, told = shape.counter.bounded, shape.kind is not None
+            coverage = shape.phase_coverage
             fixed = shape.at(t_ns, knots.epoch[before])
             shaped = fixed.known[:count] & fixed.known[count:]
             # What a boxcar counted and what was used run apart: there both ends are of one or the other.
-            usable = fixed.known if bounded else np.tile(shaped, 2)
+            usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
             used_uj = between(np.where(usable, fixed.energy_uj, straight_uj))
             give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
-            likely_low_uj = _rounded(np.where(shaped, used_uj - give_or_take_uj, low_uj))
-            likely_high_uj = _rounded(np.where(shaped, used_uj + give_or_take_uj, high_uj))
+            # How far off it is while it may not be of this kind, the model cannot tell.
+            sure = shaped & (bounded or told)
+            likely_low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, low_uj))
+            likely_high_uj = _rounded(np.where(sure, used_uj + give_or_take_uj, high_uj))
             estimators = ["shaped" if known else timeline.estimator for known in shaped.tolist()]
             if bounded:
                 likely_low_uj, likely_high_uj = (
@@ -172,7 +175,12 @@ def measure(
         Energy(
             *(used, low, high, likely_low, likely_high, coverage, estimator),
             _quality(
-                unseen, coarse, within=within and estimator != "shaped", bounded=bounded, coverage=coverage
+                unseen,
+                coarse,
+                within=within and estimator != "shaped",
+                bounded=bounded,
+                told=told,
+                coverage=coverage,
             ),
         )
         if whole[i] and ordered[i]
@@ -188,7 +196,9 @@ def _rounded(values: npt.NDArray[np.float64]) -> Ints:
     return whole
 
 
-def _quality(unseen_ns: int, coarse_ns: int, *, within: bool, bounded: bool, coverage: float | None) -> str:
+def _quality(
+    unseen_ns: int, coarse_ns: int, *, within: bool, bounded: bool, told: bool, coverage: float | None
+) -> str:
     words = []
     if unseen_ns > 0:
         words.append(f"unseen for {unseen_ns / 1e9:.1f} s")
@@ -197,7 +207,7 @@ def _quality(unseen_ns: int, coarse_ns: int, *, within: bool, bounded: bool, cov
     if within:
         words.append("within one refresh")
     if not bounded:
-        words.append("the sensor sees a part of the time")
+        words.append("the sensor sees a part of the time" if told else "counter kind not known yet")
     if coverage is not None and coverage < ALIASED:
         words.append("aliased")
     return "; ".join(words) or "ok"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from analyzers import power_limit
 from analyzers.calibration import calibrated
+from analyzers.counters import CounterKind
 from analyzers.energy import Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
@@ -44,7 +45,7 @@ from analyzers.rows import (
     TrialRow,
 )
 from analyzers.selectors import Selector, Trial, cost_mj
-from analyzers.shape import CounterKind, Shape
+from analyzers.shape import Shape
 from analyzers.timeline import Timeline
 from analyzers.windows import Owner, Windows
 from zeus_stream.config import Settings
@@ -585,11 +586,15 @@ class Run:
                 if gpu in counted:
                     continue
                 counted.add(gpu)
-                timeline = self._site.gpus[gpu].timeline
-                if timely and not timeline.settled(whole[-1][1]):
+                meter, now_ns = self._site.gpus[gpu].meter, self._now_ns()
+                # A boxcar's figures need the events to say what it did not see.
+                shaped, timeline = meter.shape.window_ns is not None, meter.timeline
+                end_ns = whole[-1][1]
+                if timely and not (meter.settled(end_ns, now_ns) if shaped else timeline.settled(end_ns)):
                     return None
                 begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
-                for energy in calibrated(timeline, measure(timeline, begins, ends), begins, ends):
+                found = meter.measure(begins, ends, now_ns) if shaped else measure(timeline, begins, ends)
+                for energy in calibrated(timeline, found, begins, ends):
                     if isinstance(energy, Missing):
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj

@@ -29,13 +29,16 @@ class Sensor:
     """By how much they come late; 0 where it is not known."""
     sees_all: bool = False
     """Each is a mean of all the time since the one before: added up, they are a counter."""
+    blind: bool = False
+    """Each is known to be a mean of less than that. A counter of such readings would be blind likewise."""
 
 
 def sensor(name: str) -> Sensor:
     """Return what is known of the sensor of a GPU of this name."""
     for pattern, period_ms, window_ms in _WINDOWS_MS:
         if re.search(pattern, name):
-            return Sensor((period_ms + window_ms) * 500_000, window_ms == period_ms)
+            whole = window_ms == period_ms
+            return Sensor((period_ms + window_ms) * 500_000, whole, not whole)
     return Sensor()
 
 

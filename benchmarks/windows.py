@@ -19,8 +19,9 @@ from loads import STEPS_MS as LENGTHS_MS
 
 from analyzers.energy import Energy, measure
 from analyzers.interpreter import Plan
+from analyzers.kinds import Kinds
 from analyzers.rows import WindowRow
-from analyzers.shape import MAX_KINDS, Shape
+from analyzers.shape import Shape
 from tests.simulation.played import Counter, counter, play
 from tests.simulation.world import Training, World
 from zeus_stream.messages import READING_FIELDS, Readings, Seen
@@ -66,7 +67,7 @@ ACCURACY: dict[Name, dict[int, str]] = {
 SURE = 1e9
 
 
-class Oracle(Shape):
+class Oracle(Kinds):
     """Learns nothing: it knows what the load was drawn from."""
 
     def __init__(self, truth: Truth, gap_s: float) -> None:
@@ -81,9 +82,9 @@ class Oracle(Shape):
             "gap": (min(ramp_s, gap_s) / 2 * rise_w, ramp_sd_s / 2 * rise_w),
         }
 
-    def _parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        mean, var = np.zeros(MAX_KINDS), np.full(MAX_KINDS + 1, 1e-9)
-        for states, number in self._kinds.items():
+    def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mean, var = np.zeros(len(self)), np.full(len(self) + 1, 1e-9)
+        for states, number in self.known.items():
             phase = states[-1][-1].rsplit("/")[-1]
             where = "step" if phase == "step" else "gap"
             if len(states) == 1:
@@ -92,7 +93,7 @@ class Oracle(Shape):
             elif phase in self._change_j:
                 mean[number], deviation = self._change_j[where]
                 var[number] += deviation**2
-        return mean, np.zeros((MAX_KINDS, MAX_KINDS)), var
+        return mean, np.zeros((len(self), len(self))), var
 
 
 def accuracy(name: Name, step_ms: int, seed: int) -> list[str]:
@@ -130,7 +131,7 @@ def accuracy(name: Name, step_ms: int, seed: int) -> list[str]:
 def oracle(made: Load, shown: Counter) -> np.ndarray:
     """Return the energies of the steps, J, told the parameters and the instants of all changes."""
     gaps_s = np.diff(made.steps_ns.ravel())[1::2] / 1e9
-    steps, _ = play(made, shown, Oracle(made.truth, float(gaps_s.mean())), exact=True)
+    steps, _ = play(made, shown, Shape(Oracle(made.truth, float(gaps_s.mean()))), exact=True)
     return np.array([step.answer.energy_uj for step in steps]) / 1e6
 
 

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.energy import Energy, Meter, measure
-from analyzers.shape import MAX_CUTS, MAX_KINDS, MAX_POINTS, Shape
+from analyzers.kinds import MAX_KINDS, Kinds
+from analyzers.points import MAX_POINTS
+from analyzers.shape import MAX_CUTS, Shape
 from analyzers.timeline import Timeline
 from benchmarks.loads import Name, load
 from tests.analyzers.readings import MS, S, steady
@@ -114,6 +116,65 @@ def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
     assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
 
 
+@pytest.mark.parametrize(
+    ("name", "window_ms", "kind"),
+    [("clean", None, "integrating"), ("clean", 25, "boxcar"), ("constant", None, None)],
+)
+def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_is_not(
+    name: Name, window_ms: int | None, kind: str | None
+) -> None:
+    played = load(name, 130, 100)
+    shape = Shape()
+    shape.suspect(blind=True)
+    steps, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
+    assert meter.shape.kind == kind
+    first, last = steps[0].answer, steps[-1].answer
+    assert (first.low_uj, first.high_uj, first.quality) == (None, None, "counter kind not known yet")
+    assert (last.low_uj is not None) == (kind == "integrating")
+    unknown, blind = "counter kind not known yet", "the sensor sees a part of the time"
+    assert last.quality == {"integrating": "ok", "boxcar": blind, None: unknown}[kind]
+    assert covered(steps) >= 0.95
+
+
+def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_integrating() -> None:
+    """Step and gap last 100 ms together, as refreshes do."""
+    kinds = []
+    for seed in (1, 2, 3):
+        played = load("clean", 87, 80, seed)
+        kinds.append(play(played, counter(played, window_ns=25 * MS, seed=seed))[1].shape.kind)
+    assert "integrating" not in kinds
+
+
+def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
+    kinds = Kinds()
+    assert kinds.calibration == 1.0
+    kinds.tested(np.full(50, 0.4))
+    assert kinds.calibration == pytest.approx(0.5)
+    kinds.tested(np.full(200, 4.0))
+    assert 3.0 < kinds.calibration < 4.0
+    kinds.tested(np.full(2_000, 1e6))
+    assert kinds.calibration == 9.0
+
+
+def test_trials_on_a_boxcar_are_off_by_straight_lines_and_not_once_shaped() -> None:
+    """Step and gap last one and a half refreshes together: it sees other parts of each span."""
+    straight: list[float] = []
+    shaped: list[float] = []
+    for seed in (1, 2):
+        played = load("clean", 130, 110, seed)
+        steps, meter = play(played, counter(played, window_ns=25 * MS, seed=seed))
+        assert meter.shape.kind == "boxcar"
+        for first in range(60, 90, 10):
+            begin_ns, end_ns = steps[first].begin_ns, steps[first + 10].begin_ns
+            truth_uj = float(played.energy_pj(begin_ns, end_ns)) / 1e6
+            for found, shape in ((straight, None), (shaped, meter.shape)):
+                (answer,) = measure(meter.timeline, [begin_ns], [end_ns], shape)
+                assert isinstance(answer, Energy)
+                found.append(abs(answer.energy_uj / truth_uj - 1))
+    assert np.mean(straight) > 0.02
+    assert np.mean(shaped) < 0.003
+
+
 def test_without_events_lines_are_straight() -> None:
     played = load("noisy", 50, 20)
     _, meter = play(played, counter(played))
@@ -128,9 +189,9 @@ def test_without_events_lines_are_straight() -> None:
 @pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
 def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
     shape, line = Shape(), Timeline()
-    shape.kind, shape.window_ns = "boxcar", 25 * MS
+    shape.counter.kind, shape.counter.window_ns = "boxcar", 25 * MS
     begin_s, refresh_s = np.arange(200, dtype=np.float64), np.arange(500, dtype=np.float64)
-    shape._look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
+    shape.counter.look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
     assert shape.phase_coverage is not None
     assert (shape.phase_coverage < 0.8) == aliased
     line.add(steady(200, 30))
