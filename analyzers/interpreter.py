@@ -364,8 +364,6 @@ class Interpreter:
                 gpu.host, gpu.found = host, note
                 gpu.timeline.interrupt(None)
                 gpu.timeline.sensor = sensors.sensor(note.name)
-                if note.driver != "simulated":  # a simulated counter is what its specification says
-                    gpu.shape.suspect(blind=gpu.timeline.sensor.blind)
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):

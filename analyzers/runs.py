@@ -135,6 +135,8 @@ class Gpu:
         """Of a GPU that a run uses: from now on there is one."""
         if self.shaped is None:
             self.shaped = Shape()
+            simulated = self.found is None or self.found.driver == "simulated"  # a counter as it is specified
+            self.shaped.suspect(blind=self.timeline.sensor.blind and not simulated)
         return self.shaped
 
     @property
