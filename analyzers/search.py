@@ -34,25 +34,26 @@ Floats = npt.NDArray[np.float64]
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
-WORTH = 0.0015
+WORTH = 0.0013
+WORTH_SLOW = 0.0015
+DEAR = 5.0
+LEAST_LIMITS = 4
 """An expected improvement below this share of the objective is not worth a visit."""
 NOISE = 0.02
 NOISE_DOF = 4
 """What is believed of the noise of one step before any was measured: its standard deviation, how firmly."""
-SOFT = 0.15
+CORRELATED = 1.25
+SOFT = 0.25
 """Width of the bend where a cap begins to bind."""
-SLOPE = 1.4
+SLOPE = 1.45
 """Of the logarithm of time over ``s`` squared."""
-CONSTANT, LINE, PARABOLA = 0.3, 0.25, 0.8
-SMOOTH, LENGTH = 0.02, 0.25
+CONSTANT, LINE, PARABOLA = 0.006, 0.4, 0.75
+SMOOTH, LENGTH = 0.02, 0.16
 """Standard deviations of the logarithm, and the smooth part's length in log(limit)."""
-ROUGH = (0.002, 0.01, 0.04)
+ROUGH = (0.003, 0.01, 0.03, 0.08)
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
-SAME = 0.01
-"""Power and time that differ by less are equal."""
-FREE = 0.9
-"""A mean power below this share of the limit is not capped by it."""
+KINK = 0.1
 DRAWS = 500
 """Of curves, to tell the excess."""
 
@@ -126,14 +127,16 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
     belief = _Belief(limits_mw, gpus, goal, visits)
     best = belief.best()
     worth = belief.worth(best)
-    if max(worth) < WORTH or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
+    few = np.count_nonzero(belief.steps) < min(LEAST_LIMITS, len(limits_mw))
+    sure = bool(belief.steps[best] and max(worth) < belief.enough)
+    if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
         return Choose(limits_mw[best], belief.confidence(best))
-    return Measure(limits_mw[belief.next(best, worth)])
+    return Measure(limits_mw[belief.next(best, worth, unseen=sure)])
 
 
 def most_blocks(limits: int) -> int:
     """Return how many blocks a search over so many limits may take."""
-    return 20 + 4 * limits
+    return 16 + 3 * limits
 
 
 class _Belief:
@@ -141,6 +144,7 @@ class _Belief:
 
     def __init__(self, limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> None:
         self._goal = goal
+        self.enough = WORTH if goal.factor is None else WORTH_SLOW
         self._limit = np.array(limits_mw, dtype=float)
         index = {limit: i for i, limit in enumerate(limits_mw)}
         self._at = np.array([index[visit.limit_mw] for visit in visits])
@@ -162,9 +166,7 @@ class _Belief:
         power = energy[high] / duration[high] * 1e9 / gpus
         s = SOFT * np.log1p((power / self._limit) ** (1 / SOFT))
         s -= s[0]
-        self.group = self._groups(energy, duration, gpus)
-        s = s[self.group]
-        x = np.log(self._limit)[self.group]
+        x = np.log(self._limit)
         time = SLOPE * s * s
         share = goal.energy_weight * power * gpus
         rest = (1 - goal.energy_weight) * top_mw * gpus
@@ -179,7 +181,7 @@ class _Belief:
             + PARABOLA**2 * np.outer(s * s, s * s)
             + SMOOTH**2 * np.exp(-(apart**2) / 2 / LENGTH**2)
         )
-        own = self.group[:, None] == self.group[None, :]
+        own = np.exp(-np.abs(apart) / KINK)
         since = t_ns - t_ns[0]
         noise = (
             np.diag(variance / steps)
@@ -194,29 +196,16 @@ class _Belief:
         self._covariances = [posterior[1] for posterior in posteriors]
         self.mean = sum(w * m for w, m in zip(self._weights, self._means, strict=True))
 
-    def _groups(self, energy: Floats, duration: Floats, gpus: int) -> npt.NDArray[np.intp]:
-        """Return, for each limit, the highest that behaves as it does: where no cap binds they all do."""
-        group = np.arange(len(self._limit))
-        seen = self._seen
-        high = seen[0]
-        for low in seen[:0:-1]:
-            power = energy[low] / duration[low] * 1e9 / gpus
-            free = power < FREE * self._limit[low]
-            alike = all(
-                abs(log(one[low] / self.steps[low] * self.steps[high] / one[high])) < SAME
-                for one in (energy, duration)
-            )
-            if free and alike:
-                group[high : low + 1] = high
-                break
-        return group
-
     def best(self) -> int:
-        """Return the best limit of those measured."""
-        mean, seen = self.mean, self._seen
+        """Return the best limit of those measured; of all, where a bound on the time has to be met."""
+        mean, top = self.mean, self._seen[0]
         if self._goal.factor is None:
-            return int(min(seen, key=lambda i: mean[i] + 1e-6 * i))
-        return int(max(i for i in seen if i == seen[0] or mean[i] <= mean[seen[0]] + log(self._goal.factor)))
+            return int(min(self._seen, key=lambda i: mean[i] + 1e-6 * i))
+        return int(max(top, *np.flatnonzero(mean <= mean[top] + log(self._goal.factor))))
+
+    def against(self, best: int) -> int:
+        """Return what other limits are compared with."""
+        return best if self._goal.factor is None else int(self._seen[0])
 
     def worth(self, best: int) -> Floats:
         """Return what is expected to be gained by knowing each limit, as a share of the objective."""
@@ -227,12 +216,10 @@ class _Belief:
 
     def _worth(self, best: int, mean: Floats, covariance: Floats) -> Floats:
         variance = np.diag(covariance)
-        against = best if self._goal.factor is None else int(self._seen[0])
+        against = self.against(best)
         deviation = np.sqrt(np.maximum(variance + variance[against] - 2 * covariance[against], 1e-14))
         if self._goal.factor is None:
             gained = _expected(mean[best] - mean, deviation)
-            unseen = self.steps == 0
-            gained[unseen & (self.group != np.arange(len(mean)))] = 0
         else:
             margin = log(self._goal.factor) - (mean - mean[against])
             i = np.arange(len(mean))
@@ -241,13 +228,18 @@ class _Belief:
         gained[against] = 0
         return gained
 
-    def next(self, best: int, worth: Floats) -> int:
-        """Return what to measure: the most promising, or what it is compared with if that is less known."""
-        against = best if self._goal.factor is None else int(self._seen[0])
-        other = int(np.argmax(worth))
-        if self.steps[other] == 0:
-            return other
-        return other if self.steps[other] <= self.steps[against] else against
+    def next(self, best: int, worth: Floats, *, unseen: bool) -> int:
+        """Return what to measure: the most promising for what it costs, or what it is compared with.
+
+        ``unseen``: only among limits that were not measured.
+        """
+        if self.steps[best] == 0:
+            return best
+        worth = worth / (1 + DEAR * np.expm1(np.maximum(self.mean - self.mean[best], 0)))
+        if unseen:
+            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
+        other, against = int(np.argmax(worth)), self.against(best)
+        return other if self.steps[other] <= max(self.steps[against], BLOCKS) else against
 
     def confidence(self, best: int) -> Confidence:
         """Return the excess of a limit over the best there is, by drawing curves."""
@@ -278,7 +270,7 @@ def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
         mean = sum(value * steps for value, steps in blocks) / sum(steps for _, steps in blocks)
         squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
         dof += len(blocks) - 1
-    return squares / dof
+    return CORRELATED * squares / (dof - 2)
 
 
 def _condition(
