@@ -108,7 +108,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One power limit, measured. Key: (run, number)."""
+    """One power limit, measured from its setting to the next. Key: (run, number)."""
 
     run: str
     number: int
@@ -154,6 +154,10 @@ class DecisionRow:
     applied: bool
     """False: observing; the decision only says what would be saved."""
     reason: str
+    excess_percent: float | None = None
+    """Of what the selector minimizes: how much more the limit is expected to take than the best one."""
+    excess_p95_percent: float | None = None
+    """With 95 % confidence no more than this. None for both: every limit was measured, or none chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ Source of expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimi
 Functions", J. Global Optimization 13, 1998.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import erf, log, sqrt
 
@@ -34,7 +34,10 @@ Floats = npt.NDArray[np.float64]
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
-WORTH = 0.0013
+SETTLED = 0.02
+SETTLING_NS = 5_000_000_000
+"""Blocks that differ so much from those after them were settling; for so long at most."""
+WORTH = 0.0015
 WORTH_SLOW = 0.0015
 DEAR = 5.0
 LEAST_LIMITS = 4
@@ -110,6 +113,14 @@ def added(trials: Sequence[Trial]) -> Trial:
     )
 
 
+def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return trials with those of one limit as one, in the order in which limits first appear."""
+    of: dict[int, list[Trial]] = {}
+    for trial in trials:
+        of.setdefault(trial.limit_mw, []).append(trial)
+    return tuple(added(same) for same in of.values())
+
+
 def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> Measure | Choose:
     """Return what to do next.
 
@@ -119,7 +130,7 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
         goal: what is minimized.
         visits: of these limits, in order; the last may be under way.
     """
-    visits = [visit for visit in visits if visit.limit_mw in limits_mw]
+    visits = settled([visit for visit in visits if visit.limit_mw in limits_mw])
     if not visits:
         return Measure(limits_mw[0])
     if len(visits[-1].blocks) < BLOCKS:
@@ -130,8 +141,39 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
     few = np.count_nonzero(belief.steps) < min(LEAST_LIMITS, len(limits_mw))
     sure = bool(belief.steps[best] and max(worth) < belief.enough)
     if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
+        best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best))
     return Measure(limits_mw[belief.next(best, worth, unseen=sure)])
+
+
+def settled(visits: Sequence[Visit]) -> list[Visit]:
+    """Return the visits without the blocks at their head in which power or time was still settling.
+
+    That is: departed from the mean of the blocks after them, by more than `SETTLED` and than noise does.
+    """
+    for of in (_log_time, _log_power):
+        deviation = sqrt(_step_variance([[(of(b), b.steps) for b in visit.blocks[1:]] for visit in visits]))
+        visits = [_cut(visit, of, deviation) for visit in visits]
+    return list(visits)
+
+
+def _cut(visit: Visit, of: Callable[[Trial], float], deviation: float) -> Visit:
+    blocks, dropped_ns = visit.blocks, 0
+    while len(blocks) >= BLOCKS and dropped_ns < SETTLING_NS:
+        first, later = blocks[0], added(blocks[1:])
+        noise = deviation * sqrt(1 / first.steps + 1 / later.steps)
+        if abs(of(first) - of(later)) <= max(SETTLED, 3 * noise):
+            break
+        blocks, dropped_ns = blocks[1:], dropped_ns + first.duration_ns
+    return Visit(blocks, visit.t_ns)
+
+
+def _log_time(trial: Trial) -> float:
+    return log(trial.step_ns)
+
+
+def _log_power(trial: Trial) -> float:
+    return log(trial.energy_mj / trial.duration_ns)
 
 
 def most_blocks(limits: int) -> int:
@@ -196,12 +238,13 @@ class _Belief:
         self._covariances = [posterior[1] for posterior in posteriors]
         self.mean = sum(w * m for w, m in zip(self._weights, self._means, strict=True))
 
-    def best(self) -> int:
+    def best(self, *, measured: bool = False) -> int:
         """Return the best limit of those measured; of all, where a bound on the time has to be met."""
-        mean, top = self.mean, self._seen[0]
+        mean, top = self.mean, int(self._seen[0])
         if self._goal.factor is None:
             return int(min(self._seen, key=lambda i: mean[i] + 1e-6 * i))
-        return int(max(top, *np.flatnonzero(mean <= mean[top] + log(self._goal.factor))))
+        within = np.flatnonzero(mean <= mean[top] + log(self._goal.factor)).tolist()
+        return max((i for i in within if self.steps[i] or not measured), default=top)
 
     def against(self, best: int) -> int:
         """Return what other limits are compared with."""
@@ -267,6 +310,8 @@ def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
     """Return the variance of one step's logarithm, from how blocks of a visit differ."""
     squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
     for blocks in visits:
+        if not blocks:
+            continue
         mean = sum(value * steps for value, steps in blocks) / sum(steps for _, steps in blocks)
         squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
         dof += len(blocks) - 1

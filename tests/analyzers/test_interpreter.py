@@ -48,7 +48,13 @@ from zeus_stream.messages import (
 
 S = 1_000_000_000
 QUICK = Plan(
-    selectors.parse("energy"), stride_mw=75_000, warmup_steps=2, profile_steps=5, settle_ns=0, refreshes=2
+    selectors.parse("energy"),
+    stride_mw=75_000,
+    warmup_steps=2,
+    profile_steps=5,
+    settle_ns=0,
+    refreshes=2,
+    exhaustive=True,
 )
 ONE = "simulated:v100x1"
 TRAINING = Training("imagenet", 0.02, 500)

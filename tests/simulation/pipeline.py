@@ -86,7 +86,13 @@ BOOT = "boot"
 FOUND_MW = 220_000
 RESTORED_NS = 2 * S
 PLAN = Plan(
-    selectors.parse("energy"), stride_mw=60_000, warmup_steps=1, profile_steps=4, settle_ns=0, refreshes=2
+    selectors.parse("energy"),
+    stride_mw=60_000,
+    warmup_steps=1,
+    profile_steps=4,
+    settle_ns=0,
+    refreshes=2,
+    exhaustive=True,
 )
 
 

@@ -59,7 +59,7 @@ def test_epochs_of_5_steps_decide() -> None:
 
 
 def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20)
+    plan = Plan(selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20, exhaustive=True)
     world = World("simulated:v100x1", Training("imagenet", 2.0, 50), plan)
     world.run()
     device = next(iter(world.hosts[0].gpus.values())).device
@@ -74,7 +74,7 @@ def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured
 
 
 def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
     world = World("simulated:v100x1", Training("imagenet", 0.02, 900, heavier=(400, 1.33)), plan)
     world.run()
     assert [decision.round for decision in world.rows(DecisionRow)] == [1, 2]
@@ -83,7 +83,7 @@ def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
 
 
 def test_a_limit_the_device_refuses_is_left_out() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
     training = Training("imagenet", 0.02, 300)
     world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
     world.run()
