@@ -709,8 +709,8 @@ class Run:
             default_step_s=default.step_ns / 1e9 if default else None,
             applied=applied,
             reason=reason,
-            excess_percent=confidence and 100 * confidence.expected,
-            excess_p95_percent=confidence and 100 * confidence.p95,
+            excess_percent=100 * confidence.expected if confidence else None,
+            excess_p95_percent=100 * confidence.p95 if confidence else None,
         )
 
 

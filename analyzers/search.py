@@ -1,29 +1,37 @@
 """Which power limit to measure next, when to stop measuring it, when to stop searching. Pure.
 
-What a selector minimizes is a curve over the limits, and neighbours say something about each other. So the
-curve's logarithm is given a Gaussian process, and after every block of steps the machine asks again:
+After every block of steps the machine asks again:
 
-    visits so far -> Measure(limit), the one under way or another
-                  -> Choose(limit), with the excess that is expected of it and its 95 % bound
+    visits so far -> Measure(limit), the one in force or another
+                  -> Choose(limit), with how much worse than the best one it may be
 
-Prior: down to the mean power P at the highest limit a cap does nothing; below it time rises with the square
-of ``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))`` and power falls with ``s``. Around that, by how much
-published curves stray (V100 and A40, Zeus's traces): a constant, a line and a parabola in ``s``, a smooth
-part, and a part of each limit's own, whose size is one of `ROUGH`, weighed by how well it explains what was
-measured. Time brings a slow drift and the warming-up of the first seconds, common to all limits: it is what
-makes measuring the incumbent again worth while.
+What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
+curve's logarithm is a Gaussian process over the limits, observed with noise.
 
-Stopping: a limit's worth is the expected improvement over the best limit measured, under the posterior;
-the search ends when none is worth more than `WORTH`. The posterior is that of all data however often it was
-looked at, so looking repeatedly needs no correction (the stopping rule is in the data).
+Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
+``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
+limits that cap nothing differ by nothing, and a few of them are enough. Around that curves stray: by a level,
+a line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
+explains what was measured. The figures are fitted to Zeus's published V100 and A40 traces; fitted to one half
+of the curves they explain the other half to 1 % of the log evidence that its own have.
 
-Source of expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
+Time adds what all limits have in common: a slow drift, and the warming-up of the first seconds. Therefore the
+incumbent is measured again where that matters.
+
+What knowing a limit is worth is the gain expected from it: how far it may be below the best limit measured;
+with a bound on the time, how far it may be on the other side of the bound than believed. The limit with the
+largest gain for its cost is measured next, or the one it is compared with if that is less known. When no gain
+is above `WORTH` the search ends. It also ends after `most_blocks`, with what is known by then.
+
+Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
+by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
+expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
 Functions", J. Global Optimization 13, 1998.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import erf, log, sqrt
+from math import erf, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -34,31 +42,32 @@ Floats = npt.NDArray[np.float64]
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
-SETTLED = 0.02
-SETTLING_NS = 5_000_000_000
-"""Blocks that differ so much from those after them were settling; for so long at most."""
+LIMITS = 4
+"""Measured at least, if there are so many: that two or three agree may be chance."""
 WORTH = 0.0015
-WORTH_SLOW = 0.0015
-DEAR = 5.0
-LEAST_LIMITS = 4
-"""An expected improvement below this share of the objective is not worth a visit."""
-NOISE = 0.02
-NOISE_DOF = 4
-"""What is believed of the noise of one step before any was measured: its standard deviation, how firmly."""
+"""A smaller share of what is minimized is not worth another visit."""
+COST = 5.0
+"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the gain."""
+SETTLED, SETTLING_NS = 0.02, 5_000_000_000
+"""Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
+NOISE, NOISE_DOF = 0.02, 4
+"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
 CORRELATED = 1.25
+"""Variance of a visit's mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
 SOFT = 0.25
-"""Width of the bend where a cap begins to bind."""
+"""Width of the bend where a cap begins to bind, in log(limit)."""
 SLOPE = 1.45
-"""Of the logarithm of time over ``s`` squared."""
-CONSTANT, LINE, PARABOLA = 0.006, 0.4, 0.75
-SMOOTH, LENGTH = 0.02, 0.16
-"""Standard deviations of the logarithm, and the smooth part's length in log(limit)."""
-ROUGH = (0.003, 0.01, 0.03, 0.08)
+"""Logarithm of time over the square of s."""
+LEVEL, LINE, PARABOLA = 0.006, 0.4, 0.75
+"""Standard deviations around that: of everything, by s, by its square."""
+SMOOTH, SMOOTH_LENGTH = 0.02, 0.16
+KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
+"""Standard deviations, and how far they reach in log(limit)."""
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
-KINK = 0.1
+"""Standard deviations, and the time in which they fade to a third."""
 DRAWS = 500
-"""Of curves, to tell the excess."""
+"""Curves drawn to tell the excess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +144,23 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
         return Measure(limits_mw[0])
     if len(visits[-1].blocks) < BLOCKS:
         return Measure(visits[-1].limit_mw)
-    belief = _Belief(limits_mw, gpus, goal, visits)
+    belief = _believe(limits_mw, gpus, goal, visits)
     best = belief.best()
-    worth = belief.worth(best)
-    few = np.count_nonzero(belief.steps) < min(LEAST_LIMITS, len(limits_mw))
-    sure = bool(belief.steps[best] and max(worth) < belief.enough)
+    gain = belief.gain(best)
+    sure = bool(belief.steps[best]) and max(gain) < WORTH
+    few = np.count_nonzero(belief.steps) < min(LIMITS, len(limits_mw))
     if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best))
-    return Measure(limits_mw[belief.next(best, worth, unseen=sure)])
+    return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
+
+
+def most_blocks(limits: int) -> int:
+    """Return after how many blocks a search over so many limits ends."""
+    return 16 + 3 * limits
+
+
+# ---- settling ----------------------------------------------------------------------------------------
 
 
 def settled(visits: Sequence[Visit]) -> list[Visit]:
@@ -176,165 +193,173 @@ def _log_power(trial: Trial) -> float:
     return log(trial.energy_mj / trial.duration_ns)
 
 
-def most_blocks(limits: int) -> int:
-    """Return how many blocks a search over so many limits may take."""
-    return 16 + 3 * limits
+# ---- what is believed --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """A normal distribution of curves: the objective's logarithm at each of n limits."""
+
+    weight: float
+    """Of this distribution among the others."""
+    mean: Floats
+    """Shape (n,)."""
+    covariance: Floats
+    """Shape (n, n)."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Belief:
-    """What is known of the curve after some visits. Limits are indices."""
+    """What is known of the curve after some visits. Limits are indices, the highest is 0."""
 
-    def __init__(self, limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> None:
-        self._goal = goal
-        self.enough = WORTH if goal.factor is None else WORTH_SLOW
-        self._limit = np.array(limits_mw, dtype=float)
-        index = {limit: i for i, limit in enumerate(limits_mw)}
-        self._at = np.array([index[visit.limit_mw] for visit in visits])
-        self._current = int(self._at[-1])
-        wholes = [visit.whole for visit in visits]
-        steps = np.array([whole.steps for whole in wholes], dtype=float)
-        t_ns = np.array([visit.t_ns for visit in visits], dtype=float)
-        self.steps = np.bincount(self._at, steps, len(limits_mw))
-        top_mw = limits_mw[0]
+    factor: float | None
+    steps: Floats
+    """Measured at each limit."""
+    curves: tuple[_Curves, ...]
 
-        def value(trial: Trial) -> float:
-            return log(goal.of(trial, top_mw, gpus) / trial.steps)
+    @property
+    def mean(self) -> Floats:
+        return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
 
-        variance = _step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits])
-        energy = np.bincount(self._at, [w.energy_mj for w in wholes], len(limits_mw))
-        duration = np.bincount(self._at, [w.duration_ns for w in wholes], len(limits_mw))
-        self._seen = np.flatnonzero(self.steps)
-        high = self._seen[0]
-        power = energy[high] / duration[high] * 1e9 / gpus
-        s = SOFT * np.log1p((power / self._limit) ** (1 / SOFT))
-        s -= s[0]
-        x = np.log(self._limit)
-        time = SLOPE * s * s
-        share = goal.energy_weight * power * gpus
-        rest = (1 - goal.energy_weight) * top_mw * gpus
-        prior = np.log((share * np.exp(time - s) + rest * np.exp(time)) / (share + rest))
-        y = np.array([value(whole) for whole in wholes])
-        y0 = y[0] - prior[self._at[0]]
-        y = y - y0 - prior[self._at]
-        apart = x[:, None] - x[None, :]
-        smooth = (
-            CONSTANT**2
-            + LINE**2 * np.outer(s, s)
-            + PARABOLA**2 * np.outer(s * s, s * s)
-            + SMOOTH**2 * np.exp(-(apart**2) / 2 / LENGTH**2)
-        )
-        own = np.exp(-np.abs(apart) / KINK)
-        since = t_ns - t_ns[0]
-        noise = (
-            np.diag(variance / steps)
-            + DRIFT**2 * np.exp(-np.abs(since[:, None] - since[None, :]) / DRIFT_NS)
-            + WARMING**2 * np.exp(-(since[:, None] + since[None, :]) / WARMING_NS)
-        )
-        posteriors = [_condition(smooth + rough**2 * own, self._at, noise, y) for rough in ROUGH]
-        evidence = np.array([posterior[2] for posterior in posteriors])
-        self._weights = np.exp(evidence - evidence.max())
-        self._weights /= self._weights.sum()
-        self._means = [prior + posterior[0] for posterior in posteriors]
-        self._covariances = [posterior[1] for posterior in posteriors]
-        self.mean = sum(w * m for w, m in zip(self._weights, self._means, strict=True))
+    @property
+    def top(self) -> int:
+        """The highest limit measured, at whose time a bound is set."""
+        return int(np.flatnonzero(self.steps)[0])
 
     def best(self, *, measured: bool = False) -> int:
-        """Return the best limit of those measured; of all, where a bound on the time has to be met."""
-        mean, top = self.mean, int(self._seen[0])
-        if self._goal.factor is None:
-            return int(min(self._seen, key=lambda i: mean[i] + 1e-6 * i))
-        within = np.flatnonzero(mean <= mean[top] + log(self._goal.factor)).tolist()
-        return max((i for i in within if self.steps[i] or not measured), default=top)
+        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
+        mean = self.mean
+        seen = np.flatnonzero(self.steps).tolist()
+        if self.factor is None:
+            return int(min(seen, key=lambda i: (mean[i], i)))
+        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
+        return max((i for i in within if self.steps[i] or not measured), default=self.top)
 
     def against(self, best: int) -> int:
         """Return what other limits are compared with."""
-        return best if self._goal.factor is None else int(self._seen[0])
+        return best if self.factor is None else self.top
 
-    def worth(self, best: int) -> Floats:
-        """Return what is expected to be gained by knowing each limit, as a share of the objective."""
-        gained = np.zeros(len(self._limit))
-        for weight, mean, covariance in zip(self._weights, self._means, self._covariances, strict=True):
-            gained += weight * self._worth(best, mean, covariance)
-        return gained
+    def gain(self, best: int) -> Floats:
+        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,)."""
+        return np.asarray(sum(curves.weight * self._gain(best, curves) for curves in self.curves))
 
-    def _worth(self, best: int, mean: Floats, covariance: Floats) -> Floats:
-        variance = np.diag(covariance)
-        against = self.against(best)
-        deviation = np.sqrt(np.maximum(variance + variance[against] - 2 * covariance[against], 1e-14))
-        if self._goal.factor is None:
-            gained = _expected(mean[best] - mean, deviation)
+    def _gain(self, best: int, curves: _Curves) -> Floats:
+        against, mean, covariance = self.against(best), curves.mean, curves.covariance
+        variance = np.diag(covariance) + covariance[against, against] - 2 * covariance[against]
+        deviation = np.sqrt(np.maximum(variance, 1e-14))
+        if self.factor is None:
+            gain = _positive_part(mean[best] - mean, deviation)
         else:
-            margin = log(self._goal.factor) - (mean - mean[against])
-            i = np.arange(len(mean))
-            gained = np.where(i == best, _expected(-margin, deviation), 0)
-            gained = np.where(i > best, _expected(margin, deviation), gained)
-        gained[against] = 0
-        return gained
+            below = log(self.factor) - (mean - mean[against])
+            lower = np.arange(len(mean)) > best
+            gain = np.where(lower, _positive_part(below, deviation), 0)
+            gain[best] = _positive_part(-below, deviation)[best]
+        gain[against] = 0
+        return gain
 
-    def next(self, best: int, worth: Floats, *, unseen: bool) -> int:
-        """Return what to measure: the most promising for what it costs, or what it is compared with.
-
-        ``unseen``: only among limits that were not measured.
-        """
-        if self.steps[best] == 0:
+    def next(self, best: int, gain: Floats, *, unseen: bool) -> int:
+        """Return the limit to measure. ``unseen``: one that was not measured yet."""
+        if not self.steps[best]:
             return best
-        worth = worth / (1 + DEAR * np.expm1(np.maximum(self.mean - self.mean[best], 0)))
+        dearer = np.expm1(np.maximum(self.mean - self.mean[best], 0))
+        gain = gain / (1 + COST * dearer)
         if unseen:
-            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
-        other, against = int(np.argmax(worth)), self.against(best)
-        return other if self.steps[other] <= max(self.steps[against], BLOCKS) else against
+            return int(np.argmax(np.where(self.steps == 0, gain, -1)))
+        other, against = int(np.argmax(gain)), self.against(best)
+        return other if self.steps[other] <= self.steps[against] else against
 
     def confidence(self, best: int) -> Confidence:
-        """Return the excess of a limit over the best there is, by drawing curves."""
+        """Return how much worse than the best a limit is in curves that are drawn from the belief."""
         rng = np.random.default_rng(0)
         drawn = np.concatenate(
             [
-                rng.multivariate_normal(mean, covariance, max(1, round(weight * DRAWS)), method="eigh")
-                for weight, mean, covariance in zip(
-                    self._weights, self._means, self._covariances, strict=True
-                )
+                rng.multivariate_normal(c.mean, c.covariance, round(c.weight * DRAWS), method="eigh")
+                for c in self.curves
             ]
         )
-        if self._goal.factor is None:
-            excess = drawn[:, best] - drawn.min(axis=1)
+        if self.factor is None:
+            worse = drawn[:, best] - drawn.min(axis=1)
         else:
-            over = drawn - drawn[:, [self._seen[0]]] - log(self._goal.factor)
-            over[:, self._seen[0]] = 0
-            excess = np.maximum(over[:, best], np.max(-over[:, best + 1 :], axis=1, initial=0.0))
-            excess = np.maximum(excess, 0)
-        excess = np.expm1(excess)
+            over = drawn - drawn[:, [self.top]] - log(self.factor)
+            worse = np.maximum(np.max(-over[:, best + 1 :], axis=1, initial=0.0), 0)
+            worse = worse if best == self.top else np.maximum(worse, over[:, best])
+        excess = np.expm1(worse)
         return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
 
 
+def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> _Belief:
+    """Return the belief after some visits, one at least."""
+    index = {limit: i for i, limit in enumerate(limits_mw)}
+    at = np.array([index[visit.limit_mw] for visit in visits])
+    wholes = [visit.whole for visit in visits]
+    steps = np.array([whole.steps for whole in wholes], dtype=float)
+    top_mw = limits_mw[0]
+
+    def value(trial: Trial) -> float:
+        return log(goal.of(trial, top_mw, gpus) / trial.steps)
+
+    high = max(wholes, key=lambda whole: whole.limit_mw)
+    power_mw = high.energy_mj / high.duration_ns * 1e9
+    limit = np.array(limits_mw, dtype=float)
+    s = SOFT * np.log1p((power_mw / gpus / limit) ** (1 / SOFT))
+    s -= s[0]
+    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
+    time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
+    usual = np.log(energy + time)
+    x = np.log(limit)
+    apart = np.abs(x[:, None] - x)
+    around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
+    around += SMOOTH**2 * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
+    noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
+    noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
+    noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
+    y = np.array([value(whole) for whole in wholes]) - usual[at]
+    found = [
+        _condition(around + kink**2 * np.exp(-apart / KINK_LENGTH), at, noise, y - y[0]) for kink in KINKS
+    ]
+    weights = np.exp([evidence - max(evidence for *_, evidence in found) for *_, evidence in found])
+    weights /= weights.sum()
+    curves = tuple(
+        _Curves(float(weight), usual + mean, covariance)
+        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+    )
+    return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
+
+
 def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
-    """Return the variance of one step's logarithm, from how blocks of a visit differ."""
+    """Return the variance of one step, from how the blocks of a visit (value, steps) differ."""
     squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
     for blocks in visits:
-        if not blocks:
-            continue
-        mean = sum(value * steps for value, steps in blocks) / sum(steps for _, steps in blocks)
+        mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
         squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
-        dof += len(blocks) - 1
+        dof += max(0, len(blocks) - 1)
     return CORRELATED * squares / (dof - 2)
 
 
 def _condition(
     prior: Floats, at: npt.NDArray[np.intp], noise: Floats, y: Floats
 ) -> tuple[Floats, Floats, float]:
-    """Return mean and covariance of a process at every limit, and the log of its evidence."""
+    """Return mean and covariance of a process given ``y`` at some limits, and the log of its evidence.
+
+    Args:
+        prior: its covariance, shape (n, n).
+        at: m of the limits.
+        noise: covariance of what is added in observing them, shape (m, m).
+        y: what was observed, shape (m,).
+    """
     total = prior[np.ix_(at, at)] + noise
-    inverse = np.linalg.inv(total)
-    known = prior[:, at] @ inverse
+    known = np.linalg.solve(total, prior[at]).T
     covariance = prior - known @ prior[at]
-    evidence = -0.5 * float(y @ inverse @ y) - 0.5 * float(np.linalg.slogdet(total)[1])
+    evidence = -0.5 * float(y @ np.linalg.solve(total, y) + np.linalg.slogdet(total)[1])
     return known @ y, (covariance + covariance.T) / 2, evidence
 
 
 _erf = np.vectorize(erf, otypes=[float])
 
 
-def _expected(gain: Floats, deviation: Floats) -> Floats:
-    """Return the mean of what is above 0 of normal variables."""
-    z = gain / deviation
-    density = np.exp(-z * z / 2) / sqrt(2 * np.pi)
-    return np.asarray(deviation * density + gain * 0.5 * (1 + _erf(z / sqrt(2))))
+def _positive_part(mean: Floats, deviation: Floats) -> Floats:
+    """Return the expectation of max(0, v) for normal v."""
+    z = mean / deviation
+    density = np.exp(-(z**2) / 2) / sqrt(2 * pi)
+    return np.asarray(deviation * density + mean * 0.5 * (1 + _erf(z / sqrt(2))))

@@ -7,9 +7,10 @@ warms up by 1 % over the first 60 steps or so. Zeus's sweep: 10 steps warm-up an
 Excess: of energy, time or cost over that of the best limit; for a slowdown, by how much the time bound is
 broken, or how far below it the time of a limit stays that was left out wrongly (``forgone``: the energy that
 costs). Where no limit caps the workload (38 W under limits of 100 W and more), published limits differ by 5
-to 10 % as runs do, without order; apart from that: ``where capped``. Profiling: what the steps until the decision cost above as many at the best limit, as a share of 2000.
+to 10 % as runs do, without order; ``where capped`` leaves those curves out. Profiling: what the steps until
+the decision cost above as many at the best limit, as a share of a run of 2000.
 
-python benchmarks/search.py --traces DIR [--limits 7 21] [--noise 0.01 0.02 0.05] [--selectors ...] [--seeds 1]
+python benchmarks/search.py --traces DIR [--limits 7 21] [--noise 0.01 0.02 0.05] [--seeds 1]
 """
 
 import argparse
@@ -230,7 +231,8 @@ def main() -> None:
         published = published[given.part :: 2]
     head = [
         "noise, %", "selector", "search", "steps, median", "p90", "visits", "excess, mean %", "p95", "worst",
-        "where capped, mean", "worst", "forgone, mean %", "profiling, %", "expected excess, %", "inside its 95 % bound, %",
+        "where capped, mean", "worst", "forgone, mean %", "profiling, %",
+        "expected excess, %", "inside its 95 % bound, %",
     ]  # fmt: skip
     ways: dict[str, Way] = {"ours": adaptive, "Zeus": sweep}
     for count in given.limits:

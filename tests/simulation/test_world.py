@@ -59,7 +59,9 @@ def test_epochs_of_5_steps_decide() -> None:
 
 
 def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20, exhaustive=True)
+    plan = Plan(
+        selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20, exhaustive=True
+    )
     world = World("simulated:v100x1", Training("imagenet", 2.0, 50), plan)
     world.run()
     device = next(iter(world.hosts[0].gpus.values())).device
