@@ -58,9 +58,12 @@ SOFT = 0.25
 """Width of the bend where a cap begins to bind, in log(limit)."""
 SLOPE = 1.45
 """Logarithm of time over the square of s."""
+MOST = 10.0
+"""More times its limit no GPU draws, whatever is read."""
 LEVEL, LINE, PARABOLA = 0.006, 0.4, 0.75
 """Standard deviations around that: of everything, by s, by its square."""
-SMOOTH, SMOOTH_LENGTH = 0.02, 0.16
+SMOOTH, SMOOTH_LENGTH, CAPPED = 0.03, 0.16, 0.05
+"""A standard deviation, how far it reaches in log(limit), and from which s on it is whole."""
 KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
 """Standard deviations, and how far they reach in log(limit)."""
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
@@ -166,10 +169,12 @@ def most_blocks(limits: int) -> int:
 def settled(visits: Sequence[Visit]) -> list[Visit]:
     """Return the visits without the blocks at their head in which power or time was still settling.
 
-    That is: departed from the mean of the blocks after them, by more than `SETTLED` and than noise does.
+    That is: departed from the mean of the blocks after them, by more than `SETTLED` and than the noise of the
+    later half.
     """
     for of in (_log_time, _log_power):
-        deviation = sqrt(_step_variance([[(of(b), b.steps) for b in visit.blocks[1:]] for visit in visits]))
+        halves = [visit.blocks[len(visit.blocks) // 2 :] for visit in visits]
+        deviation = sqrt(_step_variance([[(of(block), block.steps) for block in half] for half in halves]))
         visits = [_cut(visit, of, deviation) for visit in visits]
     return list(visits)
 
@@ -301,7 +306,7 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
     high = max(wholes, key=lambda whole: whole.limit_mw)
     power_mw = high.energy_mj / high.duration_ns * 1e9
     limit = np.array(limits_mw, dtype=float)
-    s = SOFT * np.log1p((power_mw / gpus / limit) ** (1 / SOFT))
+    s = SOFT * np.log1p(np.minimum(power_mw / gpus / limit, MOST) ** (1 / SOFT))
     s -= s[0]
     energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
     time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
@@ -309,7 +314,8 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
     around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
-    around += SMOOTH**2 * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    capped = np.tanh(s / CAPPED)
+    around += SMOOTH**2 * np.outer(capped, capped) * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
     noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
