@@ -16,8 +16,9 @@ python benchmarks/search.py --traces DIR [--limits 7 21] [--noise 0.01 0.02 0.05
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import exp, sqrt
 from pathlib import Path
 from random import Random
@@ -182,24 +183,26 @@ def profiling(curve: Curve, selector: Selector, spent: list[int]) -> float:
 Way = Callable[[Training, Selector], tuple[int, search.Confidence | None, int]]
 
 
-def report(workloads: list[Curve], text: str, noise: float, seeds: int, way: Way) -> list[str]:
-    selector = selectors.parse(text)
-    assert selector is not None
+def report(
+    workloads: list[Curve], texts: Sequence[str], noises: Sequence[float], seeds: int, way: Way
+) -> list[str]:
+    """Return the figures of a table's row, over all of these."""
     steps, excesses, forgone, visits, shares, inside, expected, capped = [], [], [], [], [], [], [], []
-    for seed in range(seeds):
-        for number, curve in enumerate(workloads):
-            training = Training(curve, noise, Random(f"{seed} {number} {noise}"))
-            chosen, confidence, visited = way(training, selector)
-            steps.append(training.steps)
-            visits.append(visited)
-            found, less = excess(curve, selector, chosen)
-            excesses.append(found)
-            capped += [found] if curve.capped else []
-            forgone.append(less)
-            shares.append(profiling(curve, selector, training.spent))
-            if confidence is not None:
-                inside.append(found <= confidence.p95)
-                expected.append(confidence.expected)
+    for text, noise, seed, (number, curve) in product(texts, noises, range(seeds), enumerate(workloads)):
+        selector = selectors.parse(text)
+        assert selector is not None
+        training = Training(curve, noise, Random(f"{seed} {number} {noise}"))
+        chosen, confidence, visited = way(training, selector)
+        steps.append(training.steps)
+        visits.append(visited)
+        found, less = excess(curve, selector, chosen)
+        excesses.append(found)
+        capped += [found] if curve.capped else []
+        forgone.append(less)
+        shares.append(profiling(curve, selector, training.spent))
+        if confidence is not None:
+            inside.append(found <= confidence.p95)
+            expected.append(confidence.expected)
     percent = 100 * np.array([excesses, forgone, shares])
     return [
         f"{np.median(steps):.0f}",
@@ -224,11 +227,8 @@ def main() -> None:
     parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.02, 0.05])
     parser.add_argument("--selectors", nargs="+", default=SELECTORS)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--part", type=int, help="every other curve only, from this on (0 or 1)")
     given = parser.parse_args()
     published = list(curves(given.traces))
-    if given.part is not None:
-        published = published[given.part :: 2]
     head = [
         "noise, %", "selector", "search", "steps, median", "p90", "visits", "excess, mean %", "p95", "worst",
         "where capped, mean", "worst", "forgone, mean %", "profiling, %",
@@ -242,9 +242,13 @@ def main() -> None:
             else [drawn_through(curve, count) for curve in published]
         )
         rows = [
-            [f"{100 * noise:g}", text, name, *report(workloads, text, noise, given.seeds, way)]
+            [f"{100 * noise:g}", text, name, *report(workloads, [text], [noise], given.seeds, way)]
             for noise in given.noise
             for text in given.selectors
+            for name, way in ways.items()
+        ]
+        rows += [
+            ["all", "all", name, *report(workloads, given.selectors, given.noise, given.seeds, way)]
             for name, way in ways.items()
         ]
         table(f"{len(workloads)} published curves at {count} limits", head, rows)

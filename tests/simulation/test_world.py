@@ -52,10 +52,41 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
 
 def test_epochs_of_5_steps_decide() -> None:
     training = Training("imagenet", 0.05, 600, epoch_steps=5, pause_s=0.2)
-    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy"), exhaustive=True))
     world.run()
     assert world.rows(DecisionRow)[0].applied
     assert len(world.rows(TrialRow)) == 8
+
+
+@pytest.mark.parametrize(("epoch_steps", "noise"), [(5, 0.02), (7, 0.3), (50, 0.02)])
+def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noise: float) -> None:
+    training = Training("imagenet", 0.05, 1_200, epoch_steps=epoch_steps, pause_s=0.2, noise=noise)
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world.run()
+    decision = world.rows(DecisionRow)[0]
+    assert decision.applied
+    assert decision.excess_percent is not None
+    assert decision.excess_p95_percent is not None
+    best_mw, trials = best_limits("v100", "imagenet", "energy")
+    chosen = trials[round((decision.power_limit_w or 0) * 1000)]
+    assert chosen.energy_mj <= trials[best_mw].energy_mj * (1.005 if noise < 0.1 else 1.05)
+
+
+def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
+    training = Training("imagenet", 0.05, 800, noise=0.02)
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world.run()
+    device = next(iter(world.hosts[0].gpus.values())).device
+    last = {row.number: row for row in world.rows(TrialRow)}
+    visits = [row for row in last.values() if not row.confirms]
+    assert 4 <= len(visits) <= 7
+    for row in visits:
+        assert row.steps >= 12
+        assert row.duration_s >= 1.5
+        assert row.duration_s == pytest.approx((row.ended_ns - row.began_ns) / 1e9)
+        truth_j = device.energy_mj(row.began_ns, row.ended_ns) / 1000
+        assert row.energy_j == pytest.approx(truth_j, rel=0.005)
+        assert row.average_power_w == pytest.approx(row.energy_j / row.duration_s)
 
 
 def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
