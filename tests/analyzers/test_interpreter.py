@@ -77,10 +77,12 @@ def gpu(made: World) -> str:
 # ---- the whole way -------------------------------------------------------------------------------------
 
 
-def test_the_same_frames_give_the_same_outputs() -> None:
-    made = world()
+@pytest.mark.parametrize("exhaustive", [True, False])
+def test_the_same_frames_give_the_same_outputs(exhaustive: bool) -> None:  # noqa: FBT001 - parametrized
+    plan = replace(QUICK, exhaustive=exhaustive)
+    made = world(plan=plan)
     made.run()
-    again = Interpreter(QUICK)
+    again = Interpreter(plan)
     assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
     assert made.rows(ApplyLimit)
 
