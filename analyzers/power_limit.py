@@ -2,9 +2,14 @@
 
     (state, event, plan) -> (state, instructions)
 
-It visits the plan's limits from the highest down, measures whole steps at each, chooses, measures the
-chosen limit again, and then keeps watch. It counts in steps of the run; the only clock is that of the
-steps it hears. Whoever carries out an instruction tells what came of it as an event:
+It visits limits, measures whole steps at each, chooses, measures the chosen limit again, and then keeps
+watch. It counts in steps of the run; the only clock is that of the steps it hears. Which limits:
+
+    exhaustive    the plan's, from the highest down, each once (``plan.goal`` is None)
+    adaptive      what `search` advises after every measurement, which is of a short block of steps; the
+                  blocks at a limit follow each other until another is advised
+
+Whoever carries out an instruction tells what came of it as an event:
 
     Apply(attempt)         -> LimitApplied | LimitRefused        (of all GPUs of the run together)
     MeasureTrial(number)   -> TrialMeasured | TrialMissing       (later, while the next limit is under way)
@@ -16,10 +21,12 @@ The rules:
  2. A limit is warm after `warmup_steps` whole steps and `settle_ns`, counted from the first step that
     began after it was confirmed.
  3. A trial is at least `profile_steps` whole steps and at least `window_ns`, from the begin of its first
-    step to the begin of the one after its last. A pause (the end of an epoch or of a loop) cuts it into
-    spans that add up: short epochs decide too, and one that ends at a pause counts.
+    step to the begin of the one after its last; a block of an adaptive search `BLOCK_STEPS`, `BLOCK_NS` and
+    a `BLOCKS`-th of `window_ns`, as a visit counts from `BLOCKS` blocks on. A pause (the end of an epoch or
+    of a loop) cuts it into spans that add up: short epochs decide too, and one that ends at a pause counts.
  4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in
-    all. A trial that could not be measured is repeated once.
+    all. A trial that could not be measured is repeated once; an adaptive search does without a limit after
+    `MAX_MISSING` visits in vain.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
     (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
@@ -46,7 +53,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from analyzers.selectors import Selector, Trial
+from analyzers import search
+from analyzers.search import BLOCKS, Choose, Confidence, Measure, Visit
+from analyzers.selectors import Goal, Selector, Trial
 from zeus_stream.errors import SettingsError
 from zeus_stream.messages import Cause
 
@@ -64,6 +73,9 @@ CALM = 3
 """Windows that have to agree on a drift."""
 DRIFT = 0.08
 """So that a shift of 10 % is seen although both sides of the comparison are noisy."""
+BLOCK_STEPS = 4
+BLOCK_NS = 500_000_000
+"""At least, of a block: so that `BLOCKS` of them are 12 steps and 1.5 s."""
 
 
 # ---- what it is told -----------------------------------------------------------------------------------
@@ -84,6 +96,8 @@ class Plan:
     window_ns: int
     outcome_ns: int
     """Wait this long for the outcome of a command."""
+    goal: Goal | None = None
+    """What an adaptive search minimizes; None: every limit is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +217,10 @@ class MeasureTrial:
     limit_mw: int
     spans: tuple[Span, ...]
     purpose: Purpose
+    visit: int
+    """The number of the first measurement since the limit was set, if this goes on from there."""
+    ended_ns: int
+    """When its last step was whole."""
 
     @property
     def steps(self) -> int:
@@ -217,6 +235,8 @@ class Decide:
     round: int
     trials: tuple[Trial, ...]
     reason: str
+    confidence: Confidence | None = None
+    """Of an adaptive search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +327,12 @@ class State:
     attempts: int = 0
     numbers: int = 0
     """Trials asked for."""
-    trials: tuple[Trial, ...] = ()
+    visit: int | None = None
+    """Of the measurements since the last limit was asked for."""
+    visits: tuple[tuple[int, Visit], ...] = ()
+    """What was measured in this round, by the visit's number."""
+    without_mw: frozenset[int] = frozenset()
+    """Limits that cannot be had."""
     awaited: tuple[MeasureTrial, ...] = ()
     lapses: int = 0
     missed_mw: tuple[int, ...] = ()
@@ -315,6 +340,11 @@ class State:
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
     chosen: Chosen | None = None
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What was measured in this round, one for each limit."""
+        return search.by_limit(block for _, visit in self.visits for block in visit.blocks)
 
 
 Answer = tuple[State, tuple[Instruction, ...]]
@@ -327,7 +357,11 @@ def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
 
 def start(plan: Plan, numbers: int = 0) -> State:
     """Return the state of a run that has just begun. ``numbers``: trials that already have a number."""
-    return State(Waiting(), plan.limits_mw, numbers=numbers)
+    return State(Waiting(), _todo(plan), numbers=numbers)
+
+
+def _todo(plan: Plan) -> tuple[int, ...]:
+    return plan.limits_mw if plan.goal is None else ()
 
 
 def step(state: State, event: Event, plan: Plan) -> Answer:
@@ -354,7 +388,7 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             if isinstance(phase, Measuring) and phase.opened is not None:
                 trial = _closed(phase, phase.opened, index, t_ns)
                 if _enough(state, trial, plan):
-                    return _end_trial(state, trial, plan)
+                    return _end_trial(state, trial, t_ns, plan)
                 return replace(state, phase=trial), ()
             return state, ()
         case Applying(limit_mw, attempt), LimitApplied(applied, since) if applied == attempt:
@@ -395,7 +429,7 @@ def _step_began(state: State, began: StepBegan, plan: Plan) -> Answer:
             return replace(state, phase=replace(measuring, opened=began)), ()
         case Measuring(_, StepBegan() as opened) as measuring:
             trial = _closed(measuring, opened, began.index, began.t_ns)
-            return _end_trial(state, trial, plan) if _enough(state, trial, plan) else (state, ())
+            return _end_trial(state, trial, began.t_ns, plan) if _enough(state, trial, plan) else (state, ())
         case _:
             return state, ()
 
@@ -420,17 +454,19 @@ def _closed(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Mea
 
 def _enough(state: State, trial: Measuring, plan: Plan) -> bool:
     steps = sum(span.end - span.first for span in trial.spans)
-    return (
-        steps >= plan.profile_steps and trial.whole_ns >= plan.window_ns and len(state.awaited) < MAX_AWAITED
-    )
+    least_steps, least_ns = plan.profile_steps, plan.window_ns
+    if plan.goal is not None and state.chosen is None:
+        least_steps, least_ns = BLOCK_STEPS, max(BLOCK_NS, -(-plan.window_ns // BLOCKS))
+    return steps >= least_steps and trial.whole_ns >= least_ns and len(state.awaited) < MAX_AWAITED
 
 
-def _end_trial(state: State, trial: Measuring, plan: Plan) -> Answer:
-    """Have a trial measured, and go on: to the next limit, or with the next window at the chosen one."""
-    number = state.numbers + 1
-    asked = MeasureTrial(number, state.round, trial.limit_mw, trial.spans, _purpose(state))
-    state = replace(state, numbers=number, awaited=(*state.awaited, asked))
-    if asked.purpose is not Purpose.PROFILE:
+def _end_trial(state: State, trial: Measuring, t_ns: int, plan: Plan) -> Answer:
+    """Have a trial measured, and go on: to the next limit, or with the next window or block at this one."""
+    number, purpose = state.numbers + 1, _purpose(state)
+    visit = number if purpose is not Purpose.PROFILE else state.visit or number
+    asked = MeasureTrial(number, state.round, trial.limit_mw, trial.spans, purpose, visit, t_ns)
+    state = replace(state, numbers=number, visit=visit, awaited=(*state.awaited, asked))
+    if purpose is not Purpose.PROFILE or plan.goal is not None:
         return replace(state, phase=Measuring(trial.limit_mw, state.step)), (asked,)
     state, then = _next_limit(state, plan)
     return state, (asked, *then)
@@ -449,8 +485,12 @@ def _measured(state: State, number: int, energy_mj: int, duration_ns: int, plan:
     if asked is None:
         return state, ()
     trial = Trial(asked.limit_mw, energy_mj, duration_ns, asked.steps)
+    if asked.purpose is Purpose.PROFILE:
+        if plan.goal is not None and min(energy_mj, duration_ns) <= 0:
+            return _missed(state, asked, "no energy was counted in it", plan)
+        return _go_on(replace(state, visits=_with(state.visits, asked, trial)), asked, plan)
     if state.chosen is None:
-        return _decide_if_last(replace(state, trials=(*state.trials, trial)), plan)
+        return state, ()  # of a choice that was refused
     if asked.purpose is Purpose.CONFIRM:
         return replace(state, chosen=replace(state.chosen, confirmed=trial)), ()
     recent = (*state.chosen.recent, trial)[-CALM:]
@@ -464,10 +504,27 @@ def _missing(state: State, number: int, reason: str, plan: Plan) -> Answer:
     asked, state = _take(state, number)
     if asked is None or asked.purpose is not Purpose.PROFILE:
         return state, ()
+    return _missed(state, asked, reason, plan)
+
+
+def _missed(state: State, asked: MeasureTrial, reason: str, plan: Plan) -> Answer:
     state = replace(state, missed_mw=(*state.missed_mw, asked.limit_mw), trouble=reason)
-    if state.missed_mw.count(asked.limit_mw) < MAX_MISSING:
+    missed = state.missed_mw.count(asked.limit_mw)
+    if plan.goal is not None and missed >= MAX_MISSING * BLOCKS:
+        state = replace(state, without_mw=state.without_mw | {asked.limit_mw})
+    if plan.goal is None and missed < MAX_MISSING:
         state = replace(state, todo_mw=(*state.todo_mw, asked.limit_mw))
-    return _decide_if_last(state, plan)
+    return _go_on(state, asked, plan)
+
+
+def _with(
+    visits: tuple[tuple[int, Visit], ...], asked: MeasureTrial, trial: Trial
+) -> tuple[tuple[int, Visit], ...]:
+    """Return the visits of a round with one more measurement, in order."""
+    known = dict(visits)
+    before = known[asked.visit].blocks if asked.visit in known else ()
+    known[asked.visit] = Visit((*before, trial), asked.ended_ns)
+    return tuple(sorted(known.items(), key=lambda item: item[0]))
 
 
 def _take(state: State, number: int) -> tuple[MeasureTrial | None, State]:
@@ -492,8 +549,40 @@ def _departs(recent: Sequence[float], from_: float) -> bool:
 # ---- limits --------------------------------------------------------------------------------------------
 
 
+def _go_on(state: State, asked: MeasureTrial, plan: Plan) -> Answer:
+    """Use what a measurement has told: decide, or go where the search wants to."""
+    match state.phase:
+        case Deciding():
+            return _decide_if_last(state, plan)
+        case Measuring(limit_mw) if plan.goal is not None and state.visit == asked.visit:
+            return _search(state, plan, limit_mw)
+        case _:
+            return state, ()
+
+
+def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
+    """Do what the search advises. ``now_mw``: the limit that is being measured."""
+    assert plan.goal is not None
+    limits_mw = [limit for limit in plan.limits_mw if limit not in state.without_mw]
+    if not limits_mw:
+        return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
+    match search.advise(limits_mw, plan.gpus, plan.goal, [visit for _, visit in state.visits]):
+        case Measure(limit_mw) if limit_mw == now_mw:
+            return state, ()
+        case Measure(limit_mw):
+            return _apply(state, limit_mw)
+        case Choose(limit_mw, confidence):
+            seen = len(state.trials)
+            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
+            state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+            return state, (decided, *then)
+
+
 def _next_limit(state: State, plan: Plan) -> Answer:
     """Go on to the next limit of the round, or to the decision."""
+    if plan.goal is not None:
+        return _search(state, plan)
     if state.todo_mw:
         return _apply(replace(state, todo_mw=state.todo_mw[1:]), state.todo_mw[0])
     return _decide_if_last(replace(state, phase=Deciding()), plan)
@@ -503,7 +592,7 @@ def _apply(state: State, limit_mw: int, asked: int = 1) -> Answer:
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
     applying = Applying(limit_mw, attempt, asked, since_ns)
-    return replace(state, phase=applying, attempts=attempt), (Apply(attempt, limit_mw),)
+    return replace(state, phase=applying, attempts=attempt, visit=None), (Apply(attempt, limit_mw),)
 
 
 def _lapsed(state: State, limit_mw: int, reason: str) -> Answer:
@@ -513,7 +602,7 @@ def _lapsed(state: State, limit_mw: int, reason: str) -> Answer:
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
     applying = Applying(limit_mw, attempt, 0, since_ns)
-    return replace(state, phase=applying, attempts=attempt, lapses=state.lapses + 1), ()
+    return replace(state, phase=applying, attempts=attempt, visit=None, lapses=state.lapses + 1), ()
 
 
 def _refused(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:
@@ -526,10 +615,10 @@ def _refused(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan)
 
 def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
     """Do without a limit; if it was the chosen one, choose from the others."""
-    state = replace(state, trouble=reason)
+    state = replace(state, trouble=reason, without_mw=state.without_mw | {limit_mw})
     if state.chosen is not None:
-        others = tuple(trial for trial in state.trials if trial.limit_mw != limit_mw)
-        state = replace(state, chosen=None, trials=others)
+        others = tuple(known for known in state.visits if known[1].limit_mw != limit_mw)
+        state = replace(state, chosen=None, visits=others)
     return _next_limit(state, plan)
 
 
@@ -554,7 +643,7 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
 def _next_round(state: State, plan: Plan) -> State:
     return State(
         Waiting(),
-        plan.limits_mw,
+        _todo(plan),
         round=state.round + 1,
         step=state.step,
         attempts=state.attempts,

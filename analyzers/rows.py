@@ -108,7 +108,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One power limit, measured. Key: (run, number)."""
+    """One power limit, measured from its setting to the next. Key: (run, number)."""
 
     run: str
     number: int
@@ -157,6 +157,10 @@ class DecisionRow:
     trials_run: str | None = None
     """Whose trials it was chosen from: the run's own, or an earlier one's; None: there were none."""
     trials_round: int | None = None
+    excess_percent: float | None = None
+    """Of what the selector minimizes: how much more the limit is expected to take than the best one."""
+    excess_p95_percent: float | None = None
+    """With 95 % confidence no more than this. None for both: every limit was measured, or none chosen."""
 
 
 @dataclass(frozen=True, slots=True)

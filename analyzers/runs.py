@@ -11,7 +11,7 @@ clocks: each measures a trial on its own host's clock, between its own boundarie
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from analyzers import power_limit
+from analyzers import power_limit, search
 from analyzers.calibration import calibrated
 from analyzers.counters import CounterKind
 from analyzers.energy import Meter, Missing, measure
@@ -44,6 +44,7 @@ from analyzers.rows import (
     RunRow,
     TrialRow,
 )
+from analyzers.search import Confidence
 from analyzers.selectors import Selector, Trial, cost_mj
 from analyzers.shape import Shape
 from analyzers.timeline import Timeline
@@ -70,6 +71,9 @@ MAX_KNOWN = 10_000
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
 
+SEARCH_SETTLE_NS = 500_000_000
+"""After a change of limit, before an adaptive search measures; it leaves out itself what settles longer."""
+
 Output = Row | Instruction
 Setup = tuple[str, str, int]
 """What trials can be compared: job, GPU model, number of GPUs."""
@@ -89,9 +93,17 @@ class Plan:
     refreshes: int = 10
     timeout_ns: int = 5_000_000_000
     """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
+    exhaustive: bool = False
+    """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
 
     @classmethod
     def of(cls, settings: Settings, selector: Selector | None) -> "Plan":
+        """Raises SettingsError: there is no such search."""
+        if settings.search not in ("adaptive", "exhaustive"):
+            raise SettingsError(
+                f"search = {settings.search!r}: could not be understood: there is no such search."
+                " Choose adaptive or exhaustive."
+            )
         return cls(
             selector,
             round(settings.stride_w * 1000),
@@ -101,6 +113,7 @@ class Plan:
             settings.settle_ms * 1_000_000,
             settings.refreshes,
             settings.window_timeout_ms * 1_000_000,
+            settings.search == "exhaustive",
         )
 
 
@@ -318,6 +331,8 @@ class Run:
         self._held: dict[str, None] = {}
         """GPUs whose limit is ours."""
         self._trials: list[_Trial] = []
+        self._visited: dict[int, TrialRow] = {}
+        """The rows of the last visits of limits, to which more blocks of steps may be added."""
         self._commands = 0
         self._steps = 0
         """Steps of the lead that have begun."""
@@ -438,17 +453,18 @@ class Run:
         if selector is None or not (admitted or (waited and lead.admitted)):
             return []
         gpus, plan = self._gpus(), self._site.plan
-        limits_mw = self._limits_mw(gpus)
+        limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
         self._plan = power_limit.Plan(
             limits_mw,
             len(gpus),
             selector,
             plan.wait_steps,
-            plan.warmup_steps,
+            plan.warmup_steps if goal is None else 0,
             plan.profile_steps,
-            plan.settle_ns,
+            plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
             0,
             plan.timeout_ns,
+            goal,
         )
         self._state = power_limit.start(self._plan, self.numbers)
         if (barred := self._barred(gpus, limits_mw)) is not None:
@@ -507,8 +523,8 @@ class Run:
             case MeasureTrial():
                 self._trials.append(_Trial(instruction, self._now_ns()))
                 return []
-            case Decide(limit_mw, number, trials, reason):
-                return [self._decision(number, trials, limit_mw, reason, applied=True)]
+            case Decide(limit_mw, number, trials, reason, confidence):
+                return [self._decision(number, trials, limit_mw, reason, confidence, applied=True)]
             case Observe(number, trials, reason):
                 return [self._observation(number, trials, reason)]
 
@@ -621,9 +637,9 @@ class Run:
         first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
         assert first is not None
         assert last is not None
-        return TrialRow(
+        row = TrialRow(
             run=self.name,
-            number=asked.number,
+            number=asked.visit,
             round=asked.round,
             power_limit_w=asked.limit_mw / 1000,
             steps=asked.steps,
@@ -636,6 +652,12 @@ class Run:
             ended_ns=last[1],
             confirms=asked.purpose is Purpose.CONFIRM,
         )
+        if asked.visit in self._visited:
+            row = _joined(self._visited[asked.visit], row)
+        self._visited[asked.visit] = row
+        if len(self._visited) > power_limit.MAX_AWAITED + 1:
+            del self._visited[next(iter(self._visited))]
+        return row
 
     def _setup(self) -> Setup | None:
         """Return what this run's trials can be compared with; None for GPUs of several models."""
@@ -652,7 +674,7 @@ class Run:
         same = [
             known
             for known in self._site.known.get(setup, ())
-            if (known.run, known.round) == (row.run, row.round) and known.power_limit_w != row.power_limit_w
+            if (known.run, known.round) == (row.run, row.round) and known.number != row.number
         ]
         self._site.known[setup] = (*same, row)
         if len(self._site.known) > MAX_KNOWN:
@@ -690,6 +712,7 @@ class Run:
         trials: Sequence[Trial],
         limit_mw: int | None,
         reason: str,
+        confidence: Confidence | None = None,
         *,
         applied: bool,
         source: tuple[str, int] | None = None,
@@ -718,22 +741,40 @@ class Run:
             reason=reason,
             trials_run=trials_run if trials else None,
             trials_round=trials_round if trials else None,
+            excess_percent=100 * confidence.expected if confidence else None,
+            excess_p95_percent=100 * confidence.p95 if confidence else None,
         )
 
 
 def added_up(rows: Iterable[TrialRow]) -> tuple[Trial, ...]:
     """Return what was measured at each limit; measurements of one limit are added up."""
-    trials: dict[int, Trial] = {}
-    for row in rows:
-        limit_mw = round(row.power_limit_w * 1000)
-        before = trials.get(limit_mw, Trial(limit_mw, 0, 0, 0))
-        trials[limit_mw] = Trial(
-            limit_mw,
-            before.energy_mj + round(row.energy_j * 1000),
-            before.duration_ns + round(row.duration_s * 1e9),
-            before.steps + row.steps,
+    return search.by_limit(
+        Trial(
+            round(row.power_limit_w * 1000),
+            round(row.energy_j * 1000),
+            round(row.duration_s * 1e9),
+            row.steps,
         )
-    return tuple(trials.values())
+        for row in rows
+    )
+
+
+def _joined(row: TrialRow, more: TrialRow) -> TrialRow:
+    """Return the row of a visit with one more block of its steps."""
+    known = [(of.temperature_c, of.duration_s) for of in (row, more)]
+    warm = [(temperature_c, s) for temperature_c, s in known if temperature_c is not None]
+    duration_s, energy_j = row.duration_s + more.duration_s, row.energy_j + more.energy_j
+    return replace(
+        row,
+        steps=row.steps + more.steps,
+        duration_s=duration_s,
+        energy_j=energy_j,
+        average_power_w=energy_j / duration_s,
+        cost=None if row.cost is None or more.cost is None else row.cost + more.cost,
+        temperature_c=sum(c * s for c, s in warm) / sum(s for _, s in warm) if warm else None,
+        began_ns=min(row.began_ns, more.began_ns),
+        ended_ns=max(row.ended_ns, more.ended_ns),
+    )
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -74,7 +74,7 @@ CREATE TABLE decisions (
     run VARCHAR, number BIGINT, round BIGINT, t_ns BIGINT, selector VARCHAR, power_limit_w DOUBLE,
     steps BIGINT, default_limit_w DOUBLE, energy_per_step_j DOUBLE, step_s DOUBLE,
     default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR,
-    trials_run VARCHAR, trials_round BIGINT
+    trials_run VARCHAR, trials_round BIGINT, excess_percent DOUBLE, excess_p95_percent DOUBLE
 );
 
 CREATE TABLE commands (

@@ -40,6 +40,20 @@ class Trial:
         return self.duration_ns / self.steps
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a selector minimizes, for a search that does not measure every limit."""
+
+    energy_weight: float
+    """Least ``energy_weight`` * energy + (1 - ``energy_weight``) * MAXPOWER * time."""
+    factor: float | None = None
+    """Or the lowest limit whose time is at most so many times that at the highest."""
+
+    def of(self, trial: Trial, top_mw: int, gpus: int) -> float:
+        """Return a trial's objective, mJ."""
+        return cost_mj(trial, self.energy_weight, top_mw, gpus)
+
+
 Choose = Callable[[Sequence[Trial], int], int]
 """Trials (one or more, a limit each) and the number of GPUs of the job -> one of the limits, mW."""
 
@@ -52,6 +66,8 @@ class Selector:
     choose: Choose
     eta: float | None = None
     """Of ``cost:ETA``."""
+    goal: Goal | None = None
+    """None: only the function knows, so every limit has to be measured."""
 
 
 def least_energy(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - every selector is asked alike
@@ -96,14 +112,15 @@ def parse(text: str) -> Selector | None:
         case "none" if not colon:
             return None
         case "energy" if not colon:
-            return Selector(text, least_energy)
+            return Selector(text, least_energy, goal=Goal(1.0))
         case "time" if not colon:
-            return Selector(text, least_time)
+            return Selector(text, least_time, goal=Goal(0.0))
         case "cost":
             eta = _number(text, value, "ETA is a number from 0 (time only) to 1 (energy only)", 0, 1)
-            return Selector(text, least_cost(eta), eta)
+            return Selector(text, least_cost(eta), eta, Goal(eta))
         case "slowdown":
-            return Selector(text, within_slowdown(_number(text, value, "FACTOR is a number from 1", 1, 1e6)))
+            factor = _number(text, value, "FACTOR is a number from 1", 1, 1e6)
+            return Selector(text, within_slowdown(factor), goal=Goal(0.0, factor))
         case _ if colon and value:
             return Selector(text, _checked(text, _load(text, word, value)))
         case _:

@@ -33,7 +33,10 @@ GOAL_S = 2.0
 PATIENCE_S = 10.0
 LONGEST_S = 3.0
 """Between two kills: long enough for limits to be set, short enough for some to die while they start."""
-EAGER = ("--profile-steps", "5", "--warmup-steps", "2", "--stride-w", "40", "--settle-ms", "50")
+EAGER = (
+    *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
+    *("--stride-w", "40", "--settle-ms", "50"),
+)
 STORED_EVERY = 20
 """Worlds of which one archives into DuckDB, which takes ten times as long."""
 KINDS = ("collector", "analyzer", "publisher")

@@ -23,8 +23,8 @@ COLLECTOR = (
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
-    "archive", "select", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "group",
+    "archive", "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms",
+    "refreshes", "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "group",
     "follow", "listen",
 )  # fmt: skip
 

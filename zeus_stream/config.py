@@ -64,14 +64,22 @@ class Settings:
     select: str = _setting(
         "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
     )
+    search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
     stride_w: float = _setting(
         25.0, "Between the power limits tried; the lowest is always among them.", least=1, most=1000
     )
     wait_steps: int = _setting(1, "Steps before the first limit is tried.", least=0, most=100_000)
-    warmup_steps: int = _setting(10, "Steps not measured after a change of limit.", least=0, most=100_000)
-    profile_steps: int = _setting(40, "Steps measured at each limit, at least.", least=1, most=100_000)
+    warmup_steps: int = _setting(
+        10, "Steps not measured after a change of limit (exhaustive search).", least=0, most=100_000
+    )
+    profile_steps: int = _setting(
+        40,
+        "Steps measured at each limit (exhaustive search) and each time later, at least.",
+        least=1,
+        most=100_000,
+    )
     settle_ms: int = _setting(
-        300, "Time not measured after a change of limit, at least.", least=0, most=60_000
+        300, "Time not measured after a change of limit (exhaustive search), at least.", least=0, most=60_000
     )
     refreshes: int = _setting(10, "Counter refreshes measured at each limit, at least.", least=0, most=10_000)
     lease_ms: int = _setting(

@@ -180,6 +180,8 @@ DECISION = DecisionRow(
     0.8,
     applied=True,
     reason="least cost",
+    excess_percent=0.1,
+    excess_p95_percent=0.5,
 )
 GPU = GpuRow(
     *(

@@ -50,7 +50,13 @@ from zeus_stream.messages import (
 
 S = 1_000_000_000
 QUICK = Plan(
-    selectors.parse("energy"), stride_mw=75_000, warmup_steps=2, profile_steps=5, settle_ns=0, refreshes=2
+    selectors.parse("energy"),
+    stride_mw=75_000,
+    warmup_steps=2,
+    profile_steps=5,
+    settle_ns=0,
+    refreshes=2,
+    exhaustive=True,
 )
 ONE = "simulated:v100x1"
 TRAINING = Training("imagenet", 0.02, 500)
@@ -73,10 +79,12 @@ def gpu(made: World) -> str:
 # ---- the whole way -------------------------------------------------------------------------------------
 
 
-def test_the_same_frames_give_the_same_outputs() -> None:
-    made = world()
+@pytest.mark.parametrize("exhaustive", [True, False])
+def test_the_same_frames_give_the_same_outputs(exhaustive: bool) -> None:  # noqa: FBT001 - parametrized
+    plan = replace(QUICK, exhaustive=exhaustive)
+    made = world(plan=plan)
     made.run()
-    again = Interpreter(QUICK)
+    again = Interpreter(plan)
     assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
     assert made.rows(ApplyLimit)
 

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from analyzers import power_limit, selectors
 from analyzers.power_limit import (
+    BLOCK_NS,
+    BLOCK_STEPS,
     CALM,
     MAX_ASKED,
     MAX_AWAITED,
     MAX_LAPSES,
+    MAX_MISSING,
     MAX_ROUNDS,
     Apply,
     Barred,
@@ -38,6 +41,7 @@ from analyzers.power_limit import (
     limits_mw,
     start,
 )
+from analyzers.search import BLOCKS, most_blocks
 from analyzers.selectors import Selector, Trial
 from zeus_stream.messages import Cause
 
@@ -62,6 +66,9 @@ PLAN = Plan(
     window_ns=0,
     outcome_ns=5_000 * MS,
 )
+ADAPTIVE = replace(PLAN, warmup_steps=0, settle_ns=500 * MS, goal=selector().goal)
+BLOCK = 10
+"""Steps of 50 ms in a block of an adaptive search."""
 SHORT = replace(PLAN, limits_mw=(300_000, 200_000, 100_000), warmup_steps=1, profile_steps=4)
 
 
@@ -375,6 +382,162 @@ def test_the_first_round_waits_for_measurements_that_come_late() -> None:
             pytest.fail(f"{wanted}")
 
 
+# ---- an adaptive search --------------------------------------------------------------------------------
+
+
+def visits(bench: Bench) -> list[list[MeasureTrial]]:
+    """Return what was measured while searching, by visit."""
+    found: dict[int, list[MeasureTrial]] = {}
+    for trial in bench.trials:
+        if trial.purpose is Purpose.PROFILE:
+            found.setdefault(trial.visit, []).append(trial)
+    return list(found.values())
+
+
+def test_blocks_follow_each_other_at_a_limit_until_another_is_advised() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(400)
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+    assert len(bench.limits) < len(PLAN.limits_mw) + 1
+    for blocks in visits(bench):
+        assert len(blocks) >= BLOCKS
+        assert {trial.visit for trial in blocks} == {blocks[0].number}
+        assert {trial.steps for trial in blocks} == {BLOCK}
+        spans = [span for trial in blocks for span in trial.spans]
+        assert all(one.end == other.first for one, other in pairwise(spans))
+    decided = bench.decided[0]
+    assert decided.confidence is not None
+    assert [trial.steps for trial in decided.trials] == [BLOCKS * BLOCK for _ in visits(bench)]
+
+
+def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_asked_for() -> None:
+    for plan, steps in (
+        (replace(ADAPTIVE, window_ns=3_000 * MS), 60),
+        (replace(ADAPTIVE, window_ns=300 * MS), 30),
+    ):
+        bench = Bench(plan)
+        bench.steps(400)
+        assert bench.decided[0].trials[0].steps == steps
+    assert (BLOCK_STEPS * BLOCKS, BLOCK_NS * BLOCKS) == (12, 1_500 * MS)
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 5, 40, 50])
+def test_short_epochs_decide_an_adaptive_search_too(epoch: int) -> None:
+    bench = Bench(ADAPTIVE)
+    for _ in range(600 // epoch):
+        bench.steps(epoch)
+        bench.pause()
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+
+
+def test_steps_go_on_at_a_limit_while_its_blocks_are_awaited() -> None:
+    state, asked = start(ADAPTIVE), list[MeasureTrial]()
+    for index in range(100):
+        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), ADAPTIVE)
+        for instruction in wanted:
+            match instruction:
+                case Apply(attempt, limit_mw):
+                    assert limit_mw == ADAPTIVE.limits_mw[0]
+                    applied = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
+                    state, _ = power_limit.step(state, applied, ADAPTIVE)
+                case MeasureTrial():
+                    asked.append(instruction)
+                case other:
+                    pytest.fail(f"{other} before anything was measured")
+    assert len(asked) == MAX_AWAITED
+    for trial in asked[: BLOCKS - 1]:
+        state, wanted = power_limit.step(state, TrialMeasured(trial.number, 2_000, 500 * MS), ADAPTIVE)
+        assert not wanted
+    last = asked[BLOCKS - 1]
+    state, wanted = power_limit.step(state, TrialMeasured(last.number, 2_000, 500 * MS), ADAPTIVE)
+    assert [type(instruction) for instruction in wanted] == [Apply]
+    late = asked[BLOCKS]
+    state, wanted = power_limit.step(state, TrialMeasured(late.number, 2_000, 500 * MS), ADAPTIVE)
+    assert not wanted
+    assert state.trials[0].steps == (BLOCKS + 1) * BLOCK
+
+
+@pytest.mark.parametrize("cause", ["range", "device"])
+def test_a_search_goes_on_without_a_limit_that_is_refused(cause: Cause) -> None:
+    bench = Bench(ADAPTIVE)
+    bench.refuse = {150_000: cause, 175_000: cause}
+    bench.steps(600)
+    assert bench.decided[0].limit_mw == 125_000
+    assert bench.limits.count(150_000) <= 1
+
+
+def test_a_search_gives_up_a_limit_that_cannot_be_measured() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.blind = {150_000}
+    bench.steps(900)
+    assert bench.decided[0].limit_mw in {125_000, 175_000}
+    blind = [trial for trial in bench.trials if trial.limit_mw == 150_000]
+    assert 0 < len(blind) <= MAX_MISSING * BLOCKS
+
+
+def test_a_search_that_can_measure_nothing_says_why() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.blind = set(ADAPTIVE.limits_mw)
+    bench.steps(1_000)
+    assert bench.reason == "no limit could be measured, the last because: no reading"
+
+
+def test_a_visit_that_a_lapse_cuts_short_begins_anew() -> None:
+    bench = Bench(replace(ADAPTIVE, outcome_ns=3 * STEP_NS))
+    bench.steps(30)
+    bench.tell(Lapsed("the analyzer was silent"))
+    bench.steps(600)
+    assert bench.limits[:2] == [250_000, 250_000]
+    assert bench.decided[0].limit_mw == 150_000
+
+
+def test_a_changed_workload_is_searched_again() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(500)
+    bench.factor = 1.5
+    bench.steps(40 * (CALM + 1) + 500)
+    assert [decided.round for decided in bench.decided] == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_search_ends_whatever_becomes_of_its_commands_and_measurements(seed: int) -> None:
+    draw = Random(seed).random
+    lost = list[Instruction]()
+    applies = 0
+    state = start(ADAPTIVE)
+    for index in range(6_000):
+        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), ADAPTIVE)
+        lost += wanted
+        for instruction in tuple(lost):
+            if draw() < 0.5:
+                continue
+            lost.remove(instruction)
+            event: Event | None = None
+            match instruction:
+                case Apply(attempt) if draw() < 0.9:
+                    event = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
+                case Apply(attempt):
+                    event = LimitRefused(attempt, "device", "refused")
+                case MeasureTrial(number, _, limit_mw) if draw() < 0.8:
+                    energy_mj = round(limit_mw * (0.5 + draw()))
+                    event = TrialMeasured(number, energy_mj, round((0.5 + draw()) * 500 * MS))
+                case MeasureTrial(number):
+                    event = TrialMissing(number, "no reading")
+                case _:
+                    pass
+            applies += isinstance(instruction, Apply)
+            if event is not None:
+                state, more = power_limit.step(state, event, ADAPTIVE)
+                lost += more
+        if state.chosen is not None or isinstance(state.phase, Observing):
+            break
+    assert state.chosen is not None or isinstance(state.phase, Observing)
+    measured = sum(len(visit.blocks) for _, visit in state.visits)
+    # Half of the measurements come late here, and blocks go on at a limit while they are awaited.
+    assert measured <= 2 * most_blocks(len(ADAPTIVE.limits_mw))
+    assert applies <= measured + len(ADAPTIVE.limits_mw) * (1 + MAX_MISSING * BLOCKS)
+
+
 def test_a_selector_that_fails_is_told_and_nothing_is_set() -> None:
     bench = Bench(replace(SHORT, selector=selector(f"{__name__}:broken")))
     bench.steps(60)
@@ -410,7 +573,9 @@ plans = st.builds(
     profile_steps=st.integers(1, 3),
     outcome_ns=st.sampled_from((0, MS, 5_000 * MS)),
     selector=st.sampled_from([selector(text) for text in ("energy", "time", "cost:0.5", "slowdown:1.2")]),
+    goal=st.sampled_from([None, *(selector(text).goal for text in ("energy", "time", "slowdown:1.2"))]),
 )
+exhaustive = plans.filter(lambda plan: plan.goal is None)
 
 
 @given(plans, st.lists(events, max_size=80))
@@ -425,7 +590,8 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
                     assert not quiet
                     assert limit_mw in plan.limits_mw
                 case MeasureTrial(spans=spans):
-                    assert sum(span.end - span.first for span in spans) >= plan.profile_steps
+                    least = plan.profile_steps if plan.goal is None else min(plan.profile_steps, BLOCK_STEPS)
+                    assert sum(span.end - span.first for span in spans) >= least
                 case _:
                     pass
         assert len(state.awaited) <= MAX_AWAITED + 1
@@ -433,7 +599,7 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
             assert state.phase == Over()
 
 
-@given(plans, st.randoms(use_true_random=False))
+@given(exhaustive, st.randoms(use_true_random=False))
 def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
     plan: Plan, rng: Random
 ) -> None:

@@ -35,7 +35,7 @@ from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.messages import Body, Frame
 
-QUICK = Settings(stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
+QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
 SECOND_HOST = (("simulated:v100x1,seed=9", 77_000_000_000),)
 

@@ -9,7 +9,10 @@ import pytest
 
 from tests.processes.pipeline import environment, pipeline, until
 
-EAGER = ("--profile-steps", "3", "--warmup-steps", "1", "--stride-w", "75", "--settle-ms", "50")
+EAGER = (
+    *("--search", "exhaustive", "--profile-steps", "3", "--warmup-steps", "1"),
+    *("--stride-w", "75", "--settle-ms", "50"),
+)
 TRAINING = """
 import sys, time
 from zeus_stream import Publisher

@@ -87,7 +87,13 @@ FOUND_MW = 220_000
 RESTORED_NS = 2 * S
 _DECISION = ", ".join(column.name for column in fields(DecisionRow))
 PLAN = Plan(
-    selectors.parse("energy"), stride_mw=60_000, warmup_steps=1, profile_steps=4, settle_ns=0, refreshes=2
+    selectors.parse("energy"),
+    stride_mw=60_000,
+    warmup_steps=1,
+    profile_steps=4,
+    settle_ns=0,
+    refreshes=2,
+    exhaustive=True,
 )
 
 

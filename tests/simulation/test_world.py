@@ -52,14 +52,47 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
 
 def test_epochs_of_5_steps_decide() -> None:
     training = Training("imagenet", 0.05, 600, epoch_steps=5, pause_s=0.2)
-    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy"), exhaustive=True))
     world.run()
     assert world.rows(DecisionRow)[0].applied
     assert len(world.rows(TrialRow)) == 8
 
 
+@pytest.mark.parametrize(("epoch_steps", "noise"), [(5, 0.02), (7, 0.3), (50, 0.02)])
+def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noise: float) -> None:
+    training = Training("imagenet", 0.05, 1_200, epoch_steps=epoch_steps, pause_s=0.2, noise=noise)
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world.run()
+    decision = world.rows(DecisionRow)[0]
+    assert decision.applied
+    assert decision.excess_percent is not None
+    assert decision.excess_p95_percent is not None
+    best_mw, trials = best_limits("v100", "imagenet", "energy")
+    chosen = trials[round((decision.power_limit_w or 0) * 1000)]
+    assert chosen.energy_mj <= trials[best_mw].energy_mj * (1.005 if noise < 0.1 else 1.05)
+
+
+def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
+    training = Training("imagenet", 0.05, 800, noise=0.02)
+    world = World("simulated:v100x1", training, Plan(selectors.parse("energy")))
+    world.run()
+    device = next(iter(world.hosts[0].gpus.values())).device
+    last = {row.number: row for row in world.rows(TrialRow)}
+    visits = [row for row in last.values() if not row.confirms]
+    assert 4 <= len(visits) <= 7
+    for row in visits:
+        assert row.steps >= 12
+        assert row.duration_s >= 1.5
+        assert row.duration_s == pytest.approx((row.ended_ns - row.began_ns) / 1e9)
+        truth_j = device.energy_mj(row.began_ns, row.ended_ns) / 1000
+        assert row.energy_j == pytest.approx(truth_j, rel=0.005)
+        assert row.average_power_w == pytest.approx(row.energy_j / row.duration_s)
+
+
 def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20)
+    plan = Plan(
+        selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20, exhaustive=True
+    )
     world = World("simulated:v100x1", Training("imagenet", 2.0, 50), plan)
     world.run()
     device = next(iter(world.hosts[0].gpus.values())).device
@@ -74,7 +107,7 @@ def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured
 
 
 def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
     world = World("simulated:v100x1", Training("imagenet", 0.02, 900, heavier=(400, 1.33)), plan)
     world.run()
     assert [decision.round for decision in world.rows(DecisionRow)] == [1, 2]
@@ -83,7 +116,7 @@ def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
 
 
 def test_a_limit_the_device_refuses_is_left_out() -> None:
-    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20)
+    plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
     training = Training("imagenet", 0.02, 300)
     world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
     world.run()

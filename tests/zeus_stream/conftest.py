@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SIMULATED = "simulated:v100x1"
 QUICK = (
     *("--settle-ms", "0", "--refreshes", "2", "--warmup-steps", "1", "--profile-steps", "4"),
-    *("--stride-w", "50"),
+    *("--search", "exhaustive", "--stride-w", "50"),
 )
 """Flags that let a run of 200 short steps find its limit."""
 SCRIPT = """

@@ -80,6 +80,10 @@ def test_a_wrong_type_in_the_settings_file_is_named_with_file_and_key(zeus: Cli)
     assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(zeus("analyze"))
 
 
+def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
+    assert "search = 'wild': could not be understood" in said(zeus("analyze", "--search", "wild"))
+
+
 def test_an_archive_of_another_program_is_left_alone(zeus: Cli) -> None:
     theirs = zeus.directory / "theirs.duckdb"
     with duckdb.connect(str(theirs)) as connection:

@@ -1,0 +1,371 @@
+"""Which power limit to measure next, when to stop measuring it, when to stop searching. Pure.
+
+After every block of steps the machine asks again:
+
+    visits so far -> Measure(limit), the one in force or another
+                  -> Choose(limit), with how much worse than the best one it may be
+
+What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
+curve's logarithm is a Gaussian process over the limits, observed with noise.
+
+Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
+``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
+limits that cap nothing differ by nothing, and a few of them are enough. Around that curves stray: by a level,
+a line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
+explains what was measured. The figures are fitted to Zeus's published V100 and A40 traces; fitted to one half
+of the curves they explain the other half to 1 % of the log evidence that its own have.
+
+Time adds what all limits have in common: a slow drift, and the warming-up of the first seconds. Therefore the
+incumbent is measured again where that matters.
+
+What knowing a limit is worth is the gain expected from it: how far it may be below the best limit measured;
+with a bound on the time, how far it may be on the other side of the bound than believed. The limit with the
+largest gain for its cost is measured next, or the one it is compared with if that is less known. When no gain
+is above `WORTH` the search ends. It also ends after `most_blocks`, with what is known by then.
+
+Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
+by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
+expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
+Functions", J. Global Optimization 13, 1998.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import erf, log, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.selectors import Goal, Trial
+
+Floats = npt.NDArray[np.float64]
+
+BLOCKS = 3
+"""A visit counts from so many blocks on."""
+LIMITS = 4
+"""Measured at least, if there are so many: that two or three agree may be chance."""
+WORTH = 0.0015
+"""A smaller share of what is minimized is not worth another visit."""
+COST = 5.0
+"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the gain."""
+SETTLED, SETTLING_NS = 0.02, 5_000_000_000
+"""Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
+NOISE, NOISE_DOF = 0.02, 4
+"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
+CORRELATED = 1.25
+"""Variance of a visit's mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
+SOFT = 0.25
+"""Width of the bend where a cap begins to bind, in log(limit)."""
+SLOPE = 1.45
+"""Logarithm of time over the square of s."""
+MOST = 10.0
+"""More times its limit no GPU draws, whatever is read."""
+LEVEL, LINE, PARABOLA = 0.006, 0.4, 0.75
+"""Standard deviations around that: of everything, by s, by its square."""
+SMOOTH, SMOOTH_LENGTH, CAPPED = 0.03, 0.16, 0.05
+"""A standard deviation, how far it reaches in log(limit), and from which s on it is whole."""
+KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
+"""Standard deviations, and how far they reach in log(limit)."""
+DRIFT, DRIFT_NS = 0.003, 40_000_000_000
+WARMING, WARMING_NS = 0.01, 15_000_000_000
+"""Standard deviations, and the time in which they fade to a third."""
+DRAWS = 500
+"""Curves drawn to tell the excess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What was measured at one limit from a change of limit to the next."""
+
+    blocks: tuple[Trial, ...]
+    """One or more, all of the same limit."""
+    t_ns: int
+    """When the last of them ended."""
+
+    @property
+    def limit_mw(self) -> int:
+        return self.blocks[0].limit_mw
+
+    @property
+    def whole(self) -> Trial:
+        """All of it in one trial."""
+        return added(self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure a block at this limit: one more, if it is in force."""
+
+    limit_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How much worse than the best limit the chosen one may be, as a share of what is minimized."""
+
+    expected: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Search no more."""
+
+    limit_mw: int
+    confidence: Confidence
+
+
+def added(trials: Sequence[Trial]) -> Trial:
+    """Return trials of one limit as one."""
+    return Trial(
+        trials[0].limit_mw,
+        sum(trial.energy_mj for trial in trials),
+        sum(trial.duration_ns for trial in trials),
+        sum(trial.steps for trial in trials),
+    )
+
+
+def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return trials with those of one limit as one, in the order in which limits first appear."""
+    of: dict[int, list[Trial]] = {}
+    for trial in trials:
+        of.setdefault(trial.limit_mw, []).append(trial)
+    return tuple(added(same) for same in of.values())
+
+
+def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> Measure | Choose:
+    """Return what to do next.
+
+    Args:
+        limits_mw: those that may be chosen, descending.
+        gpus: of the job.
+        goal: what is minimized.
+        visits: of these limits, in order; the last may be under way.
+    """
+    visits = settled([visit for visit in visits if visit.limit_mw in limits_mw])
+    if not visits:
+        return Measure(limits_mw[0])
+    if len(visits[-1].blocks) < BLOCKS:
+        return Measure(visits[-1].limit_mw)
+    belief = _believe(limits_mw, gpus, goal, visits)
+    best = belief.best()
+    gain = belief.gain(best)
+    sure = bool(belief.steps[best]) and max(gain) < WORTH
+    few = np.count_nonzero(belief.steps) < min(LIMITS, len(limits_mw))
+    if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
+        best = belief.best(measured=True)
+        return Choose(limits_mw[best], belief.confidence(best))
+    return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
+
+
+def most_blocks(limits: int) -> int:
+    """Return after how many blocks a search over so many limits ends."""
+    return 16 + 3 * limits
+
+
+# ---- settling ----------------------------------------------------------------------------------------
+
+
+def settled(visits: Sequence[Visit]) -> list[Visit]:
+    """Return the visits without the blocks at their head in which power or time was still settling.
+
+    That is: departed from the mean of the blocks after them, by more than `SETTLED` and than the noise of the
+    later half.
+    """
+    for of in (_log_time, _log_power):
+        halves = [visit.blocks[len(visit.blocks) // 2 :] for visit in visits]
+        deviation = sqrt(_step_variance([[(of(block), block.steps) for block in half] for half in halves]))
+        visits = [_cut(visit, of, deviation) for visit in visits]
+    return list(visits)
+
+
+def _cut(visit: Visit, of: Callable[[Trial], float], deviation: float) -> Visit:
+    blocks, dropped_ns = visit.blocks, 0
+    while len(blocks) >= BLOCKS and dropped_ns < SETTLING_NS:
+        first, later = blocks[0], added(blocks[1:])
+        noise = deviation * sqrt(1 / first.steps + 1 / later.steps)
+        if abs(of(first) - of(later)) <= max(SETTLED, 3 * noise):
+            break
+        blocks, dropped_ns = blocks[1:], dropped_ns + first.duration_ns
+    return Visit(blocks, visit.t_ns)
+
+
+def _log_time(trial: Trial) -> float:
+    return log(trial.step_ns)
+
+
+def _log_power(trial: Trial) -> float:
+    return log(trial.energy_mj / trial.duration_ns)
+
+
+# ---- what is believed --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """A normal distribution of curves: the objective's logarithm at each of n limits."""
+
+    weight: float
+    """Of this distribution among the others."""
+    mean: Floats
+    """Shape (n,)."""
+    covariance: Floats
+    """Shape (n, n)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Belief:
+    """What is known of the curve after some visits. Limits are indices, the highest is 0."""
+
+    factor: float | None
+    steps: Floats
+    """Measured at each limit."""
+    curves: tuple[_Curves, ...]
+
+    @property
+    def mean(self) -> Floats:
+        return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
+
+    @property
+    def top(self) -> int:
+        """The highest limit measured, at whose time a bound is set."""
+        return int(np.flatnonzero(self.steps)[0])
+
+    def best(self, *, measured: bool = False) -> int:
+        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
+        mean = self.mean
+        seen = np.flatnonzero(self.steps).tolist()
+        if self.factor is None:
+            return int(min(seen, key=lambda i: (mean[i], i)))
+        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
+        return max((i for i in within if self.steps[i] or not measured), default=self.top)
+
+    def against(self, best: int) -> int:
+        """Return what other limits are compared with."""
+        return best if self.factor is None else self.top
+
+    def gain(self, best: int) -> Floats:
+        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,)."""
+        return np.asarray(sum(curves.weight * self._gain(best, curves) for curves in self.curves))
+
+    def _gain(self, best: int, curves: _Curves) -> Floats:
+        against, mean, covariance = self.against(best), curves.mean, curves.covariance
+        variance = np.diag(covariance) + covariance[against, against] - 2 * covariance[against]
+        deviation = np.sqrt(np.maximum(variance, 1e-14))
+        if self.factor is None:
+            gain = _positive_part(mean[best] - mean, deviation)
+        else:
+            below = log(self.factor) - (mean - mean[against])
+            lower = np.arange(len(mean)) > best
+            gain = np.where(lower, _positive_part(below, deviation), 0)
+            gain[best] = _positive_part(-below, deviation)[best]
+        gain[against] = 0
+        return gain
+
+    def next(self, best: int, gain: Floats, *, unseen: bool) -> int:
+        """Return the limit to measure. ``unseen``: one that was not measured yet."""
+        if not self.steps[best]:
+            return best
+        dearer = np.expm1(np.maximum(self.mean - self.mean[best], 0))
+        gain = gain / (1 + COST * dearer)
+        if unseen:
+            return int(np.argmax(np.where(self.steps == 0, gain, -1)))
+        other, against = int(np.argmax(gain)), self.against(best)
+        return other if self.steps[other] <= self.steps[against] else against
+
+    def confidence(self, best: int) -> Confidence:
+        """Return how much worse than the best a limit is in curves that are drawn from the belief."""
+        rng = np.random.default_rng(0)
+        drawn = np.concatenate(
+            [
+                rng.multivariate_normal(c.mean, c.covariance, round(c.weight * DRAWS), method="eigh")
+                for c in self.curves
+            ]
+        )
+        if self.factor is None:
+            worse = drawn[:, best] - drawn.min(axis=1)
+        else:
+            over = drawn - drawn[:, [self.top]] - log(self.factor)
+            worse = np.maximum(np.max(-over[:, best + 1 :], axis=1, initial=0.0), 0)
+            worse = worse if best == self.top else np.maximum(worse, over[:, best])
+        excess = np.expm1(worse)
+        return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
+
+
+def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> _Belief:
+    """Return the belief after some visits, one at least."""
+    index = {limit: i for i, limit in enumerate(limits_mw)}
+    at = np.array([index[visit.limit_mw] for visit in visits])
+    wholes = [visit.whole for visit in visits]
+    steps = np.array([whole.steps for whole in wholes], dtype=float)
+    top_mw = limits_mw[0]
+
+    def value(trial: Trial) -> float:
+        return log(goal.of(trial, top_mw, gpus) / trial.steps)
+
+    high = max(wholes, key=lambda whole: whole.limit_mw)
+    power_mw = high.energy_mj / high.duration_ns * 1e9
+    limit = np.array(limits_mw, dtype=float)
+    s = SOFT * np.log1p(np.minimum(power_mw / gpus / limit, MOST) ** (1 / SOFT))
+    s -= s[0]
+    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
+    time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
+    usual = np.log(energy + time)
+    x = np.log(limit)
+    apart = np.abs(x[:, None] - x)
+    around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
+    capped = np.tanh(s / CAPPED)
+    around += SMOOTH**2 * np.outer(capped, capped) * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
+    noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
+    noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
+    noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
+    y = np.array([value(whole) for whole in wholes]) - usual[at]
+    found = [
+        _condition(around + kink**2 * np.exp(-apart / KINK_LENGTH), at, noise, y - y[0]) for kink in KINKS
+    ]
+    weights = np.exp([evidence - max(evidence for *_, evidence in found) for *_, evidence in found])
+    weights /= weights.sum()
+    curves = tuple(
+        _Curves(float(weight), usual + mean, covariance)
+        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+    )
+    return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
+
+
+def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
+    """Return the variance of one step, from how the blocks of a visit (value, steps) differ."""
+    squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
+    for blocks in visits:
+        mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
+        squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
+        dof += max(0, len(blocks) - 1)
+    return CORRELATED * squares / (dof - 2)
+
+
+def _condition(
+    prior: Floats, at: npt.NDArray[np.intp], noise: Floats, y: Floats
+) -> tuple[Floats, Floats, float]:
+    """Return mean and covariance of a process given ``y`` at some limits, and the log of its evidence.
+
+    Args:
+        prior: its covariance, shape (n, n).
+        at: m of the limits.
+        noise: covariance of what is added in observing them, shape (m, m).
+        y: what was observed, shape (m,).
+    """
+    total = prior[np.ix_(at, at)] + noise
+    known = np.linalg.solve(total, prior[at]).T
+    covariance = prior - known @ prior[at]
+    evidence = -0.5 * float(y @ np.linalg.solve(total, y) + np.linalg.slogdet(total)[1])
+    return known @ y, (covariance + covariance.T) / 2, evidence
+
+
+_erf = np.vectorize(erf, otypes=[float])
+
+
+def _positive_part(mean: Floats, deviation: Floats) -> Floats:
+    """Return the expectation of max(0, v) for normal v."""
+    z = mean / deviation
+    density = np.exp(-(z**2) / 2) / sqrt(2 * pi)
+    return np.asarray(deviation * density + mean * 0.5 * (1 + _erf(z / sqrt(2))))

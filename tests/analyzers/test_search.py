@@ -1,0 +1,246 @@
+"""The search, against curves that are known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import product
+from math import exp
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from analyzers import search, selectors
+from analyzers.power_limit import limits_mw
+from analyzers.search import BLOCKS, LIMITS, Choose, Measure, Visit, advise, by_limit, most_blocks, settled
+from analyzers.selectors import Goal, Trial
+from zeus_stream.workloads import load
+
+S = 1_000_000_000
+STEPS = 4
+"""Of a block."""
+GOALS = {text: selectors.parse(text) for text in ("energy", "time", "cost:0.5", "slowdown:1.1")}
+MODELS = load()
+CURVES = [(model, name) for model in MODELS.values() for name in model.workloads]
+
+
+def goal(text: str) -> Goal:
+    selector = GOALS[text]
+    assert selector is not None
+    assert selector.goal is not None
+    return selector.goal
+
+
+@dataclass
+class World:
+    """Steps whose time (s) and power (W) at a limit (mW) are known, and what a search of them does."""
+
+    limits: tuple[int, ...]
+    seconds: Callable[[int], float]
+    watts: Callable[[int], float]
+    noise: float = 0.0
+    warming: float = 0.0
+    """How much less energy a cold GPU takes."""
+    seed: int = 0
+    gpus: int = 1
+    t_ns: int = 5 * S
+    visits: list[Visit] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = Random(self.seed)
+
+    def block(self, limit_mw: int) -> Trial:
+        seconds = energy = 0.0
+        for _ in range(STEPS):
+            step_s = self.seconds(limit_mw) * max(0.1, self.rng.gauss(1, self.noise))
+            warm = 1 - self.warming * exp(-(self.t_ns / S + seconds) / 15)
+            seconds += step_s
+            energy += self.seconds(limit_mw) * self.watts(limit_mw) * self.rng.gauss(1, self.noise) * warm
+        self.t_ns += round(seconds * S)
+        return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), STEPS)
+
+    def searched(self, of: Goal) -> Choose:
+        """Do what is advised until it is to choose."""
+        while True:
+            match advise(self.limits, self.gpus, of, self.visits):
+                case Choose() as chosen:
+                    return chosen
+                case Measure(limit_mw):
+                    assert limit_mw in self.limits
+                    before: tuple[Trial, ...] = ()
+                    if self.visits and self.visits[-1].limit_mw == limit_mw:
+                        before = self.visits.pop().blocks
+                    self.visits.append(Visit((*before, self.block(limit_mw)), self.t_ns))
+                    assert (
+                        sum(len(visit.blocks) for visit in self.visits)
+                        < most_blocks(len(self.limits)) + BLOCKS
+                    )
+
+    def excess(self, chosen_mw: int, of: Goal) -> float:
+        """Return what is more at the chosen limit than at the best one, as a share."""
+        times = {limit: self.seconds(limit) for limit in self.limits}
+        if of.factor is not None:
+            bound = of.factor * times[self.limits[0]]
+            left_out = [1 - times[limit] / bound for limit in self.limits if limit < chosen_mw]
+            return max(0.0, times[chosen_mw] / bound - 1, *left_out)
+        trials = [Trial(x, round(t * self.watts(x) * 1e6), round(t * 1e12), 1) for x, t in times.items()]
+        costs = {trial.limit_mw: of.of(trial, self.limits[0], 1) for trial in trials}
+        return costs[chosen_mw] / min(costs.values()) - 1
+
+    @property
+    def visited(self) -> list[int]:
+        return [visit.limit_mw for visit in self.visits]
+
+
+def published(number: int, step_s: float = 0.25, count: int | None = None, **more: float) -> World:
+    """Return the world of a published workload; ``count``: of limits."""
+    model, name = CURVES[number % len(CURVES)]
+    told = model.workloads[name]
+    limits = limits_mw(model.default_limit_mw, model.min_limit_mw, 25_000)
+    if count is not None:
+        spaced = np.linspace(model.default_limit_mw, model.min_limit_mw, count).round().astype(int)
+        limits = tuple(spaced.tolist())
+    made = World(limits, lambda x: step_s * told.slowdown(x), lambda x: told.power_mw(x) / 1000)
+    for key, value in more.items():
+        setattr(made, key, value)
+    made.__post_init__()
+    return made
+
+
+@pytest.mark.parametrize("text", GOALS)
+@pytest.mark.parametrize("number", range(len(CURVES)))
+def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) -> None:
+    world = published(number)
+    chosen = world.searched(goal(text))
+    assert world.excess(chosen.limit_mw, goal(text)) <= 0.003
+    assert chosen.limit_mw in world.visited
+
+
+@pytest.mark.parametrize("text", GOALS)
+def test_of_21_limits_a_third_is_measured(text: str) -> None:
+    counts = []
+    for number in range(len(CURVES)):
+        world = published(number, count=21, noise=0.01, seed=number)
+        world.searched(goal(text))
+        counts.append(len(set(world.visited)))
+    assert np.mean(counts) <= 8
+    assert min(counts) >= LIMITS
+
+
+def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
+    inside = [
+        world.excess(chosen.limit_mw, goal(text)) <= chosen.confidence.p95 + 1e-4
+        for number, noise, text, count in product(range(12), (0.005, 0.02, 0.05), GOALS, (None, 21))
+        for world in [published(number, noise=noise, count=count, seed=number, warming=0.01)]
+        for chosen in [world.searched(goal(text))]
+    ]
+    assert np.mean(inside) >= 0.95
+
+
+def test_warming_up_is_not_taken_for_a_better_limit() -> None:
+    """A cold GPU takes 3 % less; where limits differ by less, the incumbent is measured again."""
+    excesses = []
+    for number in range(len(CURVES)):
+        world = published(number, noise=0.005, seed=number, warming=0.03)
+        excesses.append(world.excess(world.searched(goal("energy")).limit_mw, goal("energy")))
+    assert np.mean(excesses) <= 0.003
+    assert max(excesses) <= 0.01
+
+
+def test_limits_that_cannot_win_are_not_visited() -> None:
+    world = published(0, noise=0.01)
+    world.searched(goal("time"))
+    assert min(world.visited) > 2 * min(world.limits) / 1.5
+
+
+def test_where_no_limit_binds_a_few_are_enough() -> None:
+    world = World(limits_mw(300_000, 100_000, 10_000), lambda _: 0.25, lambda _: 38.0, noise=0.005)
+    chosen = world.searched(goal("energy"))
+    assert len(world.visited) <= LIMITS + 2
+    assert chosen.confidence.p95 <= 0.02
+
+
+def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
+    world = published(0, count=21, noise=0.01)
+    world.searched(goal("slowdown:1.1"))
+    bound = 1.1 * world.seconds(world.limits[0])
+    assert sum(world.seconds(limit) > 1.25 * bound for limit in world.visited) == 0
+    assert len(world.visited) <= 8
+
+
+def test_very_unequal_steps_end_it_with_a_wide_bound() -> None:
+    steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
+    bounds = [world.searched(goal("energy")).confidence.p95 for world in (steady, wild)]
+    assert bounds[0] < 0.02 < bounds[1]
+
+
+def block(seconds: float, watts: float = 100.0) -> Trial:
+    return Trial(200_000, round(seconds * watts * 1000), round(seconds * S), STEPS)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "left"),
+    [
+        pytest.param([block(1), block(1), block(1)], 3, id="settled from the start"),
+        pytest.param([block(0.7), block(1), block(1), block(1)], 3, id="time was settling"),
+        pytest.param([block(1, 140), block(1, 120), block(1), block(1), block(1)], 3, id="so was power"),
+        pytest.param([block(0.7), block(1)], 2, id="too few to tell"),
+        pytest.param([block(4), block(8), block(1), block(1), block(1)], 3, id="as long as it lasts"),
+        pytest.param([block(6), block(1.5), block(1), block(1), block(1)], 4, id="5 s at most"),
+    ],
+)
+def test_blocks_at_the_head_are_left_out_while_time_or_power_settle(blocks: list[Trial], left: int) -> None:
+    (visit,) = settled([Visit(tuple(blocks), 9 * S)])
+    assert visit.blocks == tuple(blocks[-left:])
+
+
+def test_blocks_that_differ_by_noise_are_not_left_out() -> None:
+    seconds = (0.95, 1.04, 0.93, 1.06, 1.0)
+    visits = [Visit(tuple(block(s) for s in (*seconds[n:], *seconds[:n])), 9 * S) for n in range(5)]
+    assert settled(visits) == visits
+
+
+def test_trials_of_a_limit_add_up() -> None:
+    one, other = Trial(200_000, 10, 20, 3), Trial(100_000, 1, 2, 1)
+    assert by_limit([one, other, one]) == (Trial(200_000, 20, 40, 6), other)
+
+
+worlds = st.builds(
+    World,
+    st.lists(st.integers(1, 400).map(lambda w: w * 1000), min_size=1, max_size=12, unique=True).map(
+        lambda limits: tuple(sorted(limits, reverse=True))
+    ),
+    st.integers(0, 1000).map(lambda seed: lambda limit: 0.001 * exp(Random(f"{seed} {limit}").gauss())),
+    st.sampled_from([lambda _: 40.0, lambda x: x / 1000, lambda _: 900.0]),
+    noise=st.sampled_from((0.0, 0.02, 0.5)),
+    warming=st.sampled_from((0.0, 0.2)),
+    seed=st.integers(0, 100),
+    gpus=st.sampled_from((1, 8)),
+)
+
+
+@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@given(worlds, st.sampled_from(list(GOALS)))
+def test_it_ends_within_its_bound_and_never_leaves_the_limits(world: World, text: str) -> None:
+    chosen = world.searched(goal(text))  # asserts both at every step
+    assert chosen.limit_mw in world.visited
+    assert chosen.confidence.expected >= 0
+    assert chosen.confidence.p95 >= 0
+    assert advise(world.limits, world.gpus, goal(text), world.visits) == chosen
+
+
+@given(st.integers(0, 11), st.sampled_from(list(GOALS)))
+def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
+    number: int, text: str
+) -> None:
+    world = published(number, noise=0.01)
+    chosen = world.searched(goal(text))
+    left = tuple(limit for limit in world.limits if limit != chosen.limit_mw)
+    assert advise(left, 1, goal(text), world.visits).limit_mw in left
+
+
+def test_a_single_limit_is_measured_and_chosen() -> None:
+    world = World((200_000,), lambda _: 0.25, lambda _: 150.0)
+    assert world.searched(goal("energy")) == Choose(200_000, search.Confidence(0.0, 0.0))
+    assert [len(visit.blocks) for visit in world.visits] == [BLOCKS]
