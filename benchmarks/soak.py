@@ -248,7 +248,7 @@ def fire(messages: int, rng: random.Random) -> Found:
     ]
     rows: Rows = []
     crashes = 0
-    for socket, sent, _, refused, crashed, process, warm_mb, after_mb in fired:
+    for socket, sent, _, refused, crashed, process, warm_mb, after_mb, _ in fired:
         crashes += int(str(crashed))
         memory = f"memory of the {process} {warm_mb} MB after a tenth, {after_mb} MB after all"
         rows.append((f"malformed messages on {socket}", f"{sent} ({refused} refused and counted), {memory}"))
