@@ -98,13 +98,14 @@ def test_what_a_collector_that_is_none_says_harms_neither_analyzer_nor_training(
             victim(zeus_dir, "-c", TRAINER_UNDER_FIRE, str(zeus_dir / "over"), ready="feed")
         )
         before_mb = analyzes.memory_mb
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while impostor.sent < 3_000 or not (zeus_dir / "over").exists():
             impostor.turn()
             assert time.monotonic() < deadline
         until(lambda: counted(analyzes))
         assert analyzes.alive
-        assert analyzes.memory_mb < before_mb + GROWTH_MB
+        # A message may be as large as it likes while it comes in; nothing of it is kept.
+        until(lambda: analyzes.memory_mb < before_mb + GROWTH_MB)
         assert impostor.heard
         assert trains.process.wait(20) == 0
 
