@@ -26,6 +26,9 @@ from tests.processes import training
 from tests.processes.pipeline import environment
 
 GOAL = 1.01
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "134217728"}
+"""Of both processes: glibc otherwise gives large arrays back at each step or keeps them, as the layout of the
+heap has it, and one import more changes that. It is worth 5 % of a step here, in either direction."""
 RESAMPLES = 2_000
 FILL = 101_000
 """Metrics: more than a publisher keeps for a collector that is not there."""
@@ -88,7 +91,7 @@ class Training:
         numbers = map(str, (steps, products, fill))
         self._process = subprocess.Popen(
             [sys.executable, "-c", TRAINING, kind, *numbers],
-            env=environment(where, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+            env=environment(where, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", **MALLOC),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
