@@ -520,7 +520,7 @@ class Publisher:
         first = index = self._step
         ended_ns: int | None = None
         try:
-            for item in iterable:
+            for box in map(_boxed, iterable):
                 began_ns = monotonic_ns()
                 if boundaries.placing:
                     if ended_ns is None:
@@ -530,7 +530,7 @@ class Publisher:
                     put((StepBoundary, index, ended_ns, began_ns))
                 index += 1
                 ended_ns = None
-                yield item
+                yield box.pop()  # a batch is its loop's alone: held here, its memory could not be used again
                 ended_ns = monotonic_ns()
                 if boundaries.placing:
                     boundaries.mark(ended_ns)
@@ -613,6 +613,10 @@ class Publisher:
 
 def _until_ns(timeout_s: float) -> int:
     return monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
+
+
+def _boxed(item: T) -> list[T]:
+    return [item]
 
 
 def _run_started(

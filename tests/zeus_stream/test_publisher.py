@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -680,3 +681,14 @@ def test_who_follows_a_publisher_is_one_of_its_kind_and_closed_with_it(collector
         assert closed == []
     assert closed == [first]
     assert isinstance(collector.events[-1], RunEnded)
+
+
+def test_a_batch_that_its_loop_lets_go_is_held_by_nobody() -> None:
+    class Batch:
+        pass
+
+    with Publisher(job="digits") as publisher:
+        for batch in publisher.steps(Batch() for _ in range(3)):
+            alive = weakref.ref(batch)
+            del batch
+            assert alive() is None
