@@ -460,6 +460,8 @@ class Interpreter:
         return outputs
 
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
+        if not session.windows.waiting:
+            return []
         if session.placed != "dispatch":
             now_ns -= PLACED_NS
         meters = None

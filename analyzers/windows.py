@@ -89,6 +89,11 @@ class Windows:
         """Nothing is open or waits."""
         return not self._open and not self._ended
 
+    @property
+    def waiting(self) -> bool:
+        """Some have ended and are not measured."""
+        return bool(self._ended)
+
     def needed_ns(self) -> list[int]:
         """Return the instants whose energy is still to be asked for."""
         opened = [window.begin_ns for window in self._open.values()]
