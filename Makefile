@@ -31,7 +31,7 @@ check: install   ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 test: check      ## everything a change needs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
 
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
@@ -44,7 +44,8 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
 
-fuzz: install    ## fuzz the decoders with atheris, in an environment of its own, for SECONDS=60
+fuzz: install    ## new examples for every property; then the decoders with atheris, for SECONDS=60
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile new
 	test -d .fuzz || $(PYTHON) -m venv .fuzz
 	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0

@@ -142,17 +142,19 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
         goal: what is minimized.
         visits: of these limits, in order; the last may be under way.
     """
-    visits = settled([visit for visit in visits if visit.limit_mw in limits_mw])
+    visits = [visit for visit in visits if visit.limit_mw in limits_mw]
+    left = most_blocks(len(limits_mw)) - sum(len(visit.blocks) for visit in visits)
+    visits = settled(visits)
     if not visits:
         return Measure(limits_mw[0])
-    if len(visits[-1].blocks) < BLOCKS:
+    if len(visits[-1].blocks) < BLOCKS and left > 1 - BLOCKS:
         return Measure(visits[-1].limit_mw)
     belief = _believe(limits_mw, gpus, goal, visits)
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
     few = np.count_nonzero(belief.steps) < min(LIMITS, len(limits_mw))
-    if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
+    if (sure and not few) or left <= 0:
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best))
     return Measure(limits_mw[belief.next(best, gain, unseen=sure)])

@@ -2,10 +2,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.directories import short_directory
 
 pytest_plugins = ["tests.gpu.fixtures"]
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", print_blob=True)
+settings.load_profile("same")
+"""Properties are shown on the same examples each time: what passes here passes there. `make fuzz` draws new."""
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from analyzers import search, selectors
@@ -220,8 +220,18 @@ worlds = st.builds(
 )
 
 
+noisy = World(
+    tuple(w * 1000 for w in (153, 146, 138, 101, 100, 77, 55, 51, 1)),
+    lambda limit: 0.001 * exp(Random(f"488 {limit}").gauss()),
+    lambda _: 40.0,
+    noise=0.5,
+    gpus=8,
+)
+
+
 @settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
 @given(worlds, st.sampled_from(list(GOALS)))
+@example(noisy, "time")  # blocks of its last visit are taken for settling
 def test_it_ends_within_its_bound_and_never_leaves_the_limits(world: World, text: str) -> None:
     chosen = world.searched(goal(text))  # asserts both at every step
     assert chosen.limit_mw in world.visited
