@@ -11,7 +11,7 @@ pytest_plugins = ["tests.gpu.fixtures"]
 settings.register_profile("same", derandomize=True)
 settings.register_profile("new", print_blob=True)
 settings.load_profile("same")
-"""Properties are shown on the same examples each time: what passes here passes there. `make fuzz` draws new."""
+"""Properties are tried on the same examples each time; `make fuzz` draws new ones."""
 
 
 @pytest.fixture
