@@ -124,6 +124,8 @@ class Outbox:
 
     def asks(self, now_ns: Ns) -> tuple[Ask, ...]:
         """Return the questions to be sent now, for the first time or again."""
+        if not self._questions:
+            return ()
         self._questions = {
             name: (asked, next_ns)
             for name, (asked, next_ns) in self._questions.items()

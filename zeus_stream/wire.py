@@ -128,11 +128,11 @@ def _plain(message: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _plain_value(value: Any) -> Any:
+    if value is None or type(value) in _SCALARS:
+        return value
     if isinstance(value, tuple):
         return [_plain_value(item) for item in value]
-    if is_dataclass(value):
-        return _plain(value)
-    return value
+    return _plain(value) if is_dataclass(value) else value
 
 
 @cache
