@@ -7,9 +7,9 @@ For each state two processes train the same small network: one with `zeus_stream
 it. They take turns, a round each of a few steps, who begins by lot; so what the machine does besides falls
 on both. Of each round the ratio of the two times is taken. Where the system happens to lay a process's memory
 makes it up to 2 % faster or slower for its life, so there are several pairs. The figure is the median of all
-ratios, and its 95 % interval by bootstrap, of pairs and then of their rounds. Losses, weights (bit by bit) and
-exit codes have to be equal. In states that begin halfway, rounds count from there on. `none against none`
-shows what the machine makes of no difference.
+ratios, and its 95 % interval by bootstrap, of pairs and then of their rounds. Losses, weights (bit by bit)
+and exit codes have to be equal. In states that begin halfway, rounds count from there on. `none against
+none` shows what the machine makes of no difference.
 
 The exit code is 1 if a result or an exit code differs, or if a state is slower by more than the goal for
 certain, its whole interval above it.
@@ -146,7 +146,7 @@ def measure(name: str, options: argparse.Namespace, rng: Random) -> tuple[list[f
 
 
 def interval(pairs: Sequence[Sequence[float]], rng: Random) -> tuple[float, float]:
-    """Return the 95 % interval of the median of all ratios, by bootstrap of pairs and then of their rounds."""
+    """Return the 95 % interval of the median of all ratios, by bootstrap of pairs, then of their rounds."""
     medians = []
     for _ in range(RESAMPLES):
         drawn = rng.choices(pairs, k=len(pairs))

@@ -1,7 +1,8 @@
 """Takes an outbox to the collector of this host: finds it, loses it, finds it again.
 
 A daemon thread wakes every 20 ms by timer, never by event, sends one batch, and takes in what was
-acknowledged; it wakes less often while nobody acknowledges anything. This file and `sockets` are the only ones that import zmq; here there is no event loop.
+acknowledged; while nobody acknowledges anything it wakes less often. This file and `sockets` are the only
+ones that import zmq; here there is no event loop.
 """
 
 import os
