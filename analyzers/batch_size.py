@@ -1,0 +1,231 @@
+"""The batch size of a job that recurs, as Zeus chooses it: pruning, then Gaussian Thompson sampling. Pure.
+
+    tries so far -> the next step of pruning: the default size, downwards until one fails, upwards until one
+                    fails, twice; the cheapest of the first round is the second one's default
+                 -> then the least of a draw from each size's belief about its mean cost
+
+A try ends when it costs more than beta times the least that one has cost. The state is the tries themselves,
+each with what is best known of it: converged outweighs stopped, an end outweighs lost, and lost outweighs
+running. So no order of events matters, and a report that comes late changes what follows from it.
+
+What was mended, and `Reference.faithful` undoes for comparison:
+
+- Only costs of tries that converged set the bound; the reference counts those that failed, and for ever.
+- What a failed try has cost is no cost of its size but is spent on the way to the next one that converges,
+  and is added to that. The reference takes it for a cost like any other.
+- When every size that is left has failed since one last converged, the job has become harder: no earlier
+  try counts any more, and there is no bound until one converges.
+
+A try that was lost says nothing: the step of pruning that it was for is done again. Costs of another GPU
+model say nothing here either.
+
+Source: Zeus (NSDI 2023), section 4.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from random import Random
+from statistics import fmean
+
+from analyzers.recurring import Choice, Job, Try, Verdict
+
+_WEIGHT = {"running": 0, "lost": 1, "stopped": 2, "exhausted": 2, "converged": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A job and its tries."""
+
+    job: Job
+    tries: tuple[Try, ...] = ()
+    """By number."""
+
+    def heard(self, a_try: Try) -> "History":
+        """Return the history with what is said of a try, unless more is known of it already."""
+        at = bisect_left(self.tries, a_try.number, key=_number)
+        known = self.tries[at : at + 1]
+        if known and known[0].number == a_try.number:
+            if _weight(known[0]) >= _weight(a_try):
+                return self
+            return replace(self, tries=(*self.tries[:at], a_try, *self.tries[at + 1 :]))
+        return replace(self, tries=(*self.tries[:at], a_try, *self.tries[at:]))
+
+
+def _number(a_try: Try) -> int:
+    return a_try.number
+
+
+def _weight(a_try: Try) -> tuple[int, int, float, str]:
+    """Return what decides which of two reports of a try holds; the last part only tells equals apart."""
+    return _WEIGHT[a_try.ended], a_try.epochs, a_try.cost_j, repr(a_try)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """About a mean: normal. An infinite variance knows nothing."""
+
+    mean: float = 0.0
+    variance: float = inf
+
+
+def observe(prior: Belief, seen: Sequence[float]) -> Belief:
+    """Return the belief after values were seen, whose own variance is taken to be theirs.
+
+    Where all of them are equal the variance is 0: as in the reference, nothing is doubted then.
+    """
+    if not seen:
+        return prior
+    mean = fmean(seen)
+    variance = sum((value - mean) ** 2 for value in seen) / len(seen)
+    if variance == 0:
+        return Belief(mean, 0.0)
+    precision = 1 / prior.variance + len(seen) / variance
+    return Belief((prior.mean / prior.variance + sum(seen) / variance) / precision, 1 / precision)
+
+
+def draw(beliefs: Iterable[tuple[int, Belief]], rng: Random) -> int:
+    """Return the size whose draw is the least."""
+    return min((rng.gauss(belief.mean, sqrt(belief.variance)), size) for size, belief in beliefs)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """How far the rounds of pruning have come."""
+
+    sizes: tuple[int, ...]
+    """Those that are left."""
+    step: int | None
+    """The size to be tried next; None: pruning is over."""
+    busy: bool = False
+    """Whether it is being tried."""
+    round: int = 0
+
+
+def prune(job: Job, tries: Iterable[Try], rounds: int) -> Pruning:
+    """Return how far pruning is by these tries.
+
+    A step is answered by the first try of its size, by number, after the one that answered the step before
+    it. A round in which no size converged prunes none.
+    """
+    sizes, default, later = job.batch_sizes, job.default, iter(tries)
+    for number in range(rounds):
+        converged: dict[int, float] = {}
+        down = [size for size in reversed(sizes) if size <= default]
+        up = [size for size in sizes if size > default]
+        for way in (down, up):
+            for size in way:
+                answer = next((t for t in later if t.batch_size == size and t.ended != "lost"), None)
+                if answer is None or answer.ended == "running":
+                    return Pruning(sizes, size, busy=answer is not None, round=number + 1)
+                if answer.ended != "converged":
+                    break
+                converged[size] = answer.cost_j
+        if converged:
+            sizes = tuple(sorted(converged))
+            default = min(converged, key=converged.__getitem__)
+    return Pruning(sizes, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Zeus's policy. Beta and window are the job's."""
+
+    faithful: bool = False
+    """Also in its faults, as far as its figures depend on them."""
+    rounds: int = 2
+    """Of pruning; 0: none."""
+    stop: bool = True
+    """Early."""
+
+    def start(self, job: Job) -> History:
+        return History(job)
+
+    def began(self, state: History, a_try: Try) -> History:
+        return state.heard(a_try)
+
+    def ended(self, state: History, a_try: Try) -> History:
+        return state.heard(a_try)
+
+    def choose(self, state: History, setup: str, rng: Random) -> Choice:
+        job, tries = state.job, [a_try for a_try in state.tries if a_try.setup == setup]
+        pruning = prune(job, tries, self.rounds)
+        known = self._known(job, tries, pruning.sizes)
+        bound = self._bound(job, known)
+        best = min(known.costs, key=lambda size: fmean(known.costs[size]), default=job.default)
+        if pruning.step is None:
+            return Choice(self._sample(pruning.sizes, known, rng), bound, "Thompson sampling")
+        if pruning.busy:
+            return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
+        return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
+
+    def verdict(self, _state: History, _a_try: Try) -> Verdict:
+        """Return that it goes on: all there is to be said is in `Choice.stop_cost_j`."""
+        return Verdict(go_on=True)
+
+    def _bound(self, job: Job, known: "_Known") -> float:
+        return job.beta * known.least if self.stop else inf
+
+    def _known(self, job: Job, tries: Sequence[Try], arms: Sequence[int]) -> "_Known":
+        done = [a_try for a_try in tries if a_try.ended not in {"running", "lost"}]
+        return (_taken if self.faithful else _mended)(done, arms, job.window)
+
+    @staticmethod
+    def _sample(arms: Sequence[int], known: "_Known", rng: Random) -> int:
+        """Return a draw; a size that has no cost yet goes first, one that has failed least among those."""
+        seen = [(size, observe(Belief(), known.costs[size])) for size in arms if size in known.costs]
+        unseen = [size for size in arms if size not in known.costs]
+        if seen:
+            unseen = [size for size in unseen if size not in known.failures]
+        if not unseen:
+            return draw(seen, rng)
+        fewest = min(known.failures.get(size, 0) for size in unseen)
+        return rng.choice([size for size in unseen if known.failures.get(size, 0) == fewest])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What tries have taught."""
+
+    costs: dict[int, Sequence[float]]
+    """By batch size, J; never empty."""
+    failures: dict[int, int]
+    """By batch size, since one last converged."""
+    least: float
+    """J; infinite: none."""
+
+
+def _taken(done: Sequence[Try], _arms: Sequence[int], window: int) -> _Known:
+    """Return what the reference takes from tries that have ended."""
+    costs: dict[int, list[float]] = {}
+    for a_try in done:
+        costs.setdefault(a_try.batch_size, []).append(a_try.cost_j)
+    # A budget that does not cover an epoch costs nothing in the reference's game.
+    least = min((a_try.cost_j for a_try in done if a_try.cost_j > 0), default=inf)
+    return _Known({size: seen[-window:] for size, seen in costs.items()}, {}, least)
+
+
+def _mended(done: Sequence[Try], arms: Sequence[int], window: int) -> _Known:
+    """Return what tries that have ended say of a size's cost."""
+    costs: dict[int, list[float]] = {}
+    plain: dict[int, list[float]] = {}
+    spent: dict[int, float] = {}
+    failures: dict[int, int] = {}
+    for a_try in done:
+        size = a_try.batch_size
+        if a_try.ended == "converged":
+            costs.setdefault(size, []).append(a_try.cost_j + spent.pop(size, 0.0))
+            plain.setdefault(size, []).append(a_try.cost_j)
+            failures.clear()
+        else:
+            spent[size] = spent.get(size, 0.0) + a_try.cost_j
+            failures[size] = failures.get(size, 0) + 1
+            if costs and all(arm in failures for arm in arms):
+                costs, plain, spent, failures = {}, {}, {}, {}
+    for size, lost in spent.items():
+        if size in costs:
+            costs[size].append(lost + fmean(costs[size]))
+    recent = {size: seen[-window:] for size, seen in plain.items()}
+    least = min((cost for seen in recent.values() for cost in seen), default=inf)
+    return _Known({size: seen[-window:] for size, seen in costs.items()}, failures, least)
