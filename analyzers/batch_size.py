@@ -75,7 +75,7 @@ def observe(prior: Belief, seen: Sequence[float]) -> Belief:
 
     Where all of them are equal the variance is 0: as in the reference, nothing is doubted then.
     """
-    if not seen:
+    if not seen or prior.variance == 0:
         return prior
     mean = fmean(seen)
     variance = sum((value - mean) ** 2 for value in seen) / len(seen)
@@ -160,7 +160,7 @@ class Reference:
             return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
 
-    def verdict(self, _state: History, _a_try: Try) -> Verdict:
+    def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the words are the protocol's)
         """Return that it goes on: all there is to be said is in `Choice.stop_cost_j`."""
         return Verdict(go_on=True)
 

@@ -231,8 +231,8 @@ def world(
     }
     if workload.default not in sizes:
         raise ValueError(
-            f"{gpu} {workload.dataset}: could not make a world: batch size {workload.default} was not recorded"
-            f" with {workload.optimizer} and target {workload.target:g}. Name another."
+            f"{gpu} {workload.dataset}: could not make a world: batch size {workload.default} was not"
+            f" recorded with {workload.optimizer} and target {workload.target:g}. Name another."
         )
     job = Job(
         tuple(sizes), workload.default, workload.max_epochs, eta, beta, window, workload.target,
@@ -248,7 +248,7 @@ def levels(traces: Traces, dataset: str) -> tuple[float, ...]:
 
 
 def _trainings(trained: Sequence[Trained], workload: Workload, network: str) -> dict[int, list[Training]]:
-    """Return the runs of a workload by batch size; those of which it is known whether they reach the target."""
+    """Return the runs of a workload by batch size; those that say something of the target."""
     runs: dict[tuple[int, str, str], dict[float, int | None]] = {}
     for row in trained:
         if (row.dataset, row.network, row.optimizer) == (workload.dataset, network, workload.optimizer):
@@ -372,7 +372,7 @@ def play(
     """
     job = worlds[0].job
     now = policy.start(job) if state is None else state
-    draws, choices = Random(f"draws {seed}"), Random(f"choices {seed}")
+    draws, choices, submissions = (Random(f"{part} {seed}") for part in ("draws", "choices", "submissions"))  # noqa: S311  (dice of a game)
     lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
     profiled: dict[int, int] = {}
     played: list[Played] = []
@@ -420,7 +420,6 @@ def play(
             for _ in recurrence(at):
                 pass
         return played
-    submissions = Random(f"submissions {seed}")
     rate_hz = rules.overlap / worlds[0].by_default.time_s
     at_s = 0.0
     running: list[tuple[float, int, Generator[float, None, None]]] = []

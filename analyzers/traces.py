@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
 
-from analyzers.game import GPUS, Powered, Trained, Traces
+from analyzers.game import GPUS, Powered, Traces, Trained
 from zeus_stream.errors import RefusedError
 
 
