@@ -11,8 +11,9 @@ running. So no order of events matters, and a report that comes late changes wha
 What was mended, and `Reference.faithful` undoes for comparison:
 
 - Only costs of tries that converged set the bound; the reference counts those that failed, and for ever.
-- What a failed try has cost is no cost of its size but is spent on the way to the next one that converges,
-  and is added to that. The reference takes it for a cost like any other.
+- What a try that failed has cost is not what its size costs: that is all that its recurrence cost from there
+  on, the tries that followed with it. The reference takes it for a cost like any other.
+- A size that has failed is not drawn again before one has converged.
 - When every size that is left has failed since one last converged, the job has become harder: no earlier
   try counts any more, and there is no bound until one converges.
 
@@ -173,13 +174,11 @@ class Reference:
 
     @staticmethod
     def _sample(arms: Sequence[int], known: "_Known", rng: Random) -> int:
-        """Return a draw; a size that has no cost yet goes first, one that has failed least among those."""
-        seen = [(size, observe(Belief(), known.costs[size])) for size in arms if size in known.costs]
-        unseen = [size for size in arms if size not in known.costs]
-        if seen:
-            unseen = [size for size in unseen if size not in known.failures]
+        """Return a draw; a size that has not converged yet goes first, of those one that failed least."""
+        fresh = [size for size in arms if size not in known.failures]
+        unseen = [size for size in fresh or arms if size not in known.costs]
         if not unseen:
-            return draw(seen, rng)
+            return draw([(size, observe(Belief(), known.costs[size])) for size in fresh or arms], rng)
         fewest = min(known.failures.get(size, 0) for size in unseen)
         return rng.choice([size for size in unseen if known.failures.get(size, 0) == fewest])
 
@@ -189,9 +188,9 @@ class _Known:
     """What tries have taught."""
 
     costs: dict[int, Sequence[float]]
-    """By batch size, J; never empty."""
+    """By batch size, J; never empty; of sizes that have converged."""
     failures: dict[int, int]
-    """By batch size, since one last converged."""
+    """By batch size, since a try last converged."""
     least: float
     """J; infinite: none."""
 
@@ -208,24 +207,22 @@ def _taken(done: Sequence[Try], _arms: Sequence[int], window: int) -> _Known:
 
 def _mended(done: Sequence[Try], arms: Sequence[int], window: int) -> _Known:
     """Return what tries that have ended say of a size's cost."""
-    costs: dict[int, list[float]] = {}
-    plain: dict[int, list[float]] = {}
-    spent: dict[int, float] = {}
-    failures: dict[int, int] = {}
-    for a_try in done:
-        size = a_try.batch_size
+    since, failures, converged = 0, dict[int, int](), False
+    for at, a_try in enumerate(done):
         if a_try.ended == "converged":
-            costs.setdefault(size, []).append(a_try.cost_j + spent.pop(size, 0.0))
-            plain.setdefault(size, []).append(a_try.cost_j)
-            failures.clear()
+            failures, converged = {}, True
         else:
-            spent[size] = spent.get(size, 0.0) + a_try.cost_j
-            failures[size] = failures.get(size, 0) + 1
-            if costs and all(arm in failures for arm in arms):
-                costs, plain, spent, failures = {}, {}, {}, {}
-    for size, lost in spent.items():
-        if size in costs:
-            costs[size].append(lost + fmean(costs[size]))
-    recent = {size: seen[-window:] for size, seen in plain.items()}
-    least = min((cost for seen in recent.values() for cost in seen), default=inf)
-    return _Known({size: seen[-window:] for size, seen in costs.items()}, failures, least)
+            failures[a_try.batch_size] = failures.get(a_try.batch_size, 0) + 1
+            if converged and all(arm in failures for arm in arms):
+                since, failures, converged = at + 1, {}, False
+    to_go: dict[int, float] = {}
+    costs: dict[int, list[float]] = {}
+    own: dict[int, list[float]] = {}
+    for a_try in reversed(done[since:]):
+        to_go[a_try.recurrence] = to_go.get(a_try.recurrence, 0.0) + a_try.cost_j
+        costs.setdefault(a_try.batch_size, []).append(to_go[a_try.recurrence])
+        if a_try.ended == "converged":
+            own.setdefault(a_try.batch_size, []).append(a_try.cost_j)
+    latest = slice(window or None)
+    least = min((min(seen[latest]) for seen in own.values()), default=inf)
+    return _Known({size: seen[latest] for size, seen in costs.items() if size in own}, failures, least)

@@ -285,9 +285,9 @@ MOVE = 4.0
 def drifting(start: World, drift: Drift) -> list[World]:
     """Return the world of each recurrence.
 
-    What is known of a size becomes true of the recorded size that is nearest to `MOVE` times it: upwards,
-    unless the best size lies in the upper half of the sizes. A job that gets harder may have so many more
-    epochs from the start.
+    A size becomes what the one a quarter of it was, or four times it where the best size lies in the upper
+    half; as far as such sizes were recorded, the nearest, and beyond the ends the recorded ones mirrored. A
+    job that gets harder may have so many more epochs from the start.
     """
     count = start.recurrences
     if drift == "none":
@@ -316,7 +316,10 @@ def drifting(start: World, drift: Drift) -> list[World]:
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:
-    return min(sizes, key=lambda size: abs(log(size / wanted)))
+    """Return the nearest by ratio; beyond the ends the sizes are mirrored."""
+    low, high = sizes[0], sizes[-1]
+    inside = low**2 / wanted if wanted < low else high**2 / wanted if wanted > high else wanted
+    return min(sizes, key=lambda size: abs(log(size / inside)))
 
 
 def _harder(size: Size, factor: float) -> Size:
@@ -337,8 +340,9 @@ def _harder(size: Size, factor: float) -> Size:
 class Rules:
     faithful: bool = False
     """To the reference's game; see above."""
-    profiling: Literal["just in time", "by runs"] = "just in time"
-    """by runs: as many tries of a size as there are limits each run at one of them, from the highest down."""
+    profiling: Literal["just in time", "by runs", "never"] = "just in time"
+    """by runs: as many tries of a size as there are limits each run at one of them, from the highest down.
+    never: all run at the highest."""
     overlap: float = 0.0
     """Trainings at the default size that run at a time, on average; submitted at random. 0: one after the
     other."""
@@ -437,6 +441,8 @@ def _epochs(size: Size, before: int, rules: Rules) -> tuple[Spent, Spent]:
     """Return what the first epoch of a try takes, and what the others do."""
     if rules.profiling == "by runs" and before < len(size.epochs):
         return size.epochs[before], size.epochs[before]
+    if rules.profiling == "never":
+        return size.epochs[0], size.epochs[0]
     best = size.best
     return size.profiling if rules.profiling == "just in time" and before == 0 else best, best
 
