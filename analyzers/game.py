@@ -174,7 +174,9 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class World:
     name: str
+    """Unique among those of a tournament."""
     gpu: str
+    dataset: str
     job: Job
     sizes: Mapping[int, Size]
     limits_w: tuple[int, ...]
@@ -239,7 +241,7 @@ def world(
         workload.lower_is_better,
     )  # fmt: skip
     limits = sorted({limit for size in sizes for limit in by_size[size]}, reverse=True)
-    return World(f"{gpu} {workload.dataset}", gpu, job, sizes, tuple(limits))
+    return World(f"{gpu} {workload.dataset}", gpu, workload.dataset, job, sizes, tuple(limits))
 
 
 def levels(traces: Traces, dataset: str) -> tuple[float, ...]:
