@@ -32,6 +32,8 @@ from analyzers.rows import (
     MetricRow,
     Row,
     RunRow,
+    SimulatedTryRow,
+    SimulationRow,
     TrialRow,
     WindowRow,
 )
@@ -580,8 +582,8 @@ def _version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'turns'")
-    if version == len(MIGRATIONS) and tables.fetchone() == (0,):
+    latest = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'simulations'"
+    if version == len(MIGRATIONS) and connection.execute(latest).fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
             " Move it away, or name another file with --archive."
@@ -686,6 +688,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
+    SimulationRow: ("simulations", ("game",), True),
+    SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
 }
 """Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
 Runs come first: windows take their UTC from them."""

@@ -1,0 +1,255 @@
+"""The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
+
+python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift]
+
+Rules of the game: ``analyzers/game.py``; who plays: ``analyzers/players.py``. "zeus" is the reference's
+policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
+Regret is in units of the optimal cost, cumulative over 2 x sizes x limits recurrences. Means of all seeds;
+intervals are of 95 %.
+"""
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+from common import table
+
+from analyzers.game import (
+    DRIFTS,
+    GPUS,
+    WORKLOADS,
+    Drift,
+    Played,
+    World,
+    by_recurrence,
+    drifting,
+    regret,
+    world,
+)
+from analyzers.players import PLAYERS
+from analyzers.tournament import Game, play_all
+from analyzers.traces import read
+
+EXHAUSTIVE = {
+    "cifar100": (1.125e5, 599.2, -63.21, -31.45, -74.68, (128, 100)),
+    "imagenet": (1.641e7, 7.452e4, -2.97, -22.52, -23.85, (360, 175)),
+    "squad": (1.622e6, 7106, -6.73, -17.78, -27.55, (12, 200)),
+    "librispeech": (9.528e6, 5.934e4, -18.00, -16.19, -42.79, (48, 150)),
+    "movielens-1m": (3229, 84.91, -65.00, -2.97, -66.60, (16384, 175)),
+    "sentiment140": (2.758e6, 1.234e4, -3.38, -21.21, -26.42, (64, 175)),
+}
+"""V100: energy J and time s by default; savings, %, by batch size, limit, both; optimum (batch size, W)."""
+LAST_FIVE = {
+    "v100": ((0.243, 0.275), (0.775, 0.823), (0.771, 0.895), (0.581, 0.660), (0.315, 0.378), 0.791),
+    "a40": (0.330, 0.866, 0.845, 0.337, 0.398, 0.794),
+}
+"""Energy of the last five recurrences relative to the default, as published or recorded of the reference."""
+REGRET = {
+    "v100": (9.7, 4.5, 1.8, 8.8, 15.3, 1.7),
+    "a40": (10.0, 5.2, 3.2, 8.3, 14.0, 4.4),
+}
+"""Of the reference, by workload as in `WORKLOADS`."""
+FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
+"""Cost of the first recurrences against always the default: the reference's, and the floor's."""
+
+BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
+"""Energy against that with 2, %: the reference's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came of the games of a player in a world, by seed."""
+
+    regret: list[float]
+    last_five: list[float]
+    """Energy relative to the default's."""
+    first: dict[int, list[float]]
+    """Cost relative to the default's, by number of recurrences."""
+    energy: list[float]
+    """Of all recurrences, relative to the default's."""
+    missed: int
+    """Recurrences that did not reach the target."""
+
+
+def tournament(
+    worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
+) -> dict[tuple[str, str], Came]:
+    """Return what came of all games, by world and player."""
+    games = [Game(w, p, s, drift) for w in worlds for p in players for s in range(seeds)]
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in FIRST}, [], 0))
+    for game, played in play_all(games):
+        key = game.world.name, game.player
+        came[key] = _with(came[key], game, played)
+    return came
+
+
+def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
+    worlds = drifting(game.world, game.drift)
+    default, spent = game.world.by_default, by_recurrence(played, len(worlds))
+    came.regret.append(regret(played, worlds)[-1])
+    came.last_five.append(fmean(took.energy_j for took in spent[-5:]) / default.energy_j)
+    came.energy.append(fmean(took.energy_j for took in spent) / default.energy_j)
+    for count, costs in came.first.items():
+        costs.append(fmean(took.cost_j for took in spent[:count]) / default.cost_j)
+    missed = len(worlds) - len({a_try.recurrence for a_try in played if a_try.ended == "converged"})
+    return replace(came, missed=came.missed + missed)
+
+
+def geometric(values: Iterable[float]) -> float:
+    return exp(fmean(log(value) for value in values))
+
+
+def exhaustive(worlds: Sequence[World]) -> None:
+    """Print the table of all sizes at all limits."""
+    rows = []
+    for made in worlds:
+        limits, default = made.limits_w, made.by_default
+        energy = {
+            (size, limit): made.sizes[size].mean_epochs * spent.energy_j
+            for size in made.competing
+            for limit, spent in zip(limits, made.sizes[size].epochs, strict=True)
+        }
+        cost = {
+            (size, limit): made.sizes[size].mean_epochs * spent.cost_j
+            for size in made.competing
+            for limit, spent in zip(limits, made.sizes[size].epochs, strict=True)
+        }
+        of_default = [joules for (size, _), joules in energy.items() if size == made.job.default]
+        at_top = [joules for (_, limit), joules in energy.items() if limit == limits[0]]
+        saved = [
+            100 * (min(joules) / default.energy_j - 1) for joules in (at_top, of_default, energy.values())
+        ]
+        found = (f"{default.energy_j:.4g}", f"{default.time_s:.4g}", *(f"{percent:.2f}" for percent in saved))
+        best = min(cost, key=cost.__getitem__)
+        row = [made.name, f"{len(made.sizes)}, {len(limits)}"]
+        if made.gpu == "v100":
+            goal = EXHAUSTIVE[made.dataset]
+            off = max(abs(ours - theirs) for ours, theirs in zip(saved, goal[2:5], strict=True))
+            held = "yes" if off <= 0.02 and best == goal[5] else "NO"
+            shown = [f"{ours} ({theirs:.4g})" for ours, theirs in zip(found, goal[:5], strict=True)]
+            rows.append([*row, *shown, f"{best} {goal[5]}", held])
+        else:
+            rows.append([*row, *found, str(best), ""])
+    head = [
+        "world",
+        "sizes, limits",
+        "by default, J",
+        "s",
+        "batch size, %",
+        "limit, %",
+        "both, %",
+        "optimum",
+        "held",
+    ]
+    table("Every size at every limit, ours (published)", head, rows)
+
+
+def reference(worlds: Sequence[World], seeds: int) -> None:
+    """Print the reference's figures beside those that it is known for."""
+    began = time.perf_counter()
+    came = tournament(worlds, ["zeus"], seeds)
+    zeus_s = time.perf_counter() - began
+    came |= tournament(worlds, ["reference"], seeds)
+    rows = []
+    for made in worlds:
+        at = list(WORKLOADS).index(made.dataset)
+        goal = LAST_FIVE[made.gpu][at]
+        low, high = goal if isinstance(goal, tuple) else (0.95 * goal, 1.05 * goal)
+        zeus, mended = came[made.name, "zeus"], came[made.name, "reference"]
+        rows.append(
+            [
+                made.name,
+                f"{fmean(zeus.last_five):.3f}",
+                f"[{low:.3f}, {high:.3f}]",
+                "yes" if low <= fmean(zeus.last_five) <= high else "NO",
+                f"{fmean(mended.last_five):.3f}",
+                f"{fmean(zeus.regret):.1f} +- {1.96 * stdev(zeus.regret) / sqrt(seeds):.1f}",
+                f"{REGRET[made.gpu][at]:.1f}",
+                f"{fmean(mended.regret):.1f}",
+            ]
+        )
+    head = [
+        "world", "energy of the last five: zeus", "goal", "held", "reference",
+        "regret: zeus", "goal", "reference",
+    ]  # fmt: skip
+    table(f"The reference's policy, {seeds} seeds ({zeus_s:.0f} s for zeus)", head, rows)
+
+
+def players(worlds: Sequence[World], seeds: int) -> None:
+    """Print everybody's regret, and what the first recurrences cost against always the default."""
+    came = tournament(worlds, list(PLAYERS), seeds)
+    rows = []
+    for name in PLAYERS:
+        regrets = [f"{fmean(came[made.name, name].regret):.1f}" for made in worlds]
+        first = [
+            f"{geometric(fmean(came[made.name, name].first[count]) for made in worlds):.2f}"
+            for count in FIRST
+        ]
+        missed = sum(came[made.name, name].missed for made in worlds)
+        rows.append([name, *regrets, *first, missed])
+    rows.append(["goal: zeus", *(f"{REGRET[w.gpu][list(WORKLOADS).index(w.dataset)]}" for w in worlds),
+                 *(f"{goal[0]:.2f}" for goal in FIRST.values()), 0])  # fmt: skip
+    rows.append(["goal: known", *[""] * len(worlds), *(f"{goal[1]:.2f}" for goal in FIRST.values()), 0])
+    head = ["regret", *(made.name for made in worlds), *(f"cost of the first {n}" for n in FIRST), "missed"]
+    table(f"Everybody, {seeds} seeds", head, rows)
+
+
+def beta(worlds: Sequence[World], seeds: int) -> None:
+    """Print what another bound costs: energy of all recurrences relative to that with beta 2."""
+    rows = []
+    usual = tournament(worlds, ["zeus"], seeds)
+    for value, goal in BETA.items():
+        others = [replace(made, job=replace(made.job, beta=value)) for made in worlds]
+        came = tournament(others, ["zeus"], seeds)
+        more = [
+            fmean(came[made.name, "zeus"].energy) / fmean(usual[made.name, "zeus"].energy) for made in worlds
+        ]
+        shown = [f"{100 * (one - 1):+.1f}" for one in (*more, geometric(more))]
+        rows.append([value, *shown, f"{goal:+.1f}"])
+    head = ["beta", *(made.name for made in worlds), "geometric mean", "reference"]
+    table(f"Energy, %, against beta 2, zeus, {seeds} seeds", head, rows)
+
+
+def drift(worlds: Sequence[World], seeds: int) -> None:
+    """Print regrets where the world changes, window 10."""
+    rows = []
+    for change in DRIFTS:
+        came = tournament(worlds, ["zeus", "reference"], seeds, change)
+        for name in ("zeus", "reference"):
+            regrets = [f"{fmean(came[made.name, name].regret):.1f}" for made in worlds]
+            rows.append([change, name, *regrets, sum(came[made.name, name].missed for made in worlds)])
+    head = ["change", "regret", *(made.name for made in worlds), "missed"]
+    table(f"Drift, window 10, {seeds} seeds", head, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--traces", type=Path, required=True, help="directory of summary_*.csv")
+    parser.add_argument("--seeds", type=int, default=50)
+    parts = ["exhaustive", "reference", "players", "beta", "drift"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    given = parser.parse_args()
+    traces = read(given.traces)
+    worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in WORKLOADS.values()]
+    if "exhaustive" in given.only:
+        exhaustive(worlds)
+    if "reference" in given.only:
+        reference(worlds, given.seeds)
+    if "players" in given.only:
+        players(worlds, given.seeds)
+    if "beta" in given.only:
+        beta(worlds, given.seeds)
+    if "drift" in given.only:
+        windowed = [
+            world(traces, gpu, workload, window=10) for gpu in GPUS for workload in WORKLOADS.values()
+        ]
+        drift(windowed, given.seeds)
+
+
+if __name__ == "__main__":
+    main()
