@@ -235,7 +235,9 @@ def test_another_selector_is_asked_about_what_was_measured(ran: Ran) -> None:
     assert completed.returncode == 0, completed.stderr
     assert "not known" in completed.stderr
     row, *_ = json.loads(completed.stdout)
-    assert row["other_step_ms"] <= row["step_ms"] * (1 + 1e-9)  # the same limit may be summed in another order
+    assert row["other_step_ms"] <= row["step_ms"] * (
+        1 + 1e-9
+    )  # the same limit may be summed in another order
     assert row["other_limit_w"] >= row["power_limit_w"]
 
 
@@ -264,3 +266,18 @@ def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
     assert last.stdout == named.stdout
     assert "chosen" in last.stdout
     assert "run nothing" in said(ran.zeus("report", "nothing"))
+
+
+def test_what_a_training_leaves_is_listed_and_forgotten(ran: Ran) -> None:
+    listed = ran.zeus("profiles", "--format", "json")
+    assert listed.returncode == 0, listed.stderr
+    (row,) = json.loads(listed.stdout)
+    assert (row["job"], row["gpus"], row["batch_size"]) == ("train", 1, None)
+    assert row["limits"] > 1
+    assert row["least_limit_w"] <= row["chosen_limit_w"] <= row["highest_limit_w"]
+    assert "there is no profile of it. Name one of these jobs: train" in said(
+        ran.zeus("profiles", "forget", "nightly")
+    )
+    forgotten = ran.zeus("profiles", "forget", "train")
+    assert forgotten.stdout == "The next run of train searches anew.\n", forgotten.stderr
+    assert json.loads(ran.zeus("profiles", "--format", "json").stdout) == []
