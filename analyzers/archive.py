@@ -488,7 +488,7 @@ class Archive:
                 [sessions],
             ).fetchall()
         return {
-            (row[0], row[2]): RecallRow(*row, limits=tuple(AtLimit(**limit) for limit in limits))
+            (row[0], row[2]): replace(RecallRow(*row), limits=tuple(AtLimit(**limit) for limit in limits))
             for *row, limits in rows
         }
 

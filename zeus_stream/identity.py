@@ -94,9 +94,10 @@ def identify(
 
 def counted(size: object) -> int | None:
     """Return a number of samples that can be sent, None for what is none."""
-    if not isinstance(size, Integral) or isinstance(size, bool):
+    if isinstance(size, bool) or not isinstance(size, Integral):
         return None
-    return int(size) if 0 < size <= MAX_BATCH else None
+    number = int(size)
+    return number if 0 < number <= MAX_BATCH else None
 
 
 def named(text: object) -> str:

@@ -190,16 +190,14 @@ AGAIN = replace(TRAINING, run="second", steps=400)
 ADAPTIVE = replace(QUICK, search="adaptive")
 
 
-def later(memory: Memory, under: Settings, training: Training = AGAIN, forget: bool = False) -> World:  # noqa: FBT001, FBT002
+def later(memory: Memory, under: Settings) -> World:
     """Return a world on another host that starts with a memory and has come to its first decision."""
     plan = Plan.of(under, selectors.parse(under.select))
-    world = World("simulated:v100x1,seed=9,noise=0.02", training, plan, host="elsewhere")
+    world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
     world.interpreter = Interpreter(plan, memory)
-    if forget:
-        world.interpreter.forget_profiles({training.job: 2**60})
     world.outputs = [output for frame, body in world.frames for output in world.interpreter.hear(frame, body)]
     while not world.rows(DecisionRow):
-        world.run(1)
+        world.run(0.1)
     return world
 
 
@@ -219,20 +217,11 @@ def test_a_run_that_began_with_a_memory_decides_the_same_again(tmp_path: Path) -
     adaptive = replace(ADAPTIVE, select="cost:0.5")
     second = later(memory_of(path), adaptive)
     assert [row.profile_run for row in second.rows(RecallRow)] == ["run"]
+    assert "remembered is from run run of 1970-01-01" in second.rows(DecisionRow)[0].reason
     store(path, adaptive, second.frames, rows_of(second))
     done = replay(path, Settings(), {}, None)
     assert done.differences == ()
     assert set(done.decisions) == {*first.rows(DecisionRow), *second.rows(DecisionRow)}
-
-
-def test_what_had_been_forgotten_is_not_remembered_when_it_is_replayed(tmp_path: Path) -> None:
-    path = tmp_path / "energy.duckdb"
-    first = simulated(under("energy"), TRAINING)
-    store(path, under("energy"), first.frames, rows_of(first))
-    second = later(memory_of(path), ADAPTIVE, forget=True)
-    assert [row.limits for row in second.rows(RecallRow)] == [()]
-    store(path, ADAPTIVE, second.frames, rows_of(second))
-    assert replay(path, Settings(), {}, None).differences == ()
 
 
 def test_a_memory_from_before_the_archive_s_first_frame_is_in_it(tmp_path: Path) -> None:
