@@ -110,6 +110,11 @@ class Interpreter:
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
 
+    @property
+    def forgotten_wall_ns(self) -> Mapping[str, int]:
+        """By job, until when profiles are forgotten (UTC, ns)."""
+        return self._site.forgotten_wall_ns
+
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
         """From now on, take these gains of GPUs (UUIDs) out of their energies."""
         self.gains = gains

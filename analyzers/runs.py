@@ -492,7 +492,7 @@ class Run:
             0,
             plan.timeout_ns,
             goal,
-            profiles.trials(recalled.limits),
+            remembered=profiles.trials(recalled.limits),
         )
         self._state = power_limit.start(self._plan, self.numbers)
         if (barred := self._barred(gpus, limits_mw)) is not None:

@@ -15,6 +15,7 @@ which their frames come in.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -66,6 +67,8 @@ BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to who asked; one more is withheld."""
+FORGOTTEN_SHOWN = 20
+"""Jobs in the status whose profiles were forgotten last."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
@@ -349,6 +352,7 @@ class Analyzer:
             ("analyzer", "selector", self._settings.select),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *self._gpu_rows(),
+            *self._forgotten_rows(),
             ("queries", "under way", str(self._under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
@@ -363,6 +367,17 @@ class Analyzer:
         for gpu, gain in self._interpreter.gains.items():
             rows.append((f"gpu {gpu}"[:2000], "calibration", f"{gain.words}, from {gain.source}"))
         return rows
+
+    def _forgotten_rows(self) -> list[tuple[str, str, str]]:
+        forgotten_wall_ns = self._interpreter.forgotten_wall_ns.items()
+        return [
+            (
+                "profiles",
+                "forgotten",
+                f"{job}, up to {datetime.fromtimestamp(wall_ns // 10**9, UTC):%F %T} UTC",
+            )
+            for job, wall_ns in sorted(forgotten_wall_ns, key=lambda item: -item[1])[:FORGOTTEN_SHOWN]
+        ]
 
     def _collector_rows(self, collector: Collector) -> list[tuple[str, str, str]]:
         section, link = f"collector {collector.name}"[:2000], collector.link

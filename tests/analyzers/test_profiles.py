@@ -174,6 +174,7 @@ def test_what_was_forgotten_is_written_and_read(tmp_path: Path) -> None:
     assert forgotten.load(path) == {}
     forgotten.store(path, {"nightly": 5, "wöchentlich": 7})
     assert forgotten.load(path) == {"nightly": 5, "wöchentlich": 7}
-    path.write_text("[1]", encoding="utf-8")
-    with pytest.raises(StorageError, match="Move it away"):
-        forgotten.load(path)
+    for damaged in ("[1]", '{"nightly": "today"}', '{"nightly": 1e30}', "{"):
+        path.write_text(damaged, encoding="utf-8")
+        with pytest.raises(StorageError, match="Move it away"):
+            forgotten.load(path)

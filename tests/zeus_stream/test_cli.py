@@ -212,11 +212,13 @@ def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> N
     assert "there is none" in said(zeus("calibrate", "--remove", "--gpu", A))
 
 
-def test_a_running_analyzer_takes_a_calibration_as_it_comes(zeus: Cli) -> None:
+def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(zeus: Cli) -> None:
     with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
         gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
         (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
         until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)
+        (zeus.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
+        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status").stdout)
 
 
 def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
