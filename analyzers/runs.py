@@ -775,7 +775,7 @@ class Run:
         if recalled is None or recalled.measured_wall_ns is None or number != recalled.round or not searched:
             return ""
         on = datetime.fromtimestamp(recalled.measured_wall_ns / 1e9, UTC).date()
-        return f"; what was remembered is from run {recalled.profile_run} of {on}"
+        return f"; remembered from run {recalled.profile_run} of {on}"
 
     def _observation(self, number: int, trials: Sequence[Trial], reason: str) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""
