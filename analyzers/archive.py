@@ -23,13 +23,17 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from analyzers import columns
+from analyzers import columns, profiles
+from analyzers.profiles import Memory
 from analyzers.rows import (
+    AtLimit,
     CommandRow,
     DecisionRow,
     GapRow,
     GpuRow,
     MetricRow,
+    ProfileRow,
+    RecallRow,
     Row,
     RunRow,
     SimulatedTryRow,
@@ -342,26 +346,30 @@ class Archive:
         readings, for what a counter said before the first window began. Sessions that began before that are
         over: their events are left out.
         """
-        last = {log.host: log_id for log_id, log in self._logs.items()}
         with self._cursor() as cursor:
-            since = dict(
-                cursor.execute(
-                    """
-                    WITH began AS (FROM events JOIN runs USING (session) WHERE events.kind = 'run_started'),
-                    unfinished AS (
-                        FROM began WHERE list_contains($1, log_id)
-                            AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
-                    ), wanted AS (
-                        SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
-                        SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)
-                    )
-                    SELECT log_id, min("offset") FROM wanted GROUP BY log_id
-                    """,
-                    [list(last.values())],
-                ).fetchall()
-            )
+            since = self._heard_again_since(cursor)
         frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
+
+    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:
+        """Return by log the offset from which on `to_replay` has everything heard again."""
+        last = {log.host: log_id for log_id, log in self._logs.items()}
+        return dict(
+            cursor.execute(
+                """
+                WITH began AS (FROM events JOIN runs USING (session) WHERE events.kind = 'run_started'),
+                unfinished AS (
+                    FROM began WHERE list_contains($1, log_id)
+                        AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+                ), wanted AS (
+                    SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
+                    SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)
+                )
+                SELECT log_id, min("offset") FROM wanted GROUP BY log_id
+                """,
+                [list(last.values())],
+            ).fetchall()
+        )
 
     def _since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
         """Yield a log's frames from an offset on, and before them what they stand on."""
@@ -451,41 +459,40 @@ class Archive:
 
         return self._in_turn({log_id: until(log_id) for log_id in self._logs})
 
-    def known_trials(self) -> dict[tuple[str, str, int], tuple[TrialRow, ...]]:
-        """Return the trials of the last profiling round of each (job, GPU model, number of GPUs), by limit.
+    def memory(self) -> Memory:
+        """Return what an analyzer that starts has to know beyond what it hears again (`to_replay`)."""
+        with self._cursor() as cursor:
+            since = self._heard_again_since(cursor)
+            begun = cursor.execute(
+                """
+                SELECT DISTINCT session FROM events JOIN (
+                    SELECT unnest($1) AS log_id, unnest($2) AS since
+                ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
+                """,
+                [list(since), list(since.values())],
+            ).fetchall()
+            names = ", ".join(column.name for column in fields(ProfileRow))
+            rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
+        known = profiles.of_rows(ProfileRow(*row) for row in rows)
+        return Memory(known, self.recalled([session for (session,) in begun]))
 
-        Runs on several models at once are left out: their trials say nothing about any of them.
+    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
+        """Return what runs remembered as their profiling began, by session of their lead and round.
+
+        ``sessions``: only of these.
         """
-        trial_columns = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
         with self._cursor() as cursor:
             rows = cursor.execute(
-                f"""
-                WITH whole AS (
-                    SELECT run, any_value(job) AS job, max(began_wall_ns) AS began_wall_ns,
-                        unnest(list_distinct(flatten(list(gpus)))) AS gpu
-                    FROM runs GROUP BY run
-                ), setups AS (
-                    SELECT run, job, began_wall_ns, count(*) AS gpus,
-                        any_value(gpus.name) AS model
-                    FROM whole JOIN gpus USING (gpu) GROUP BY run, job, began_wall_ns
-                    HAVING count(DISTINCT gpus.name) = 1
-                ), rounds AS (
-                    SELECT job, model, gpus, run, round FROM setups JOIN trials USING (run)
-                    WHERE NOT confirms
-                    QUALIFY row_number() OVER (
-                        PARTITION BY job, model, gpus ORDER BY began_wall_ns DESC, round DESC
-                    ) = 1
-                )
-                SELECT rounds.job, rounds.model, rounds.gpus, {trial_columns}
-                FROM rounds JOIN trials USING (run, round) WHERE NOT confirms
-                ORDER BY power_limit_w DESC
-                """  # noqa: S608  (names of our own columns)
+                """
+                SELECT session, run, round, profile_run, profile_round, measured_wall_ns, limits FROM recalls
+                WHERE $1 IS NULL OR list_contains($1, session)
+                """,
+                [sessions],
             ).fetchall()
-        known: dict[tuple[str, str, int], tuple[TrialRow, ...]] = {}
-        for job, model, gpus, *trial in rows:
-            key = (job, model, gpus)
-            known[key] = (*known.get(key, ()), TrialRow(*trial))
-        return known
+        return {
+            (row[0], row[2]): replace(RecallRow(*row), limits=tuple(AtLimit(**limit) for limit in limits))
+            for *row, limits in rows
+        }
 
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
@@ -582,8 +589,8 @@ def _version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    latest = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'simulations'"
-    if version == len(MIGRATIONS) and connection.execute(latest).fetchone() == (0,):
+    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'recalls'")
+    if version == len(MIGRATIONS) and tables.fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
             " Move it away, or name another file with --archive."
@@ -684,6 +691,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     GpuRow: ("gpus", ("gpu",), True),
     TrialRow: ("trials", ("run", "number"), True),
     DecisionRow: ("decisions", ("run", "number"), True),
+    ProfileRow: ("profiled", ("session", "round", "power_limit_w"), True),
+    RecallRow: ("recalls", ("session", "round"), True),
     CommandRow: ("commands", ("command",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),

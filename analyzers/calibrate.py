@@ -15,6 +15,7 @@ from analyzers.sensors import Gain
 from analyzers.timeline import READING, Timeline
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.messages import ABSENT, Seen
+from zeus_stream.places import rewrite
 
 Ask = Callable[[str], pa.Table]
 """Answers SQL over the archive."""
@@ -49,11 +50,8 @@ def load(path: Path) -> dict[str, Gain]:
 def store(path: Path, gains: Mapping[str, Gain]) -> None:
     """Put all gains in the place of those there. Raises StorageError."""
     text = json.dumps({gpu: asdict(gain) for gpu, gain in gains.items()}, indent=2)
-    fresh = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text + "\n", encoding="utf-8")
-        fresh.replace(path)
+        rewrite(path, text + "\n")
     except OSError as wrong:
         raise StorageError(
             f"{path}: the calibration could not be written: {wrong.strerror}. Make room, or run this as the"

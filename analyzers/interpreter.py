@@ -17,8 +17,9 @@ import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
-from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
-from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
+from analyzers.profiles import Memory, learned
+from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
+from analyzers.runs import Gpu, Output, Plan, Run, Session, Site, Use
 from analyzers.sensors import Gain
 from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
@@ -84,10 +85,15 @@ V = TypeVar("V")
 class Interpreter:
     """Hears everything, in the order of each log. Holds what is open, and little else."""
 
-    def __init__(self, plan: Plan, known: Mapping[Setup, tuple[TrialRow, ...]] | None = None) -> None:
-        """``known``: trials of earlier runs, for runs that may not profile."""
+    def __init__(self, plan: Plan, memory: Memory | None = None) -> None:
+        """``memory``: of what was heard before."""
         self._plan = plan
-        self._site = Site(plan, dict(known or {}))
+        self._site = Site(plan)
+        if memory is not None:
+            self._site.recalled = memory.recalled
+            for profile in memory.profiles:
+                known = self._site.known.get(profile.identity.workload, ())
+                self._site.known[profile.identity.workload] = learned(known, profile)
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
@@ -104,11 +110,20 @@ class Interpreter:
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
 
+    @property
+    def forgotten_wall_ns(self) -> Mapping[str, int]:
+        """By job, until when profiles are forgotten (UTC, ns)."""
+        return self._site.forgotten_wall_ns
+
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
         """From now on, take these gains of GPUs (UUIDs) out of their energies."""
         self.gains = gains
         for uuid, gpu in self._site.gpus.items():
             gpu.timeline.gain = gains.get(uuid)
+
+    def forget_profiles(self, forgotten_wall_ns: Mapping[str, int]) -> None:
+        """From now on, let no run start from profiles of these jobs measured until then (UTC, ns)."""
+        self._site.forgotten_wall_ns = forgotten_wall_ns
 
     def cross_checks(self) -> dict[str, float]:
         """Return, by GPU, the energy its counter shows over that of its power readings, lately."""

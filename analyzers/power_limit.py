@@ -98,6 +98,8 @@ class Plan:
     """Wait this long for the outcome of a command."""
     goal: Goal | None = None
     """What an adaptive search minimizes; None: every limit is measured."""
+    remembered: tuple[Trial, ...] = ()
+    """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ import pyarrow as pa
 from analyzers import power_limit, selectors
 from analyzers.archive import Archive, Reader
 from analyzers.interpreter import Interpreter
-from analyzers.rows import DecisionRow, GpuRow, RunRow, TrialRow
+from analyzers.profiles import Memory
+from analyzers.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from analyzers.runs import Plan, added_up
 from analyzers.selectors import Selector, Trial
 from analyzers.sensors import Gain
@@ -104,12 +105,22 @@ class Replay:
 # ---- pure -----------------------------------------------------------------------------------------------
 
 
-def hear(frames: Iterable[tuple[Frame, Body]], plan: Plan, gains: Mapping[str, Gain]) -> Heard:
+def hear(
+    frames: Iterable[tuple[Frame, Body]],
+    plan: Plan,
+    gains: Mapping[str, Gain],
+    recalled: Mapping[tuple[str, int], RecallRow] | None = None,
+) -> Heard:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
-    ``gains``: calibrations, by GPU.
+    Args:
+        frames: with their bodies.
+        plan: under which they are interpreted.
+        gains: calibrations, by GPU.
+        recalled: what runs remembered then, by session of their lead and round: that may be from before these
+            frames, from under another plan, or forgotten since.
     """
-    interpreter, heard = Interpreter(plan), Heard()
+    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {})), Heard()
     interpreter.calibrate(gains)
     for frame, body in frames:
         heard.frames += 1
@@ -300,10 +311,11 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
         with archive.reading() as reader:
             plans = _plans(reader, path)
             stored = _stored(reader)
+        recalled = archive.recalled()
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
         for (then, plan), runs in plans.items():
             selector = selectors.parse(_trusted(then, select, path))
-            heard = hear(archive.heard(), replace(plan, selector=selector), gains)
+            heard = hear(archive.heard(), replace(plan, selector=selector), gains, recalled)
             frames = heard.frames
             mine = [row for row in heard.decisions.values() if row.run in runs]
             again += mine

@@ -4,6 +4,7 @@ Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zeus_stream.messages import Answer
 
@@ -75,6 +76,8 @@ class RunRow:
     """``ended`` (in order), or the collector's reason."""
     may_command: bool
     command_reason: str
+    batch_size: int | None = None
+    """Samples of one rank's batch; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,70 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """What a round of profiling has left at one limit, and for whom.
+
+    Key: (session, round, power_limit_w).
+    """
+
+    session: str
+    """Of the run's lowest rank."""
+    run: str
+    round: int
+    job: str
+    gpu_model: str
+    driver: str
+    """Of GPUs with several, all of them."""
+    gpus: int
+    world_size: int
+    batch_size: int | None
+    least_limit_w: float | None
+    """The limits that all its GPUs may have."""
+    highest_limit_w: float | None
+    power_limit_w: float
+    steps: int
+    duration_s: float
+    """Of these steps: the slowest rank's."""
+    energy_j: float
+    """Of all GPUs of the run."""
+    measured_run: str
+    """Whose trials say so: its own, or of an earlier run that it remembered and found true."""
+    measured_round: int
+    measured_wall_ns: int
+    """UTC, ns since 1970: of the round's last trial."""
+    chosen_limit_w: float | None
+    """None: the round was cut short, or goes on."""
+
+
+class AtLimit(NamedTuple):
+    """What steps cost at one power limit, and whose trials say so."""
+
+    power_limit_w: float
+    steps: int
+    duration_s: float
+    energy_j: float
+    run: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRow:
+    """What a run remembered as its profiling began. Key: (session, round)."""
+
+    session: str
+    """Of the run's lowest rank."""
+    run: str
+    round: int
+    """Its first."""
+    profile_run: str | None = None
+    """Whose profile it is; None: none was known."""
+    profile_round: int | None = None
+    measured_wall_ns: int | None = None
+    """UTC, ns since 1970."""
+    limits: tuple[AtLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRow:
     """A command and its outcome; the outcome replaces the row without one. Key: command."""
 
@@ -246,9 +313,19 @@ class SimulatedTryRow:
 
 
 Row = (
-    WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | CommandRow | GapRow | MetricRow
-    | SimulationRow | SimulatedTryRow
-)  # fmt: skip
+    WindowRow
+    | RunRow
+    | GpuRow
+    | TrialRow
+    | DecisionRow
+    | ProfileRow
+    | RecallRow
+    | CommandRow
+    | GapRow
+    | MetricRow
+    | SimulationRow
+    | SimulatedTryRow
+)
 
 
 @dataclass(frozen=True, slots=True)

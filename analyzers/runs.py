@@ -8,10 +8,11 @@ The machine counts in the steps of the *lead*, the lowest rank there is. Ranks o
 clocks: each measures a trial on its own host's clock, between its own boundaries of the same steps.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
-from analyzers import power_limit, search
+from analyzers import power_limit, profiles, search
 from analyzers.calibration import calibrated
 from analyzers.counters import CounterKind
 from analyzers.energy import Meter, Missing, measure
@@ -34,11 +35,15 @@ from analyzers.power_limit import (
     TrialMeasured,
     TrialMissing,
 )
+from analyzers.profiles import Identity, Profile, Workload
 from analyzers.rows import (
     ApplyLimit,
+    AtLimit,
     CommandRow,
     DecisionRow,
     Instruction,
+    ProfileRow,
+    RecallRow,
     RestoreLimit,
     Row,
     RunRow,
@@ -66,8 +71,8 @@ PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
-MAX_KNOWN = 10_000
-"""Setups whose trials are remembered; the oldest go."""
+MAX_KNOWN = 2_000
+"""Workloads whose profiles are remembered; the oldest go."""
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
 
@@ -75,8 +80,6 @@ SEARCH_SETTLE_NS = 500_000_000
 """After a change of limit, before an adaptive search measures; it leaves out itself what settles longer."""
 
 Output = Row | Instruction
-Setup = tuple[str, str, int]
-"""What trials can be compared: job, GPU model, number of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,12 @@ class Site:
     """What all runs share."""
 
     plan: Plan
-    known: dict[Setup, tuple[TrialRow, ...]]
-    """Trials of the last profiling of each setup."""
+    known: dict[Workload, tuple[Profile, ...]] = field(default_factory=dict)
+    """What later runs may start from."""
+    recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
+    """What runs remembered when they were heard the first time, by session of the lead and round."""
+    forgotten_wall_ns: Mapping[str, int] = field(default_factory=dict)
+    """By job: profiles measured until then are not used."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
     """By host: its CPUs and their memory, which are among ``gpus``."""
@@ -201,6 +208,8 @@ class Session:
         self.session = session
         self.host = host
         self.started = started
+        self.batch_size = started.batch_size
+        """Samples of its batch; None: not known."""
         self.admitted: RunAdmitted | None = None
         self.ended: tuple[int, str] | None = None
         """When and how."""
@@ -293,7 +302,12 @@ class Session:
             may_command=admitted.may_command and self.barred is None if admitted else False,
             command_reason=self.barred
             or (admitted.reason if admitted else "the collector has not admitted the run yet"),
+            batch_size=self.batch_size,
         )
+
+    def wall_ns(self, t_ns: int) -> int:
+        """Return UTC, ns since 1970, at an instant of its host's clock."""
+        return self.started.wall_ns + t_ns - self.started.t_ns
 
 
 @dataclass(slots=True)
@@ -333,6 +347,13 @@ class Run:
         self._trials: list[_Trial] = []
         self._visited: dict[int, TrialRow] = {}
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
+        self._identity: Identity | None = None
+        self._recalled: RecallRow | None = None
+        """What was remembered when the machine began."""
+        self._sources: dict[int, tuple[str, int]] = {}
+        """By limit, mW: the run and the round that what is known of it comes from."""
+        self._measured_wall_ns = 0
+        """When the last trial was whole: UTC, ns since 1970."""
         self._commands = 0
         self._steps = 0
         """Steps of the lead that have begun."""
@@ -435,7 +456,10 @@ class Run:
                 self._trials.remove(trial)
                 row, event = answer
                 outputs += [row] if row else []
+                if row and self._lead:
+                    self._measured_wall_ns = self._lead.wall_ns(row.ended_ns)
                 outputs += self._feed(event)
+                outputs += self._learned(row) if row else []
         return outputs
 
     # ---- the machine
@@ -454,6 +478,9 @@ class Run:
             return []
         gpus, plan = self._gpus(), self._site.plan
         limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
+        self._identity = self._identify(lead, gpus, limits_mw)
+        recalled = self._recalled = self._recall(lead, 1)
+        self._sources = {round(at.power_limit_w * 1000): (at.run, at.round) for at in recalled.limits}
         self._plan = power_limit.Plan(
             limits_mw,
             len(gpus),
@@ -465,13 +492,14 @@ class Run:
             0,
             plan.timeout_ns,
             goal,
+            remembered=profiles.trials(recalled.limits),
         )
         self._state = power_limit.start(self._plan, self.numbers)
         if (barred := self._barred(gpus, limits_mw)) is not None:
-            return self._feed(Barred(barred))
+            return [recalled, *self._feed(Barred(barred))]
         for gpu in gpus:
             self._site.gpus[gpu].commander = self.name
-        return []
+        return [recalled]
 
     def _limits_mw(self, gpus: Sequence[str]) -> tuple[int, ...]:
         """Return the limits that every GPU may have, none above what was found."""
@@ -524,7 +552,14 @@ class Run:
                 self._trials.append(_Trial(instruction, self._now_ns()))
                 return []
             case Decide(limit_mw, number, trials, reason, confidence):
-                return [self._decision(number, trials, limit_mw, reason, confidence, applied=True)]
+                kept = self._kept(trials, limit_mw)
+                reason += self._remembered_from(number)
+                top_mw = max(trial.limit_mw for trial in trials)
+                source = self._sources.get(top_mw, (self.name, number))
+                decision = self._decision(
+                    number, trials, limit_mw, reason, confidence, applied=True, source=source
+                )
+                return [decision, *kept]
             case Observe(number, trials, reason):
                 return [self._observation(number, trials, reason)]
 
@@ -620,10 +655,7 @@ class Run:
         measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns)
         if asked.purpose is Purpose.WATCH:
             return None, measured
-        row = self._trial_row(asked, measured, lead, temperatures)
-        if asked.purpose is Purpose.PROFILE:
-            self._remember(row)
-        return row, measured
+        return self._trial_row(asked, measured, lead, temperatures), measured
 
     def _trial_row(
         self, asked: MeasureTrial, measured: TrialMeasured, lead: Session, temperatures: Sequence[float]
@@ -659,26 +691,91 @@ class Run:
             del self._visited[next(iter(self._visited))]
         return row
 
-    def _setup(self) -> Setup | None:
-        """Return what this run's trials can be compared with; None for GPUs of several models."""
-        found = [self._site.gpus[gpu].found for gpu in self._gpus()]
-        models = {device.name for device in found if device is not None}
-        if self._lead is None or len(models) != 1:
-            return None
-        return self._lead.started.job, models.pop(), len(found)
+    # ---- what is remembered
 
-    def _remember(self, row: TrialRow) -> None:
-        """Keep a trial for runs of this setup that may not profile."""
-        if (setup := self._setup()) is None:
-            return
-        same = [
-            known
-            for known in self._site.known.get(setup, ())
-            if (known.run, known.round) == (row.run, row.round) and known.number != row.number
-        ]
-        self._site.known[setup] = (*same, row)
-        if len(self._site.known) > MAX_KNOWN:
-            del self._site.known[next(iter(self._site.known))]
+    def _identify(self, lead: Session, gpus: Sequence[str], limits_mw: Sequence[int]) -> Identity | None:
+        """Return what this run's trials can be compared by; None for GPUs of several models."""
+        found = [device for gpu in gpus if (device := self._site.gpus[gpu].found) is not None]
+        models = {device.name for device in found}
+        if len(models) != 1:
+            return None
+        return Identity(
+            job=lead.started.job,
+            gpu_model=models.pop(),
+            driver=", ".join(sorted({device.driver for device in found})),
+            gpus=len(found),
+            world_size=lead.started.world_size,
+            batch_size=lead.batch_size,
+            least_limit_w=limits_mw[-1] / 1000 if limits_mw else None,
+            highest_limit_w=limits_mw[0] / 1000 if limits_mw else None,
+        )
+
+    def _recall(self, lead: Session, first_round: int) -> RecallRow:
+        """Return what is known of this run's workload as its machine begins.
+
+        When it is heard again, that is what it was the first time, whatever is known by now.
+        """
+        if (before := self._site.recalled.get((lead.session, first_round))) is not None:
+            return before
+        nothing = RecallRow(lead.session, self.name, first_round)
+        if (who := self._identity) is None:
+            return nothing
+        known = self._site.known.get(who.workload, ())
+        found = profiles.recall(known, who, self._site.forgotten_wall_ns.get(who.job, 0))
+        if found is None:
+            return nothing
+        return replace(
+            nothing,
+            profile_run=found.run,
+            profile_round=found.round,
+            measured_wall_ns=found.measured_wall_ns,
+            limits=found.limits,
+        )
+
+    def _learned(self, row: TrialRow) -> list[ProfileRow]:
+        """Return what a trial teaches for later runs; nothing once the round has decided."""
+        state = self._state
+        if state is None or row.confirms or state.chosen is not None or row.round != state.round:
+            return []
+        return [kept for kept in self._kept(state.trials) if kept.power_limit_w == row.power_limit_w]
+
+    def _kept(self, trials: Sequence[Trial], chosen_mw: int | None = None) -> list[ProfileRow]:
+        """Keep for later runs what the round knows of each limit, and which it chose."""
+        state, who, lead = self._state, self._identity, self._lead
+        if state is None or who is None or lead is None or not trials:
+            return []
+        self._sources |= {trial.limit_mw: (self.name, state.round) for trial in state.trials}
+        profile = Profile(
+            who,
+            lead.session,
+            self.name,
+            state.round,
+            self._measured_wall_ns,
+            None if chosen_mw is None else chosen_mw / 1000,
+            tuple(
+                AtLimit(
+                    trial.limit_mw / 1000,
+                    trial.steps,
+                    trial.duration_ns / 1e9,
+                    trial.energy_mj / 1000,
+                    *self._sources.get(trial.limit_mw, (self.name, state.round)),
+                )
+                for trial in sorted(trials, key=lambda trial: -trial.limit_mw)
+            ),
+        )
+        known = self._site.known
+        known[who.workload] = profiles.learned(known.pop(who.workload, ()), profile)
+        if len(known) > MAX_KNOWN:
+            del known[next(iter(known))]
+        return profile.rows
+
+    def _remembered_from(self, number: int) -> str:
+        """Return whose profile the search of a round began with, for the reason of its decision."""
+        recalled, searched = self._recalled, self._plan is not None and self._plan.goal is not None
+        if recalled is None or recalled.measured_wall_ns is None or number != recalled.round or not searched:
+            return ""
+        on = datetime.fromtimestamp(recalled.measured_wall_ns / 1e9, UTC).date()
+        return f"; remembered from run {recalled.profile_run} of {on}"
 
     def _observation(self, number: int, trials: Sequence[Trial], reason: str) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""
@@ -686,7 +783,7 @@ class Run:
         source: tuple[str, int] | None = (self.name, number)
         if not trials:
             known = self._known()
-            trials = added_up(known)
+            trials = profiles.trials(known)
             source = (known[0].run, known[0].round) if known else None
         if not trials:
             reason = (
@@ -700,11 +797,11 @@ class Run:
             return self._decision(number, (), None, f"{reason}. {wrong}", applied=False)
         return self._decision(number, trials, limit_mw, reason, applied=False, source=source)
 
-    def _known(self) -> tuple[TrialRow, ...]:
-        """Return the trials of an earlier run of this setup, at limits that this one could have."""
-        setup, limits_mw = self._setup(), self._plan.limits_mw if self._plan else ()
-        known = self._site.known.get(setup, ()) if setup else ()
-        return tuple(row for row in known if not limits_mw or row.power_limit_w * 1000 <= limits_mw[0] + 500)
+    def _known(self) -> list[AtLimit]:
+        """Return what was remembered of limits that this run could have."""
+        limits_mw = self._plan.limits_mw if self._plan else ()
+        limits = self._recalled.limits if self._recalled else ()
+        return [at for at in limits if not limits_mw or at.power_limit_w * 1000 <= limits_mw[0] + 500]
 
     def _decision(
         self,

@@ -55,7 +55,7 @@ CREATE TABLE runs (
     session VARCHAR, run VARCHAR, job VARCHAR, rank BIGINT, world_size BIGINT, host VARCHAR, pid BIGINT,
     uid BIGINT, gpus VARCHAR[], boundary VARCHAR, began_ns BIGINT, ended_ns BIGINT, began_wall_ns BIGINT,
     wall_error_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP, ended_how VARCHAR,
-    may_command BOOLEAN, command_reason VARCHAR, start BIGINT
+    may_command BOOLEAN, command_reason VARCHAR, batch_size BIGINT, start BIGINT
 );
 
 CREATE TABLE gpus (
@@ -75,6 +75,18 @@ CREATE TABLE decisions (
     steps BIGINT, default_limit_w DOUBLE, energy_per_step_j DOUBLE, step_s DOUBLE,
     default_energy_per_step_j DOUBLE, default_step_s DOUBLE, applied BOOLEAN, reason VARCHAR,
     trials_run VARCHAR, trials_round BIGINT, excess_percent DOUBLE, excess_p95_percent DOUBLE
+);
+
+CREATE TABLE profiled (
+    session VARCHAR, run VARCHAR, round BIGINT, job VARCHAR, gpu_model VARCHAR, driver VARCHAR, gpus BIGINT,
+    world_size BIGINT, batch_size BIGINT, least_limit_w DOUBLE, highest_limit_w DOUBLE, power_limit_w DOUBLE,
+    steps BIGINT, duration_s DOUBLE, energy_j DOUBLE, measured_run VARCHAR, measured_round BIGINT,
+    measured_wall_ns BIGINT, chosen_limit_w DOUBLE
+);
+
+CREATE TABLE recalls (
+    session VARCHAR, run VARCHAR, round BIGINT, profile_run VARCHAR, profile_round BIGINT, measured_wall_ns BIGINT,
+    limits STRUCT(power_limit_w DOUBLE, steps BIGINT, duration_s DOUBLE, energy_j DOUBLE, run VARCHAR, round BIGINT)[]
 );
 
 CREATE TABLE commands (
@@ -219,6 +231,24 @@ SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.ru
     applied, reason, trials_run
 FROM decided LEFT JOIN ran ON ran.run = decided.run AND ran.at_limit
     LEFT JOIN ran AS found ON found.run = decided.run AND (NOT found.at_limit OR power_limit_w = default_limit_w);
+
+-- What a run of each identity would start from: its newest whole round, or the newest if none is whole.
+CREATE VIEW profiles AS
+WITH rounds AS (
+    SELECT session, round, max(measured_wall_ns) AS measured_wall_ns, max(chosen_limit_w) AS chosen_limit_w
+    FROM profiled
+    GROUP BY session, round, job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w
+    QUALIFY row_number() OVER (
+        PARTITION BY job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w
+        ORDER BY max(chosen_limit_w) IS NULL, max(measured_wall_ns) DESC, session
+    ) = 1
+)
+SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, power_limit_w,
+    energy_j / steps AS energy_per_step_j, duration_s / steps AS step_s, steps, energy_j, duration_s,
+    power_limit_w = rounds.chosen_limit_w AS chosen, rounds.chosen_limit_w, run, round,
+    make_timestamp(rounds.measured_wall_ns // 1000) AS measured_at, measured_run, measured_round, session,
+    rounds.measured_wall_ns
+FROM profiled JOIN rounds USING (session, round);
 
 -- The n-th window of a name in each rank of a run, added up over GPUs and ranks, wherever they are. Where ranks
 -- have a GPU in common its energy counts once: a window within another's is in there already, and of two that

@@ -15,6 +15,7 @@ which their frames come in.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import calibrate, query, selectors
+from analyzers import calibrate, forgotten, query, selectors
 from analyzers.archive import Archive
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
@@ -66,6 +67,8 @@ BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to who asked; one more is withheld."""
+FORGOTTEN_SHOWN = 20
+"""Jobs in the status whose profiles were forgotten last."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
@@ -85,20 +88,26 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         archive = Archive.open(path, settings)
         context = sockets.context()
         try:
-            interpreter = Interpreter(Plan.of(settings, selector), archive.known_trials())
+            interpreter = Interpreter(Plan.of(settings, selector), archive.memory())
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, interpreter, collectors)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
-            gains_changed = _changed(where.gains)
-            interpreter.calibrate(calibrate.load(where.gains))
+            files: dict[Path, Callable[[], None]] = {
+                where.gains: lambda: interpreter.calibrate(calibrate.load(where.gains)),
+                where.forgotten: lambda: interpreter.forget_profiles(forgotten.load(where.forgotten)),
+            }
+            changed = {file: _changed(file) for file in files}
+            for take in files.values():
+                take()
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
                 tasks.start_soon(room.give_back)
-                tasks.start_soon(analyzer.watch_gains, where.gains, gains_changed)
+                for file, take in files.items():
+                    tasks.start_soon(watch, file, changed[file], take)
                 tasks.start_soon(analyzer.follow)
                 tasks.start_soon(analyzer.answer_queries, channel, gate)
         finally:
@@ -195,18 +204,6 @@ class Analyzer:
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
-
-    async def watch_gains(self, path: Path, known: int) -> None:
-        """Take calibrations as they come and go. ``known``: when the file changed whose gains are taken."""
-        while True:
-            await anyio.sleep(LOOK_S)
-            if (now := _changed(path)) == known:
-                continue
-            known = now
-            try:
-                self._interpreter.calibrate(calibrate.load(path))
-            except StorageError as wrong:
-                _log.warning("%s", wrong)
 
     async def _complain(self, collector: Collector) -> None:
         """Say why a collector does not let us in, each time it is for another reason."""
@@ -355,6 +352,7 @@ class Analyzer:
             ("analyzer", "selector", self._settings.select),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *self._gpu_rows(),
+            *self._forgotten_rows(),
             ("queries", "under way", str(self._under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
@@ -369,6 +367,17 @@ class Analyzer:
         for gpu, gain in self._interpreter.gains.items():
             rows.append((f"gpu {gpu}"[:2000], "calibration", f"{gain.words}, from {gain.source}"))
         return rows
+
+    def _forgotten_rows(self) -> list[tuple[str, str, str]]:
+        forgotten_wall_ns = self._interpreter.forgotten_wall_ns.items()
+        return [
+            (
+                "profiles",
+                "forgotten",
+                f"{job}, up to {datetime.fromtimestamp(wall_ns // 10**9, UTC):%F %T} UTC",
+            )
+            for job, wall_ns in sorted(forgotten_wall_ns, key=lambda item: -item[1])[:FORGOTTEN_SHOWN]
+        ]
 
     def _collector_rows(self, collector: Collector) -> list[tuple[str, str, str]]:
         section, link = f"collector {collector.name}"[:2000], collector.link
@@ -390,6 +399,19 @@ class Analyzer:
             *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
         ]
         return rows
+
+
+async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
+    """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
+    while True:
+        await anyio.sleep(LOOK_S)
+        if (now := _changed(path)) == known:
+            continue
+        known = now
+        try:
+            take()
+        except StorageError as wrong:
+            _log.warning("%s", wrong)
 
 
 def _changed(path: Path) -> int:

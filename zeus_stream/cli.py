@@ -249,6 +249,45 @@ def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, re
             click.echo("No GPU is calibrated.")
 
 
+@main.group(invoke_without_command=True)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+@click.pass_context
+def profiles(context: click.Context, settings: Settings, *, form: "Form") -> None:
+    """Show what later runs of each job start from."""
+    if context.invoked_subcommand is None:
+        from analyzers.forgotten import load as forgotten
+        from zeus_stream.summary import remembered
+        from zeus_stream.tables import write
+
+        write(
+            remembered(lambda query: _ask(settings, query), forgotten(places(os.environ).forgotten)),
+            form,
+            sys.stdout,
+        )
+
+
+@profiles.command()
+@click.argument("job")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def forget(settings: Settings, job: str) -> None:
+    """Let no run of JOB start from what was measured until now."""
+    from analyzers import forgotten
+    from zeus_stream.clock import anchor
+    from zeus_stream.summary import remembered
+
+    path = places(os.environ).forgotten
+    known = forgotten.load(path)
+    jobs = dict.fromkeys(remembered(lambda query: _ask(settings, query), known)["job"].to_pylist())
+    if job not in jobs:
+        raise RefusedError(
+            f"profiles: could not forget {job}: there is no profile of it."
+            f" Name one of these jobs: {', '.join(jobs) or 'none has a profile'}."
+        )
+    forgotten.store(path, known | {job: anchor().wall_ns})
+    click.echo(f"The next run of {job} searches anew.")
+
+
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")

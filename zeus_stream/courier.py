@@ -137,7 +137,7 @@ class Courier:
         batch = self._outbox.batch(now_ns)
         if batch is None:
             self._progress_ns = now_ns
-        if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+        if _is(self._socket, zmq.POLLOUT):
             if batch and self._sent != (batch.session, batch.sequence) and self._send(self._socket, batch):
                 self._sent = batch.session, batch.sequence
             for ask in self._outbox.asks(now_ns):
@@ -190,7 +190,7 @@ class Courier:
 
     def _receive(self, socket: "zmq.Socket[bytes]", now_ns: int) -> None:
         for _ in range(DRAIN):
-            if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if not _is(socket, zmq.POLLIN):
                 return
             try:
                 message = wire.decode(socket.recv_multipart(zmq.NOBLOCK)[-1], Ack, Answer, No)
@@ -208,3 +208,8 @@ class Courier:
                         box.put(message)
                 case No(reason):
                     self._say("refused", f"the collector at {self._path} refused what was sent: {reason}")
+
+
+def _is(socket: "zmq.Socket[bytes]", ready: int) -> bool:
+    events = socket.getsockopt(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & ready)

@@ -12,11 +12,13 @@ GPUs are said as well as the process knows them, for the collector to resolve:
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import PurePath
 
 ALL = "index:all"
 MAX_NAME = 200
 MAX_GPUS = 256
+MAX_BATCH = 2**53
 _CUDA_DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w./-]{1,76}")
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -41,6 +43,8 @@ class Identity:
     rank: int
     world_size: int
     gpus: tuple[str, ...]
+    batch_size: int | None = None
+    """None: nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ def identify(
     job: str | None = None,
     run: str | None = None,
     gpus: Sequence[str | int] | None = None,
+    batch_size: int | None = None,
 ) -> Identity:
     """Return who the process is: as the script says, or else ``ZEUS_STREAM_*``, or else its launcher."""
     place = _place(environ)
@@ -83,7 +88,16 @@ def identify(
         rank=place.rank,
         world_size=place.world_size,
         gpus=_own(_visible(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
+        batch_size=counted(batch_size) or counted(_number(environ.get("ZEUS_STREAM_BATCH_SIZE"))),
     )
+
+
+def counted(size: object) -> int | None:
+    """Return a number of samples that can be sent, None for what is none."""
+    if isinstance(size, bool) or not isinstance(size, Integral):
+        return None
+    number = int(size)
+    return number if 0 < number <= MAX_BATCH else None
 
 
 def named(text: object) -> str:

@@ -74,6 +74,8 @@ class RunStarted:
     wall_error_ns: Ns
     boundary: Name = "dispatch"
     """How step ends are placed, where that is possible; see `Placed`. Each `StepBoundary` says its own."""
+    batch_size: Count | None = None
+    """Samples of one rank's batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ run goes on in a new session, which begins with its `RunStarted` like every othe
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from zeus_stream.messages import Ack, Ask, Batch, Event, EventsDropped, Name, Ns, RunStarted
@@ -41,12 +41,18 @@ class Held(Protocol):
 class Outbox:
     """Everything that is not acknowledged yet."""
 
-    def __init__(self, started: RunStarted, new_session: Callable[[], str], room: int = ROOM) -> None:
+    def __init__(
+        self, started: RunStarted, new_session: Callable[[], str], room: int = ROOM, hold_ns: int = 0
+    ) -> None:
+        """``hold_ns``: how long the beginning waits for a batch size, until more than one entry was put."""
         self._started = started
+        self._begins_ns = started.t_ns + hold_ns
         self._new_session = new_session
         self._room = room
         self._entries: deque[tuple[Any, ...] | Held] = deque()
-        self._flight: tuple[Event, ...] = (started,)
+        self._flight: tuple[Event, ...] = ()
+        self._begun = False
+        """The beginning was sent, so it stays as it is."""
         self._sequence = 0
         self._questions: dict[str, tuple[Question, Ns]] = {}
         self._dropped_said = 0
@@ -54,6 +60,11 @@ class Outbox:
         self.acknowledged = 0
         self.dropped = 0
         """Entries that found no room. The stream says so, as soon as there is room again."""
+
+    def know(self, batch_size: int) -> None:
+        """Say it with the run's beginning, if that does not say one and was not sent."""
+        if not self._begun and self._started.batch_size is None:
+            self._started = replace(self._started, batch_size=batch_size)
 
     def put(self, entry: tuple[Any, ...] | Held) -> None:
         """Take in ``(class, field, ...)``: the training's only cost, without a lock or a wait."""
@@ -72,15 +83,21 @@ class Outbox:
         self._room = -1
         self._entries.clear()
         self._questions.clear()
-        self._flight = ()
+        self._flight, self._begun = (), True
 
     @property
     def waiting(self) -> int:
         """Entries that are not acknowledged."""
-        return len(self._entries) + len(self._flight)
+        return len(self._entries) + len(self._flight) + (not self._begun)
 
     def batch(self, now_ns: Ns) -> Batch | None:
         """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
+        if not self._begun:
+            open_yet = self._room >= 0 and len(self._entries) < 2
+            if self._started.batch_size is None and open_yet and now_ns < self._begins_ns:
+                return None
+            self._begun = True
+            self._flight = (self._started,)
         if not self._flight:
             self._load(now_ns)
             if self.dropped > self._dropped_said and len(self._entries) < self._room:

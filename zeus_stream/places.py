@@ -71,6 +71,11 @@ class Places:
         return self.state / "gains.json"
 
     @property
+    def forgotten(self) -> Path:
+        """Until when profiles are forgotten, by job."""
+        return self.state / "forgotten.json"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 
@@ -127,6 +132,14 @@ def prepare(where: Places, group: str | None = None) -> None:
             shutil.chown(where.run, group=group)
         except (LookupError, OSError) as wrong:
             raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Put a text in the place of a file: whoever reads it sees the old one or the new. Raises OSError."""
+    fresh = path.with_name(f"{path.name}.new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
 
 
 def trusted(path: Path) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 from zeus_stream.boundaries import Boundaries
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.courier import Courier
-from zeus_stream.identity import Process, identify, named
+from zeus_stream.identity import Process, counted, identify, named
 from zeus_stream.integrations import jax, torch
 from zeus_stream.messages import (
     Answer,
@@ -51,6 +51,8 @@ MAX_OPEN_WINDOWS = 1_000
 ANSWER_S = 10.0
 MAX_ANSWER_S = 86_400.0
 LOOK_AGAIN_S = 0.001
+HOLD_NS = 100_000_000
+"""The run's beginning is not told before its first loop, which may know the batch size, or before so long."""
 _YES = {"1", "true", "yes", "on"}
 
 P = ParamSpec("P")
@@ -265,10 +267,17 @@ class Publisher:
         job: what recurs, so that its runs can be compared; the script's name if not given.
         run: names this run; all ranks of a run give the same. Found from the launcher if not given.
         gpus: UUIDs, or indices in PCI order; those that CUDA shows this process if not given.
+        batch_size: samples of one rank's batch: runs of a job are compared where it is the same. The
+            ``batch_size`` of what `steps` first loops over, such as torch's ``DataLoader``, if not given.
     """
 
     def __init__(
-        self, *, job: str | None = None, run: str | None = None, gpus: Sequence[str | int] | None = None
+        self,
+        *,
+        job: str | None = None,
+        run: str | None = None,
+        gpus: Sequence[str | int] | None = None,
+        batch_size: int | None = None,
     ) -> None:
         self._said: set[str] = set()
         self._open: dict[str, Window] = {}
@@ -282,7 +291,8 @@ class Publisher:
         )
         self._boundaries = Boundaries(monotonic_ns, self._say, Nudge())
         self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
-        self._outbox = Outbox(_run_started(job, run, gpus, self._queue()), lambda: os.urandom(12).hex())
+        started = _run_started(job, run, gpus, batch_size, self._queue())
+        self._outbox = Outbox(started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
         self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say, self._energy_later)
         if self._silent:
@@ -299,6 +309,8 @@ class Publisher:
 
     def steps(self, iterable: Iterable[T]) -> Loop[T]:
         """Return ``iterable``, each turn of whose loop is a step."""
+        if (batch_size := _batch_size(iterable)) is not None:
+            self._outbox.know(batch_size)
         return Loop(iterable, self._steps)
 
     def epochs(self, count: int | Iterable[T]) -> Loop[T]:
@@ -619,8 +631,20 @@ def _boxed(item: T) -> list[T]:
     return [item]
 
 
+def _batch_size(loader: object) -> int | None:
+    """Return how many samples a batch of a loader has, if it says so."""
+    try:
+        return counted(getattr(loader, "batch_size", None))
+    except Exception:  # noqa: BLE001  (a loader's property is somebody else's code, and only asked by the way)
+        return None
+
+
 def _run_started(
-    job: str | None, run: str | None, gpus: Sequence[str | int] | None, queue: torch.CudaQueue | None
+    job: str | None,
+    run: str | None,
+    gpus: Sequence[str | int] | None,
+    batch_size: int | None,
+    queue: torch.CudaQueue | None,
 ) -> RunStarted:
     try:
         boot = boot_id()
@@ -632,7 +656,7 @@ def _run_started(
         token=os.urandom(6).hex(),
         cuda=_cuda_uuids(),
     )
-    who = identify(os.environ, process, job=job, run=run, gpus=gpus)
+    who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
     now = anchor()
     return RunStarted(
         now.monotonic_ns,
@@ -646,6 +670,7 @@ def _run_started(
         now.wall_ns,
         now.error_ns,
         "dispatch" if queue is None else "device",
+        who.batch_size,
     )
 
 

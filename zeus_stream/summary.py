@@ -36,6 +36,13 @@ SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / st
 FROM trials WHERE run = {run} ORDER BY number
 """
 _SAVING = "SELECT * FROM savings WHERE run = {run}"
+_PROFILES = """
+SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
+    100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
+        AS energy_saved_percent,
+    count(*) AS limits, measured_at, run
+FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
+"""
 _LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
@@ -77,6 +84,20 @@ def last_run(answer: Callable[[str], pa.Table]) -> str | None:
     """Return the run that began last, None while there is none."""
     names = answer(_LAST)["run"].to_pylist()
     return names[0] if names else None
+
+
+def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
+    """Return what later runs start from, a row a profile.
+
+    Args:
+        answer: answers SQL.
+        forgotten_wall_ns: by job, profiles measured until then are left out.
+    """
+    kept = [
+        f"(job <> {quoted(job)} OR measured_wall_ns > {until_ns})"
+        for job, until_ns in forgotten_wall_ns.items()
+    ]
+    return answer(_PROFILES.format(kept=" AND ".join(kept) or "true"))
 
 
 def print_summary(summary: Summary, archive: Path | None, sql: str, out: TextIO) -> None:

@@ -388,22 +388,6 @@ def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(a
     assert events == [later]
 
 
-def test_earlier_trials_are_known_by_job_model_and_number_of_gpus(archive: Archive) -> None:
-    later = replace(RUN, run="run-2", session="session-2", began_wall_ns=RUN.began_wall_ns + 1)
-    single = replace(RUN, run="run-3", session="session-3", gpus=(B,))
-    archive.put_rows([GPU, replace(GPU, gpu=B), RUN, later, single], {}, replaying=False)
-    old = [trial(0, 300.0), trial(1, 100.0)]
-    first = [trial(0, 300.0, run="run-2")]
-    second = [trial(number, 100.0 * number, run="run-2", round_=2) for number in (1, 2, 3)]
-    check = trial(4, 100.0, run="run-2", round_=2, confirms=True)
-    alone = [trial(0, 250.0, run="run-3")]
-    archive.put_rows([*old, *first, *second, check, *alone], {}, replaying=False)
-    assert archive.known_trials() == {
-        ("train", "Model X", 2): tuple(reversed(second)),
-        ("train", "Model X", 1): tuple(alone),
-    }
-
-
 def test_a_fence_can_grow_from_the_number_of_starts(path: Path) -> None:
     with opened(path) as archive:
         first = archive.archive_id, archive.starts

@@ -14,6 +14,8 @@ from analyzers.rows import (
     GiveAnswer,
     GpuRow,
     MetricRow,
+    ProfileRow,
+    RecallRow,
     RestoreLimit,
     RunRow,
     TrialRow,
@@ -69,6 +71,15 @@ def world(training: Training = TRAINING, plan: Plan = QUICK, device: str = ONE) 
 def only_measuring(seconds: float = 2.0) -> World:
     made = world(plan=replace(QUICK, selector=None))
     made.run(seconds)
+    return made
+
+
+def after(earlier: World, training: Training, plan: Plan = QUICK) -> World:
+    """Return a world on another host, on a GPU of that model, whose interpreter has heard an earlier one."""
+    made = World(f"{ONE},seed=9", training, plan, host="elsewhere")
+    made.interpreter = Interpreter(plan)
+    for frame, body in (*earlier.frames, *made.frames):
+        made.interpreter.hear(frame, body)
     return made
 
 
@@ -186,14 +197,10 @@ def test_without_permission_earlier_trials_of_the_job_tell_what_would_be_saved()
     profiled = world()
     profiled.run()
     (chosen,) = profiled.rows(DecisionRow)
-    trials = tuple(row for row in profiled.rows(TrialRow) if not row.confirms)
-    known = {("job", "Tesla V100-PCIE-16GB", 1): trials}
-    made = world(replace(TRAINING, run="second", may_command=False))
-    made.interpreter = Interpreter(QUICK, known)
-    for frame, body in made.frames:
-        made.interpreter.hear(frame, body)
+    made = after(profiled, replace(TRAINING, run="second", may_command=False))
     made.run()
     (decision,) = made.rows(DecisionRow)
+    assert decision.trials_run == "run"
     assert (decision.power_limit_w, decision.applied) == (chosen.power_limit_w, False)
     assert decision.energy_per_step_j == pytest.approx(chosen.energy_per_step_j)
     assert decision.default_energy_per_step_j == pytest.approx(chosen.default_energy_per_step_j)
@@ -431,6 +438,75 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     assert numbers[0] > trials
     ids = [row.command for row in made.rows(ApplyLimit)]
     assert len(ids) == len(set(ids)) < MAX_COMMANDS
+
+
+# ---- what is remembered --------------------------------------------------------------------------------
+
+SHORT = replace(TRAINING, steps=150, batch_size=32)
+
+
+@pytest.fixture(scope="module")
+def first() -> World:
+    """A run that searched, as its host's collector and interpreter left it."""
+    made = world(SHORT)
+    made.run()
+    return made
+
+
+def remembered(earlier: World, training: Training, plan: Plan = QUICK) -> tuple[str | None, int, list[float]]:
+    """Return whose profile a second run on another host begins with, which round's, and of which limits."""
+    made = after(earlier, replace(training, run="second"), plan)
+    made.run(1.3)
+    (recalled,) = made.rows(RecallRow)
+    limits = [at.power_limit_w for at in recalled.limits]
+    machine = made.interpreter._runs["second"]._plan
+    assert machine is not None
+    assert [trial.limit_mw / 1000 for trial in machine.remembered] == limits
+    return recalled.profile_run, recalled.profile_round or 0, limits
+
+
+def test_a_later_run_starts_from_what_an_earlier_one_measured_elsewhere(first: World) -> None:
+    (recalled,) = first.rows(RecallRow)
+    assert (recalled.profile_run, recalled.limits) == (None, ())
+    assert remembered(first, SHORT) == ("run", 1, [250.0, 175.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"job": "other"}, {"batch_size": 64}, {"batch_size": None}],
+    ids=["job", "batch size", "batch size unknown"],
+)
+def test_a_run_of_another_workload_starts_from_nothing(first: World, other: dict[str, object]) -> None:
+    training = replace(SHORT, **other)  # type: ignore[arg-type]  # one field, of its own type
+    assert remembered(first, training) == (None, 0, [])
+
+
+def test_what_was_forgotten_meanwhile_is_not_started_from(first: World) -> None:
+    made = after(first, replace(SHORT, run="second"))
+    made.interpreter.forget_profiles({"other": 2**60, "job": first.now_ns})
+    made.run(1.3)
+    (recalled,) = made.rows(RecallRow)
+    assert recalled.limits == ()
+
+
+def test_a_run_that_was_killed_while_it_searched_leaves_what_it_measured() -> None:
+    cut = world(SHORT)
+    while not cut.rows(TrialRow):
+        cut.run(0.1)
+    cut.kill()
+    measured = [row.power_limit_w for row in cut.rows(TrialRow)]
+    assert 0 < len(measured) < 3
+    assert remembered(cut, SHORT) == ("run", 1, measured)
+    assert {row.chosen_limit_w for row in cut.rows(ProfileRow)} == {None}
+
+
+def test_the_newest_round_of_a_run_that_changed_is_what_it_leaves() -> None:
+    changed = world(replace(SHORT, steps=200, heavier=(80, 2.0)))
+    changed.run()
+    rounds = {row.round for row in changed.rows(DecisionRow)}
+    assert len(rounds) > 1
+    _, whose_round, _ = remembered(changed, SHORT)
+    assert whose_round == max(rounds)
 
 
 # ---- questions -----------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from analyzers import selectors
 from analyzers.archive import Archive
+from analyzers.interpreter import Interpreter
+from analyzers.profiles import Memory
 from analyzers.replay import (
     Anew,
     Heard,
@@ -25,7 +27,7 @@ from analyzers.replay import (
     hear,
     replay,
 )
-from analyzers.rows import DecisionRow, GpuRow, Row, RunRow, TrialRow
+from analyzers.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from analyzers.runs import Plan
 from analyzers.selectors import Trial
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
@@ -180,6 +182,81 @@ def test_a_function_that_only_the_archive_names_is_not_run(tmp_path: Path) -> No
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("theirs", None)
+
+
+# ---- what was remembered --------------------------------------------------------------------------------
+
+AGAIN = replace(TRAINING, run="second", steps=400)
+ADAPTIVE = replace(QUICK, search="adaptive")
+
+
+def later(memory: Memory, under: Settings) -> World:
+    """Return a world on another host that starts with a memory and has come to its first decision."""
+    plan = Plan.of(under, selectors.parse(under.select))
+    world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
+    world.interpreter = Interpreter(plan, memory)
+    world.outputs = [output for frame, body in world.frames for output in world.interpreter.hear(frame, body)]
+    while not world.rows(DecisionRow):
+        world.run(0.1)
+    return world
+
+
+def memory_of(path: Path) -> Memory:
+    archive = Archive.open(path, Settings())
+    try:
+        return archive.memory()
+    finally:
+        archive.close()
+
+
+def test_a_run_that_began_with_a_memory_decides_the_same_again(tmp_path: Path) -> None:
+    """Its profile is of a run in the archive, under other settings, where it would be measured otherwise."""
+    path = tmp_path / "energy.duckdb"
+    first = simulated(under("energy"), TRAINING)
+    store(path, under("energy"), first.frames, rows_of(first))
+    adaptive = replace(ADAPTIVE, select="cost:0.5")
+    second = later(memory_of(path), adaptive)
+    assert [row.profile_run for row in second.rows(RecallRow)] == ["run"]
+    assert "remembered from run run of 1970-01-01" in second.rows(DecisionRow)[0].reason
+    store(path, adaptive, second.frames, rows_of(second))
+    done = replay(path, Settings(), {}, None)
+    assert done.differences == ()
+    assert set(done.decisions) == {*first.rows(DecisionRow), *second.rows(DecisionRow)}
+
+
+def test_a_memory_from_before_the_archive_s_first_frame_is_in_it(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "energy.duckdb", tmp_path / "other.duckdb"
+    first = simulated(under("energy"), TRAINING)
+    store(elsewhere, under("energy"), first.frames, rows_of(first))
+    second = later(memory_of(elsewhere), ADAPTIVE)
+    store(path, ADAPTIVE, second.frames, rows_of(second))
+    assert replay(path, Settings(), {}, None).differences == ()
+
+
+def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(tmp_path: Path) -> None:
+    """Not its own first measurements, which the archive has by then."""
+    path = tmp_path / "energy.duckdb"
+    plan = Plan.of(QUICK, selectors.parse(QUICK.select))
+    world = World("simulated:v100x1", TRAINING, plan)
+    while not world.rows(TrialRow):
+        world.run(0.1)
+    heard_before = len(world.frames)
+    store(path, QUICK, world.frames, rows_of(world))
+    archive = Archive.open(path, QUICK)
+    memory = archive.memory()
+    assert [profile.run for profile in memory.profiles] == ["run"]
+    again = Interpreter(plan, memory)
+    world.outputs = [
+        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
+    ]
+    archive.close()
+    assert heard_before == len(world.frames)
+    assert [row.limits for row in world.rows(RecallRow)] == [()]
+    world.interpreter = again
+    world.run()
+    undisturbed = World("simulated:v100x1", TRAINING, plan)
+    undisturbed.run()
+    assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
 
 
 # ---- another selector -----------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from typing import Any
 
 from analyzers import archive, replay, selectors
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, TrialRow, WindowRow
-from analyzers.runs import Output, Setup
+from analyzers.profiles import Memory
+from analyzers.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
+from analyzers.runs import Output
 from collectors import leases, sampler
 from collectors.log import Log, SessionMemory
 from collectors.records import put_back
@@ -534,9 +535,9 @@ class Archive:
         """Yield what an analyzer that starts has to hear again."""
         yield list(self.frames)
 
-    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
+    def memory(self) -> Memory:
         """Return what an analyzer that starts has to know beyond what it hears again."""
-        return {}
+        return Memory()
 
     def die(self) -> None:
         """Be a file whose process was killed."""
@@ -576,8 +577,8 @@ class Stored(Archive):
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         return self._file.to_replay()
 
-    def known_trials(self) -> dict[Setup, tuple[TrialRow, ...]]:
-        return self._file.known_trials()
+    def memory(self) -> Memory:
+        return self._file.memory()
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
@@ -611,7 +612,7 @@ class Stored(Archive):
             )
             stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
             decisions = [DecisionRow(*row) for row in rows(f"SELECT {_DECISION} FROM decisions")]  # noqa: S608  (our own names)
-        heard_again = replay.hear(self._file.heard(), PLAN, {})
+        heard_again = replay.hear(self._file.heard(), PLAN, {}, self._file.recalled())
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
@@ -627,7 +628,7 @@ class Analyzer(Process):
         super().__init__(world)
         self._fence = number << 32
         self._sequencer = Sequencer(*world.archive.position())
-        self._interpreter = Interpreter(PLAN, world.archive.known_trials())
+        self._interpreter = Interpreter(PLAN, world.archive.memory())
         self._waiting: list[Frame] = []
         self._asked: Hello | Fetch | None = None
         self._asked_ns = self._heard_ns = 0

@@ -80,6 +80,7 @@ class Training:
     job: str = "job"
     run: str = "run"
     may_command: bool = True
+    batch_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -142,7 +143,10 @@ class Host:
     def admit(self, training: Training, rank: int, world_size: int) -> None:
         """Let the training's process begin."""
         now_ns, gpus = self.now(), tuple(self.gpus)
-        started = RunStarted(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0)
+        started = RunStarted(
+            *(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0),
+            batch_size=training.batch_size,
+        )
         self.publish(started)
         self.flush_events()
         reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
@@ -205,6 +209,7 @@ class World:
         device: of each host, e.g. ``simulated:v100x1``.
         refuse: limits (mW) that no device takes, and the cause.
         more: further hosts, their device and the offset of their clock, ns.
+        host: of their names, before the number.
     """
 
     def __init__(
@@ -216,6 +221,7 @@ class World:
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,
         more: tuple[tuple[str, int], ...] = (),
+        host: str = "h",
     ) -> None:
         self.now_ns = START_NS
         self.training = training
@@ -233,9 +239,9 @@ class World:
         """Work of the step under way, at the highest limit."""
         self._since_ns = 0
         self._plan_of_step = 0
-        self.hosts = [Host(self, f"h{i}", *host) for i, host in enumerate(((device, 0), *more))]
-        for host in self.hosts:
-            host.start()
+        self.hosts = [Host(self, f"{host}{i}", *its) for i, its in enumerate(((device, 0), *more))]
+        for each in self.hosts:
+            each.start()
         self.at(BEGIN_NS, self._begin)
 
     def at(self, t_ns: int, action: Callable[[], None]) -> None:

@@ -212,11 +212,13 @@ def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> N
     assert "there is none" in said(zeus("calibrate", "--remove", "--gpu", A))
 
 
-def test_a_running_analyzer_takes_a_calibration_as_it_comes(zeus: Cli) -> None:
+def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(zeus: Cli) -> None:
     with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
         gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
         (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
         until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)
+        (zeus.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
+        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status").stdout)
 
 
 def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
@@ -264,3 +266,18 @@ def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
     assert last.stdout == named.stdout
     assert "chosen" in last.stdout
     assert "run nothing" in said(ran.zeus("report", "nothing"))
+
+
+def test_what_a_training_leaves_is_listed_and_forgotten(ran: Ran) -> None:
+    listed = ran.zeus("profiles", "--format", "json")
+    assert listed.returncode == 0, listed.stderr
+    (row,) = json.loads(listed.stdout)
+    assert (row["job"], row["gpus"], row["batch_size"]) == ("train", 1, None)
+    assert row["limits"] > 1
+    assert row["least_limit_w"] <= row["chosen_limit_w"] <= row["highest_limit_w"]
+    assert "there is no profile of it. Name one of these jobs: train" in said(
+        ran.zeus("profiles", "forget", "nightly")
+    )
+    forgotten = ran.zeus("profiles", "forget", "train")
+    assert forgotten.stdout == "The next run of train searches anew.\n", forgotten.stderr
+    assert json.loads(ran.zeus("profiles", "--format", "json").stdout) == []

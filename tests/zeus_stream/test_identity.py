@@ -72,6 +72,17 @@ def test_what_the_script_says_wins_over_the_variables_of_zeus_stream_and_those_o
 
 
 @pytest.mark.parametrize(
+    ("said", "variable", "size"),
+    [(None, "64", 64), (32, "64", 32), (None, "many", None), (0, None, None), (True, None, None)],
+)
+def test_the_batch_size_is_the_scripts_or_the_variables(
+    said: int | None, variable: str | None, size: int | None
+) -> None:
+    environ = {} if variable is None else {"ZEUS_STREAM_BATCH_SIZE": variable}
+    assert identify(environ, ALONE, batch_size=said).batch_size == size
+
+
+@pytest.mark.parametrize(
     ("script", "job"),
     [
         ("/x/train.py", "train"),
@@ -148,6 +159,7 @@ NAMES = st.sampled_from(
         "ZEUS_STREAM_GPUS",
         "ZEUS_STREAM_JOB",
         "ZEUS_STREAM_RUN",
+        "ZEUS_STREAM_BATCH_SIZE",
         "LOCAL_RANK",
         *TORCHRUN,
     ]
@@ -158,5 +170,7 @@ VALUES = st.text(alphabet=string.printable + "é\udcff", max_size=300)
 @given(st.dictionaries(NAMES, VALUES), VALUES)
 def test_whatever_the_environment_says_the_message_can_be_sent(environ: dict[str, str], script: str) -> None:
     me = who(environ, Process(script, "l", "t"))
-    started = RunStarted(0, me.job, me.run, me.rank, me.world_size, me.gpus, 1, "boot", 0, 0)
+    started = RunStarted(
+        0, me.job, me.run, me.rank, me.world_size, me.gpus, 1, "boot", 0, 0, batch_size=me.batch_size
+    )
     assert wire.decode(wire.encode(Batch("s", 0, (started,))), Batch).events == (started,)

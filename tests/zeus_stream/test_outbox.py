@@ -1,5 +1,7 @@
 import itertools
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from zeus_stream.messages import (
     Ack,
     Ask,
     Batch,
+    EpochBegan,
     Event,
     EventsDropped,
     Metric,
@@ -166,3 +169,43 @@ def test_the_end_of_the_run_finds_room_even_in_a_full_outbox_and_nothing_comes_a
     box.put((Metric, 10, "loss", 0.5))
     assert flush(box) == [STARTED, Metric(1, "loss", 0.5), RunEnded(9)]
     assert box.batch(0) is None
+
+
+def test_the_beginning_waits_for_a_batch_size_for_a_while_and_is_what_it_was_from_then_on() -> None:
+    box = Outbox(STARTED, lambda: "session", hold_ns=100)
+    box.put((EpochBegan, 1, 0))
+    assert box.batch(99) is None
+    assert box.waiting == 2
+    box.know(64)
+    batch = box.batch(99)
+    assert batch is not None
+    assert batch.events == (replace(STARTED, batch_size=64),)
+    box.know(32)
+    assert box.batch(100) == batch
+    assert box.waiting == 2
+
+
+@pytest.mark.parametrize(
+    ("puts", "now_ns"), [(0, 100), (2, 0)], ids=["its time is over", "steps are under way"]
+)
+def test_the_beginning_goes_without_a_batch_size_when(puts: int, now_ns: int) -> None:
+    box = Outbox(STARTED, lambda: "session", hold_ns=100)
+    for t_ns in range(puts):
+        box.put((Metric, t_ns, "loss", 0.5))
+    batch = box.batch(now_ns)
+    assert batch is not None
+    assert batch.events == (STARTED,)
+
+
+def test_a_run_that_ends_at_once_has_a_beginning() -> None:
+    box = Outbox(STARTED, lambda: "session", hold_ns=100)
+    box.close((RunEnded, 1))
+    assert flush(box) == [STARTED, RunEnded(1)]
+
+
+def test_a_batch_size_that_was_said_first_stays() -> None:
+    box = Outbox(replace(STARTED, batch_size=8), lambda: "session", hold_ns=100)
+    box.know(64)
+    batch = box.batch(0)
+    assert batch is not None
+    assert batch.events == (replace(STARTED, batch_size=8),)

@@ -111,6 +111,33 @@ def test_a_run_arrives_as_it_happened(collector: Collector) -> None:
     assert times[-1] <= time.monotonic_ns()
 
 
+class Loader(list[int]):
+    """Says how many samples a batch has, or raises when it is asked."""
+
+    def __init__(self, size: object) -> None:
+        super().__init__([1, 2])
+        self._size = size
+
+    @property
+    def batch_size(self) -> object:
+        if isinstance(self._size, Exception):
+            raise self._size
+        return self._size
+
+
+@pytest.mark.parametrize(
+    ("said", "of_loader", "size"),
+    [(None, 64, 64), (32, 64, 32), (None, None, None), (None, RuntimeError("no"), None), (None, "big", None)],
+)
+def test_the_first_loop_s_batch_size_is_told_with_the_run(
+    collector: Collector, said: int | None, of_loader: object, size: int | None
+) -> None:
+    with Publisher(batch_size=said) as pub:
+        for _ in pub.epochs(2):
+            assert list(pub.steps(Loader(of_loader))) == [1, 2]
+    assert [started.batch_size for started in collector.seen(RunStarted)] == [size]
+
+
 def test_a_break_or_an_exception_ends_the_step_and_the_epoch_and_passes_through(collector: Collector) -> None:
     with Publisher() as pub:
         for _ in pub.epochs(range(3)):
