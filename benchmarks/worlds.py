@@ -30,7 +30,9 @@ def holdout_worlds(traces: Traces) -> list[World]:
     chosen = []
     for gpu in GPUS:
         for workload in WORKLOADS.values():
-            fit = [found for other in _others(traces, workload) if (found := _fits(traces, gpu, other))]
+            its = tuple(row for row in traces.trained if row.dataset == workload.dataset)
+            of = replace(traces, trained=its)
+            fit = [found for other in _others(of, workload) if (found := _fits(of, gpu, other))]
             lots = sorted(fit, key=lambda _: dice.random())
             for one in lots[:EACH]:
                 eta = ETAS[int(dice.random() * len(ETAS))]
@@ -44,7 +46,7 @@ def holdout_worlds(traces: Traces) -> list[World]:
 
 
 def _others(traces: Traces, workload: Workload) -> list[Workload]:
-    sizes = sorted({row.batch_size for row in traces.trained if row.dataset == workload.dataset})
+    sizes = sorted({row.batch_size for row in traces.trained})
     return [
         replace(workload, target=level, default=size)
         for level in levels(traces, workload.dataset)
