@@ -164,6 +164,25 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLimitRow:
+    """One GPU's limit at or below its job's, after it was looked for who waits. Key: (run, round, gpu)."""
+
+    run: str
+    round: int
+    """Profiling round: another one begins with one limit for all again."""
+    gpu: str
+    t_ns: int
+    power_limit_w: float
+    job_limit_w: float
+    steps: int
+    """That it took to find out."""
+    energy_percent: float | None
+    """Of a step, all GPUs at these limits against all at the job's. None: no GPU was lowered."""
+    time_percent: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRow:
     """A command and its outcome; the outcome replaces the row without one. Key: command."""
 
@@ -203,7 +222,7 @@ class MetricRow:
     value: float
 
 
-Row = WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | CommandRow | GapRow | MetricRow
+Row = WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | GpuLimitRow | CommandRow | GapRow | MetricRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,11 @@ CREATE TABLE decisions (
     trials_run VARCHAR, trials_round BIGINT, excess_percent DOUBLE, excess_p95_percent DOUBLE
 );
 
+CREATE TABLE gpu_limits (
+    run VARCHAR, round BIGINT, gpu VARCHAR, t_ns BIGINT, power_limit_w DOUBLE, job_limit_w DOUBLE,
+    steps BIGINT, energy_percent DOUBLE, time_percent DOUBLE, reason VARCHAR
+);
+
 CREATE TABLE commands (
     command VARCHAR, run VARCHAR, gpu VARCHAR, asked_ns BIGINT, limit_w DOUBLE, outcome VARCHAR,
     outcome_ns BIGINT, outcome_limit_w DOUBLE, reason VARCHAR

@@ -8,7 +8,7 @@ has a clock of its own.
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -19,7 +19,7 @@ from analyzers.rows import ApplyLimit, GiveAnswer, RestoreLimit
 from analyzers.runs import Output
 from collectors import sampler, schedule
 from collectors.simulated import Schedule, SimulatedDevice
-from collectors.simulated_spec import parse
+from collectors.simulated_spec import Spec, parse
 from zeus_stream.board import LimitChange, Load
 from zeus_stream.messages import (
     Applied,
@@ -61,7 +61,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained. One rank a host, all in step; the slowest GPU counts."""
+    """What is trained. One rank a host, all in step: each GPU does its share, then waits for the others."""
 
     workload: str
     step_s: float
@@ -88,13 +88,15 @@ class Gpu:
     loads: Schedule
     found_mw: int
     polls: schedule.Schedule
+    left_s: float = 0.0
+    """Its share of the step under way, at the highest limit."""
     state: sampler.State = field(default_factory=sampler.State)
 
 
 class Host:
     """One host's collector, as far as an analyzer can tell."""
 
-    def __init__(self, world: "World", name: str, device: str, offset_ns: int) -> None:
+    def __init__(self, world: "World", name: str, device: str | Sequence[Spec], offset_ns: int) -> None:
         self.name = name
         self.gpus: dict[str, Gpu] = {}
         self._world = world
@@ -104,7 +106,7 @@ class Host:
         self._events: list[Event] = []
         self._offset = count()
         self._sequence = 0
-        for index, spec in enumerate(parse(device)):
+        for index, spec in enumerate(parse(device) if isinstance(device, str) else device):
             loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
             made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
             polls = schedule.Schedule(self.now())
@@ -161,10 +163,23 @@ class Host:
         frame = Frame(f"log-{self.name}", next(self._offset), self.name, self.now(), "topic", b"")
         self._world.hear(frame, body)
 
-    def work(self, workload: str, for_ns: int) -> None:
-        """Load every GPU from now on."""
+    def work(self, workload: str) -> int:
+        """Load every GPU with what is left of its share, from now on. Returns in how long all are done."""
+        longest_ns = 0
         for gpu in self.gpus.values():
-            gpu.loads.pending.append(Load(self.now(), self.now() + for_ns, workload))
+            for_ns = round(gpu.left_s * self.slowdown(gpu, workload) * 1e9)
+            if for_ns > 0:
+                gpu.loads.pending.append(Load(self.now(), self.now() + for_ns, workload))
+            longest_ns = max(longest_ns, for_ns)
+        return longest_ns
+
+    def worked(self, workload: str, for_ns: int) -> None:
+        """Take off what every GPU did in this time, at its limit."""
+        for gpu in self.gpus.values():
+            gpu.left_s = max(0.0, gpu.left_s - for_ns / 1e9 / self.slowdown(gpu, workload))
+
+    def slowdown(self, gpu: Gpu, workload: str) -> float:
+        return gpu.device._spec.model.workloads[workload].slowdown(gpu.device.requested_limit_mw())
 
     def set_limit(self, gpu: str, limit_mw: int) -> None:
         """Set a limit as anybody on the host may."""
@@ -202,20 +217,20 @@ class World:
     """Hosts, one training over all of them, and the interpreter that hears them.
 
     Args:
-        device: of each host, e.g. ``simulated:v100x1``.
+        device: of the first host, e.g. ``simulated:v100x1``, or what its GPUs are like.
         refuse: limits (mW) that no device takes, and the cause.
         more: further hosts, their device and the offset of their clock, ns.
     """
 
     def __init__(
         self,
-        device: str,
+        device: str | Sequence[Spec],
         training: Training,
         plan: Plan,
         *,
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,
-        more: tuple[tuple[str, int], ...] = (),
+        more: tuple[tuple[str | Sequence[Spec], int], ...] = (),
     ) -> None:
         self.now_ns = START_NS
         self.training = training
@@ -229,8 +244,6 @@ class World:
         self._rng = Random(seed)
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
-        self._left_s = 0.0
-        """Work of the step under way, at the highest limit."""
         self._since_ns = 0
         self._plan_of_step = 0
         self.hosts = [Host(self, f"h{i}", *host) for i, host in enumerate(((device, 0), *more))]
@@ -317,34 +330,37 @@ class World:
             shift_ns = host.now() - self.now_ns
             host.publish(StepBoundary(step, None if ended_ns is None else ended_ns + shift_ns, host.now()))
         training = self.training
-        self._left_s = training.step_s * max(0.1, self._rng.gauss(1, training.noise))
+        work_s = training.step_s * max(0.1, self._rng.gauss(1, training.noise))
         if training.heavier and step >= training.heavier[0]:
-            self._left_s *= training.heavier[1]
+            work_s *= training.heavier[1]
+        self._share(work_s)
         self._since_ns = self.now_ns
         self._go_on()
 
-    def _slowdown(self) -> float:
-        return max(
-            gpu.device._spec.model.workloads[self.training.workload].slowdown(limit_mw)
-            for (gpu, limit_mw) in zip(
-                (gpu for host in self.hosts for gpu in host.gpus.values()), self.limits_mw(), strict=True
-            )
-        )
+    def _share(self, work_s: float) -> None:
+        """Give every GPU so much to do."""
+        for host in self.hosts:
+            for gpu in host.gpus.values():
+                gpu.left_s = work_s
 
     def _advance(self) -> None:
-        """Take off what was worked since, before the limit changes."""
-        if self._left_s > 0:
-            self._left_s = max(0.0, self._left_s - (self.now_ns - self._since_ns) / 1e9 / self._slowdown())
+        """Take off what was worked since, before a limit changes."""
+        if self.working:
+            for host in self.hosts:
+                host.worked(self.training.workload, self.now_ns - self._since_ns)
             self._since_ns = self.now_ns
 
+    @property
+    def working(self) -> bool:
+        return any(gpu.left_s > 0 for host in self.hosts for gpu in host.gpus.values())
+
     def _go_on(self) -> None:
-        """Work at the step under way for as long as it takes under the limit in force now."""
-        if self._left_s <= 0:
+        """Work at the step under way for as long as it takes under the limits in force now."""
+        if not self.working:
             return
         self._plan_of_step += 1
-        plan, for_ns = self._plan_of_step, round(self._left_s * self._slowdown() * 1e9)
-        for host in self.hosts:
-            host.work(self.training.workload, for_ns)
+        plan = self._plan_of_step
+        for_ns = max(host.work(self.training.workload) for host in self.hosts)
 
         def end() -> None:
             if plan == self._plan_of_step:
@@ -354,7 +370,7 @@ class World:
 
     def _end_step(self) -> None:
         training, ended_ns = self.training, self.now_ns
-        self._left_s = 0.0
+        self._share(0.0)
         self.step += 1
         loop_over = training.epoch_steps is not None and self.step % training.epoch_steps == 0
         if self.step < training.steps and not loop_over:
@@ -372,4 +388,5 @@ class World:
             self._stop()
 
     def _stop(self) -> None:
-        self._left_s, self.ended, self._since_ns = 0.0, True, self.now_ns
+        self._share(0.0)
+        self.ended, self._since_ns = True, self.now_ns
