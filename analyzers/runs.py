@@ -648,7 +648,7 @@ class Run:
         return row
 
     def _land(self) -> list[Output]:
-        """Tell a machine that its limits are in force, once all ranks they concern have begun a step since."""
+        """Tell a machine that its limits are in force, once the ranks concerned have begun a step since."""
         attempt = self._attempt
         if attempt is None or attempt.waiting or self._lead is None:
             return []

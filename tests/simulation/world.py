@@ -150,6 +150,14 @@ class Host:
         reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
         self.note(RunAdmitted(now_ns, self.session, training.run, gpus, training.may_command, reason))
 
+    def die(self) -> None:
+        """The training process of this host is killed."""
+        for gpu in self.gpus.values():
+            gpu.left_s = 0.0
+            gpu.loads.pending.append(Load(self.now(), self.now(), self._world.training.workload))
+        self.flush_events()
+        self.note(SessionEnded(self.now(), self.session, "killed by signal 9"))
+
     def publish(self, event: Event) -> None:
         """The training process of this host has an event."""
         self._events.append(event)
@@ -220,6 +228,7 @@ class World:
         device: of the first host, e.g. ``simulated:v100x1``, or what its GPUs are like.
         refuse: limits (mW) that no device takes, and the cause.
         more: further hosts, their device and the offset of their clock, ns.
+        late: hosts, the last ones, whose rank is not there until `join`.
     """
 
     def __init__(
@@ -231,6 +240,7 @@ class World:
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,
         more: tuple[tuple[str | Sequence[Spec], int], ...] = (),
+        late: int = 0,
     ) -> None:
         self.now_ns = START_NS
         self.training = training
@@ -247,6 +257,8 @@ class World:
         self._since_ns = 0
         self._plan_of_step = 0
         self.hosts = [Host(self, f"h{i}", *host) for i, host in enumerate(((device, 0), *more))]
+        self.ranks = self.hosts[: len(self.hosts) - late]
+        """Hosts whose rank takes part."""
         for host in self.hosts:
             host.start()
         self.at(BEGIN_NS, self._begin)
@@ -287,9 +299,22 @@ class World:
         """Every training process dies."""
         self._plan_of_step += 1
         self._stop()
-        for host in self.hosts:
-            host.flush_events()
-            host.note(SessionEnded(host.now(), host.session, "killed by signal 9"))
+        for host in self.ranks:
+            host.die()
+
+    def kill_rank(self, rank: int) -> None:
+        """One training process dies, and the others go on without it."""
+        self._advance()
+        host = self.hosts[rank]
+        host.die()
+        self.ranks.remove(host)
+        self._go_on()
+
+    def join(self) -> None:
+        """The next late rank is there: it takes part from the next step on."""
+        host = self.hosts[len(self.ranks)]
+        host.admit(self.training, len(self.ranks), len(self.hosts))
+        self.ranks.append(host)
 
     # ---- the collector's part
 
@@ -309,11 +334,11 @@ class World:
     # ---- the training's part
 
     def _publish(self, event: Callable[[int], Event]) -> None:
-        for host in self.hosts:
+        for host in self.ranks:
             host.publish(event(host.now()))
 
     def _begin(self) -> None:
-        for rank, host in enumerate(self.hosts):
+        for rank, host in enumerate(self.ranks):
             host.admit(self.training, rank, len(self.hosts))
         self._begin_loop()
 
@@ -326,7 +351,7 @@ class World:
     def _begin_step(self, ended_ns: int | None) -> None:
         """``ended_ns``: world time at which the step before ended, if this is not the first of a loop."""
         step = self.step
-        for host in self.hosts:
+        for host in self.ranks:
             shift_ns = host.now() - self.now_ns
             host.publish(StepBoundary(step, None if ended_ns is None else ended_ns + shift_ns, host.now()))
         training = self.training
@@ -339,20 +364,20 @@ class World:
 
     def _share(self, work_s: float) -> None:
         """Give every GPU so much to do."""
-        for host in self.hosts:
+        for host in self.ranks:
             for gpu in host.gpus.values():
                 gpu.left_s = work_s
 
     def _advance(self) -> None:
         """Take off what was worked since, before a limit changes."""
         if self.working:
-            for host in self.hosts:
+            for host in self.ranks:
                 host.worked(self.training.workload, self.now_ns - self._since_ns)
             self._since_ns = self.now_ns
 
     @property
     def working(self) -> bool:
-        return any(gpu.left_s > 0 for host in self.hosts for gpu in host.gpus.values())
+        return any(gpu.left_s > 0 for host in self.ranks for gpu in host.gpus.values())
 
     def _go_on(self) -> None:
         """Work at the step under way for as long as it takes under the limits in force now."""
@@ -360,7 +385,7 @@ class World:
             return
         self._plan_of_step += 1
         plan = self._plan_of_step
-        for_ns = max(host.work(self.training.workload) for host in self.hosts)
+        for_ns = max(host.work(self.training.workload) for host in self.ranks)
 
         def end() -> None:
             if plan == self._plan_of_step:
