@@ -23,10 +23,11 @@ The rules:
  3. A trial is of legs, with everybody at the job's limit and with the group lowered, in the order of ABBA,
     so that what drifts slowly cancels. A leg is `BLOCKS` blocks of whole steps, `settle_ns` after its limits
     were confirmed. A pause (the end of an epoch) cuts a block into spans that add up.
- 4. After every other leg: how likely does the job rise by more than `TOLERANCE`? Before anything is measured,
-    the rise is 0 with probability `FREE`, else exponential with mean `RISE`. A likelihood of at most `DOUBT`
-    means free, of at least 1 - `DOUBT` slower; neither after `MAX_LEGS` means that it cannot be told, and
-    then nothing is lowered. (Stopping when the data look good does not bias a posterior: see `search`.)
+ 4. How likely is it that a step takes longer by more than `TOLERANCE`? Before anything is measured, the rise
+    is 0 with probability `FREE`, else exponential with mean `RISE`. A probability of 1 - `DOUBT` means slower
+    and ends the trial with the block at hand; one of `DOUBT` after every other leg means free; neither within
+    `MAX_LEGS` means that it cannot be told, and then nothing is lowered. (Stopping when the data look good
+    does not bias a posterior: see `search`.)
  5. A limit that is free and saves less than `SAVES` of what these GPUs take caps nothing: it is not kept,
     unless a lower one saves.
  6. All of it ends after `MAX_STEPS` steps, with what is known by then.
@@ -380,20 +381,17 @@ def _measured(state: State, measured: BlockMeasured, plan: Plan) -> Answer:
         trial = replace(trial, lowered=(*trial.lowered, block))
     else:
         trial = replace(trial, base=(*trial.base, block))
-    if asked.leg != trial.leg:
-        return replace(state, trial=trial), ()  # it came after the leg was over
-    trial = replace(trial, blocks=trial.blocks + 1)
+    risk = slower(trial.base, trial.lowered, state.scatter) if trial.base and trial.lowered else 0.5
+    if risk >= 1 - DOUBT:
+        return _next_trial(_not_free(state, trial, "the job would be slower"), plan)
+    trial = replace(trial, blocks=trial.blocks + (asked.leg == trial.leg))
     state = replace(state, trial=trial)
-    if trial.blocks < BLOCKS:
+    if asked.leg != trial.leg or trial.blocks < BLOCKS:
         return state, ()
-    if trial.leg % 2:
-        risk = slower(trial.base, trial.lowered, state.scatter)
-        if risk <= DOUBT:
-            return _next_trial(_free(state, trial), plan)
-        if risk >= 1 - DOUBT:
-            return _next_trial(_not_free(state, trial, "the job would be slower"), plan)
-        if trial.leg + 1 >= MAX_LEGS:
-            return _next_trial(_not_free(state, trial, "steps vary too much to tell"), plan)
+    if trial.leg % 2 and risk <= DOUBT:
+        return _next_trial(_free(state, trial), plan)
+    if trial.leg + 1 >= MAX_LEGS:
+        return _next_trial(_not_free(state, trial, "steps vary too much to tell"), plan)
     after = replace(trial, leg=trial.leg + 1, blocks=0)
     if after.lowers == trial.lowers:
         return replace(state, trial=after), ()
