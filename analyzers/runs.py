@@ -331,15 +331,7 @@ class _Trial:
     """Frame time of the lead's host."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What spans of steps took."""
-
-    energy_uj: dict[str, int]
-    """By GPU."""
-    duration_ns: int
-    """The slowest rank's."""
-    temperatures_c: tuple[float, ...]
+_Measured = TrialMeasured | TrialMissing | stragglers.BlockMeasured
 
 
 class Run:
@@ -490,14 +482,14 @@ class Run:
         """Measure what trials can be measured by now."""
         outputs: list[Output] = []
         for trial in tuple(self._trials):
-            if trial not in self._trials or (taken := self._taken(trial)) is None:
-                continue  # a measurement before it has made an end of it, or it needs more readings
-            self._trials.remove(trial)
-            match trial.asked:
-                case MeasureTrial() as asked:
-                    outputs += self._trial_measured(asked, taken)
-                case stragglers.Measure(number):
-                    outputs += self._feed_single(self._block(number, taken))
+            if trial in self._trials and (answer := self._measure(trial)) is not None:
+                self._trials.remove(trial)
+                row, event = answer
+                outputs += [row] if row else []
+                if isinstance(trial.asked, MeasureTrial) and not isinstance(event, stragglers.BlockMeasured):
+                    outputs += self._feed(event) + self._look_for_waiting(trial.asked, event)
+                elif not isinstance(event, TrialMeasured):
+                    outputs += self._feed_single(event)
         return outputs
 
     # ---- the machine
@@ -675,15 +667,20 @@ class Run:
 
     # ---- limits of single GPUs
 
-    def _look_for_waiting(self) -> list[Output]:
+    @property
+    def _trying(self) -> bool:
+        """Whether limits of single GPUs are being tried."""
+        return self._even is not None and not self._even.over
+
+    def _look_for_waiting(self, asked: MeasureTrial, measured: _Measured) -> list[Output]:
         """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
-        assert self._plan is not None
-        phase = self._state.phase if self._state else None
-        looks = self._looks[1] if self._looks[0] == self.rounds else 0
-        busy = self._even is not None or self._evened or not isinstance(phase, Measuring)
-        if not self._site.plan.per_gpu or busy or looks >= MAX_LOOKS:
+        if not self._site.plan.per_gpu or self._trying or self._evened or self._plan is None:
             return []
-        assert isinstance(phase, Measuring)
+        if asked.purpose is Purpose.PROFILE or not isinstance(measured, TrialMeasured) or self._state is None:
+            return []
+        phase, looks = self._state.phase, self._looks[1] if self._looks[0] == self.rounds else 0
+        if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
+            return []
         least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self._site.plan.stride_mw // FINER)
         levels_mw = power_limit.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(self._drawn_uj, key=lambda gpu: -self._drawn_uj[gpu]))
@@ -694,7 +691,6 @@ class Run:
         self._even_plan = stragglers.Plan(
             gpus, levels_mw, SEARCH_SETTLE_NS, self._plan.window_ns, self._plan.outcome_ns
         )
-        assert self._state is not None
         self._even, wanted = stragglers.start(self._even_plan, self._state.step)
         return self._carry_out_single(wanted)
 
@@ -726,13 +722,6 @@ class Run:
                     outputs += self._feed(Lapsed(reason))
         return outputs
 
-    def _block(self, number: int, taken: _Taken | str) -> stragglers.BlockMeasured | TrialMissing:
-        assert self._even_plan is not None
-        if isinstance(taken, str):
-            return TrialMissing(number, taken)
-        energy_mj = tuple(taken.energy_uj[gpu] // 1000 for gpu in self._even_plan.gpus)
-        return stragglers.BlockMeasured(number, energy_mj, taken.duration_ns)
-
     def _gpu_limits(self, gpus: Sequence[str], found: stragglers.Found) -> list[GpuLimitRow]:
         assert self._even_plan is not None
         job_w, effect = self._even_plan.limits_mw[0] / 1000, found.effect
@@ -754,23 +743,27 @@ class Run:
 
     # ---- trials and decisions
 
-    def _taken(self, trial: _Trial) -> _Taken | str | None:
-        """Return what a trial's steps took on all ranks, why that is not known, or None: not yet."""
-        asked = trial.asked
+    def _measure(self, trial: _Trial) -> tuple[TrialRow | None, _Measured] | None:
+        """Return the row and the event of a trial, or None while its readings are awaited."""
+        asked, lead = trial.asked, self._lead
+        assert lead is not None
         timely = self._now_ns() - trial.asked_ns < self._site.plan.timeout_ns
-        duration_ns = 0
-        energy_uj: dict[str, int] = {}
+        energy_uj = duration_ns = 0
         temperatures: list[float] = []
+        by_gpu_uj: dict[str, int] = {}
+        if isinstance(asked, MeasureTrial) and self._trying:
+            return None, TrialMissing(asked.number, "limits of single GPUs were tried meanwhile")
         for session in self._ranks:
             edges = [session.edges(span) for span in asked.spans]
             whole = [edge for edge in edges if edge is not None]
             if len(whole) < len(edges):
-                return None if timely else f"the steps of rank {session.started.rank} are not known"
+                reason = f"the steps of rank {session.started.rank} are not known"
+                return None if timely else (None, TrialMissing(asked.number, reason))
             duration_ns = max(duration_ns, sum(end - begin for begin, end in whole))
             for gpu in session.gpus:
-                if gpu in energy_uj:
+                if gpu in by_gpu_uj:
                     continue
-                energy_uj[gpu] = 0
+                by_gpu_uj[gpu] = 0
                 meter, now_ns = self._site.gpus[gpu].meter, self._now_ns()
                 # A boxcar's figures need the events to say what it did not see.
                 shaped, timeline = meter.shape.window_ns is not None, meter.timeline
@@ -781,27 +774,22 @@ class Run:
                 found = meter.measure(begins, ends, now_ns) if shaped else measure(timeline, begins, ends)
                 for energy in calibrated(timeline, found, begins, ends):
                     if isinstance(energy, Missing):
-                        return f"{gpu}: {energy.reason}"
-                    energy_uj[gpu] += energy.energy_uj
+                        return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
+                    energy_uj += energy.energy_uj
+                    by_gpu_uj[gpu] += energy.energy_uj
                 temperatures += _known(timeline.temperature_c(begin, end) for begin, end in whole)
-        return _Taken(energy_uj, duration_ns, tuple(temperatures))
-
-    def _trial_measured(self, asked: MeasureTrial, taken: _Taken | str) -> list[Output]:
-        """Write the row of a trial, and tell the machine."""
-        assert self._lead is not None
-        if self._even is not None and not self._even.over:
-            taken = "limits of single GPUs were tried meanwhile"
-        if isinstance(taken, str):
-            return self._feed(TrialMissing(asked.number, taken))
-        measured = TrialMeasured(asked.number, round(sum(taken.energy_uj.values()) / 1000), taken.duration_ns)
-        self._drawn_uj = taken.energy_uj
+        if isinstance(asked, stragglers.Measure):
+            assert self._even_plan is not None
+            of_each = tuple(by_gpu_uj[gpu] // 1000 for gpu in self._even_plan.gpus)
+            return None, stragglers.BlockMeasured(asked.number, of_each, duration_ns)
+        self._drawn_uj = by_gpu_uj
+        measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns)
         if asked.purpose is Purpose.WATCH:
-            return self._feed(measured) + self._look_for_waiting()
-        row = self._trial_row(asked, measured, self._lead, taken.temperatures_c)
+            return None, measured
+        row = self._trial_row(asked, measured, lead, temperatures)
         if asked.purpose is Purpose.PROFILE:
             self._remember(row)
-            return [row, *self._feed(measured)]
-        return [row, *self._feed(measured), *self._look_for_waiting()]
+        return row, measured
 
     def _trial_row(
         self, asked: MeasureTrial, measured: TrialMeasured, lead: Session, temperatures: Sequence[float]

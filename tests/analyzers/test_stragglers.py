@@ -205,7 +205,7 @@ def test_short_epochs_do_not_hinder_it() -> None:
     assert made.whole().limits_mw == (200_000, 150_000, 150_000)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.floats(0.15, 0.25), min_size=2, max_size=6),
     st.sampled_from([0.0, 0.005, 0.02]),
