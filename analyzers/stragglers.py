@@ -441,8 +441,8 @@ def _free(state: State, trial: Trial) -> State:
 
     saves = of(group.members) < 1 - SAVES
     if saves:
-        times = [[block.duration_ns for block in arm] for arm in (trial.base, trial.lowered)]
-        effect = Effect(of(range(len(state.levels))) - 1, _ratio(*times, steps) - 1)
+        base_ns, lowered_ns = ([block.duration_ns for block in arm] for arm in (trial.base, trial.lowered))
+        effect = Effect(of(range(len(state.levels))) - 1, _ratio(base_ns, lowered_ns, steps) - 1)
         state = replace(state, effect=effect)
     group = replace(group, kept=trial.level, gap=2 * group.gap, saves=saves)
     return _back(state, trial, group)

@@ -71,7 +71,7 @@ class Job:
 
     def seconds(self, gpu: int, limit_mw: int) -> float:
         drawn = min(limit_mw, self.uncapped_mw[gpu])
-        return self.work_s[gpu] * (min(JOB_MW, self.uncapped_mw[gpu]) / drawn) ** (1 / 3)
+        return float(self.work_s[gpu] * (min(JOB_MW, self.uncapped_mw[gpu]) / drawn) ** (1 / 3))
 
     def step_s(self, limits: Sequence[int]) -> float:
         return max(self.fixed_s, *(self.seconds(gpu, limit) for gpu, limit in enumerate(limits)))
@@ -233,7 +233,7 @@ def test_steps_that_take_longer_are_seldom_taken_for_as_quick(rise: float, most:
                     Block((), round(sum(rng.gauss(factor, 0.01) for _ in range(4)) * 1e9), 4)
                     for _ in range(6)
                 ]
-            if (risk := slower(*arms)) <= DOUBT or risk >= 1 - DOUBT:
+            if (risk := slower(arms[0], arms[1])) <= DOUBT or risk >= 1 - DOUBT:
                 taken += risk <= DOUBT
                 break
     assert taken / tries <= most
