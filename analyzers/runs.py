@@ -445,7 +445,8 @@ class Run:
         """A rank has ended; so has the machine that was about it."""
         assert session.ended is not None
         if session in self._ranks:
-            return self._break_up(f"rank {session.started.rank} has ended ({session.ended[1]})")
+            how = "" if session.ended[1] == "ended" else f" ({session.ended[1]})"
+            return self._break_up(f"rank {session.started.rank} has ended{how}")
         if session is self._lead:
             self._lead = self._choose_lead() or session
         return []
