@@ -38,7 +38,8 @@ FROM trials WHERE run = {run} ORDER BY number
 _SAVING = "SELECT * FROM savings WHERE run = {run}"
 _SINGLE = """
 SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
-    min(power_limit_w) AS lowest_w, any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
+    min(power_limit_w) AS lowest_w,
+    any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
 FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 """
 _LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
