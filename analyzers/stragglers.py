@@ -21,8 +21,9 @@ The rules:
     GPUs, and not for less than half of `FIRST`. The one left out at first comes last, and only if another
     could not fall.
  3. A trial is of legs, with everybody at the job's limit and with the group lowered, in the order of ABBA,
-    so that what drifts slowly cancels. A leg is `BLOCKS` blocks of whole steps, `settle_ns` after its limits
-    were confirmed. A pause (the end of an epoch) cuts a block into spans that add up.
+    so that what drifts slowly cancels. A leg is of blocks of whole steps, `settle_ns` after its limits were
+    confirmed: `BLOCKS` of them, and as many more after every four legs. A pause (the end of an epoch) cuts a
+    block into spans that add up.
  4. How likely is it that a step takes longer by more than `TOLERANCE`? Before anything is measured, the rise
     is 0 with probability `FREE`, else exponential with mean `RISE`. A probability of 1 - `DOUBT` means slower
     and ends the trial with the block at hand; one of `DOUBT` after every other leg means free; neither within
@@ -61,7 +62,7 @@ FREE = 0.5
 RISE = 0.03
 """What is believed beforehand: see rule 4."""
 DOUBT = 0.02
-MAX_LEGS = 40
+MAX_LEGS = 24
 SAVES = 0.005
 MAX_STEPS = 3_000
 
@@ -386,7 +387,7 @@ def _measured(state: State, measured: BlockMeasured, plan: Plan) -> Answer:
         return _next_trial(_not_free(state, trial, "the job would be slower"), plan)
     trial = replace(trial, blocks=trial.blocks + (asked.leg == trial.leg))
     state = replace(state, trial=trial)
-    if asked.leg != trial.leg or trial.blocks < BLOCKS:
+    if asked.leg != trial.leg or trial.blocks < BLOCKS * (1 + trial.leg // 4):
         return state, ()
     if trial.leg % 2 and risk <= DOUBT:
         return _next_trial(_free(state, trial), plan)
