@@ -534,13 +534,10 @@ class Run:
 
     def _gathered(self, world_size: int) -> list[Output]:
         """Return the row that says with whom a round begins, where that is not all of them from the start."""
-        why = (
-            self._changed[0]
-            if self._changed
-            else f"no others came within {self._site.plan.timeout_ns / 1e9:g} s"
-        )
         if self._changed is None and len(self._ranks) >= world_size:
             return []
+        late = f"not all came within {self._site.plan.timeout_ns / 1e9:g} s"
+        why = self._changed[0] if self._changed else late
         reason = f"{why}: limits are looked for with {len(self._ranks)} of {world_size} ranks"
         return [self._decision(self.rounds, (), None, reason, applied=False)]
 

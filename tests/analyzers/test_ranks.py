@@ -83,7 +83,7 @@ def test_a_rank_that_joins_late_begins_another_round_with_all() -> None:
     made.at(BEGIN_NS + 3 * S, made.join)
     made.run()
     assert [reason for reason in reasons(made) if "looked for" in reason] == [
-        "no others came within 1 s: limits are looked for with 1 of 2 ranks",
+        "not all came within 1 s: limits are looked for with 1 of 2 ranks",
         "rank 1 has joined: limits are looked for with 2 of 2 ranks",
     ]
     alone, both = (next(row for row in made.rows(TrialRow) if row.round == number) for number in (1, 2))
