@@ -97,8 +97,8 @@ class Interpreter:
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
-        self._ended_runs: dict[str, tuple[int, int]] = {}
-        """By name: the numbers of trials and decisions they used."""
+        self._ended_runs: dict[str, tuple[int, int, int]] = {}
+        """By name: the numbers of trials, decisions and rounds they used."""
         self._strangers: dict[str, None] = {}
         """Sessions whose beginning was not heard."""
         self._asks: dict[str, tuple[str, Ask, int]] = {}
@@ -264,8 +264,8 @@ class Interpreter:
             del host_uses[:-MAX_USES]
         self._sessions[body.session] = session
         if started.run not in self._runs:
-            numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
-            self._runs[started.run] = Run(started.run, self._site, numbers, decisions)
+            used = self._ended_runs.pop(started.run, (0, 0, 0))
+            self._runs[started.run] = Run(started.run, self._site, *used)
         self._runs[started.run].sessions[body.session] = session
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
@@ -355,12 +355,14 @@ class Interpreter:
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
         if run.over:
             del self._runs[run.name]
-            _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
+            _remember(self._ended_runs, run.name, (run.numbers, run.decisions, run.rounds))
         return outputs
 
     def _drop(self, session: Session) -> None:
         """Nothing more is to come of a session."""
         del self._sessions[session.session]
+        if run := self._runs.get(session.started.run):
+            run.sessions.pop(session.session, None)
         for gpu in session.gpus:
             self._site.gpus[gpu].sessions.pop(session.session, None)
 

@@ -46,7 +46,7 @@ What happens, by phase ('-': nothing, or only the step under way is noted):
     Over        -                    -              -             -                  -
 
 In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. Lapsed: Warming and Measuring
--> Applying (5.), and so does Applying.
+-> Applying (5.), and so does Applying. Shifted: Measuring the choice -> Warming, to be confirmed once more.
 """
 
 from collections.abc import Sequence
@@ -161,8 +161,18 @@ class TrialMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class Shifted:
+    """Limits of single GPUs were changed below the one chosen; ``step`` is the first under them all.
+
+    What was measured at the choice says nothing any more of the steps that follow.
+    """
+
+    step: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
 class RunOver:
-    """All ranks have ended."""
+    """All ranks have ended, or one of them: the others are another run to this machine."""
 
 
 Event = (
@@ -174,6 +184,7 @@ Event = (
     | Barred
     | TrialMeasured
     | TrialMissing
+    | Shifted
     | RunOver
 )
 
@@ -357,9 +368,9 @@ def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
     return (*range(found_mw, least_mw, -stride_mw), least_mw) if found_mw >= least_mw else ()
 
 
-def start(plan: Plan, numbers: int = 0) -> State:
-    """Return the state of a run that has just begun. ``numbers``: trials that already have a number."""
-    return State(Waiting(), _todo(plan), numbers=numbers)
+def start(plan: Plan, numbers: int = 0, rounds: int = 0) -> State:
+    """Return the state of a run that has just begun. ``numbers``, ``rounds``: those that already were."""
+    return State(Waiting(), _todo(plan), round=rounds + 1, numbers=numbers)
 
 
 def _todo(plan: Plan) -> tuple[int, ...]:
@@ -399,6 +410,9 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return _lapsed(state, limit_mw, reason)
         case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
             return _refused(state, limit_mw, cause, reason, plan)
+        case Measuring(limit_mw), Shifted(since) if state.chosen is not None:
+            state = replace(state, chosen=Chosen(state.chosen.limit_mw), awaited=())
+            return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
         case _, TrialMeasured(number, energy_mj, duration_ns):
             return _measured(state, number, energy_mj, duration_ns, plan)
         case _, TrialMissing(number, reason):

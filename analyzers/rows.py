@@ -167,6 +167,25 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLimitRow:
+    """One GPU's limit at or below its job's, after it was looked for who waits. Key: (run, round, gpu)."""
+
+    run: str
+    round: int
+    """Profiling round: another one begins with one limit for all again."""
+    gpu: str
+    t_ns: int
+    power_limit_w: float
+    job_limit_w: float
+    steps: int
+    """That it took to find out."""
+    energy_percent: float | None
+    """Of a step, all GPUs at these limits against all at the job's. None: no GPU was lowered."""
+    time_percent: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileRow:
     """What a round of profiling has left at one limit, and for whom.
 
@@ -318,6 +337,7 @@ Row = (
     | GpuRow
     | TrialRow
     | DecisionRow
+    | GpuLimitRow
     | ProfileRow
     | RecallRow
     | CommandRow

@@ -6,13 +6,20 @@
 
 The machine counts in the steps of the *lead*, the lowest rank there is. Ranks on other hosts have other
 clocks: each measures a trial on its own host's clock, between its own boundaries of the same steps.
+
+A machine is about the ranks that were there when it began. When one of them ends or another joins, it is
+over: what it changed is given back, and a machine for those there now begins another round. Nothing of that
+takes place in the training loop: ranks never wait for each other here.
+
+After a choice, where the plan wants it, a second machine (`stragglers`) looks for GPUs that wait for others
+and may have a lower limit. It works while the first one keeps watch, and ends with whatever moves that on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from analyzers import power_limit, profiles, search
+from analyzers import power_limit, profiles, search, stragglers
 from analyzers.calibration import calibrated
 from analyzers.counters import CounterKind
 from analyzers.energy import Meter, Missing, measure
@@ -29,6 +36,7 @@ from analyzers.power_limit import (
     Purpose,
     Release,
     RunOver,
+    Shifted,
     Span,
     StepBegan,
     StepsPaused,
@@ -41,6 +49,7 @@ from analyzers.rows import (
     AtLimit,
     CommandRow,
     DecisionRow,
+    GpuLimitRow,
     Instruction,
     ProfileRow,
     RecallRow,
@@ -78,6 +87,10 @@ MAX_COMMANDS = 10_000
 
 SEARCH_SETTLE_NS = 500_000_000
 """After a change of limit, before an adaptive search measures; it leaves out itself what settles longer."""
+FINER = 4
+"""Levels of a single GPU's limit within a stride."""
+MAX_LOOKS = 3
+"""Times that a round looks for GPUs which wait, if a lapse cuts it short."""
 
 Output = Row | Instruction
 
@@ -98,6 +111,8 @@ class Plan:
     """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
     exhaustive: bool = False
     """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
+    per_gpu: bool = False
+    """Lower GPUs that wait for others below the limit of their job."""
 
     @classmethod
     def of(cls, settings: Settings, selector: Selector | None) -> "Plan":
@@ -117,6 +132,7 @@ class Plan:
             settings.refreshes,
             settings.window_timeout_ms * 1_000_000,
             settings.search == "exhaustive",
+            settings.per_gpu,
         )
 
 
@@ -312,38 +328,58 @@ class Session:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A limit that was asked of every GPU of the run."""
+    """Limits that were asked of GPUs of the run: one of all, or (``single``) of some their own."""
 
     number: int
     waiting: set[str]
     """Commands without outcome."""
+    single: bool = False
     applied_ns: dict[str, int] = field(default_factory=dict)
     """By host: when its last GPU was confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    asked: MeasureTrial
+    asked: MeasureTrial | stragglers.Measure
     asked_ns: int
     """Frame time of the lead's host."""
+
+
+_Measured = TrialMeasured | TrialMissing | stragglers.BlockMeasured
 
 
 class Run:
     """One run on any number of hosts."""
 
-    def __init__(self, name: str, site: Site, numbers: int = 0, decisions: int = 0) -> None:
-        """``numbers``, ``decisions``: those an earlier run of this name used up."""
+    def __init__(self, name: str, site: Site, numbers: int = 0, decisions: int = 0, rounds: int = 0) -> None:
+        """``numbers``, ``decisions``, ``rounds``: those an earlier run of this name used up."""
         self.name = name
         self.sessions: dict[str, Session] = {}
         self.numbers = numbers
         self.decisions = decisions
+        self.rounds = rounds
         self._site = site
         self._lead: Session | None = None
+        self._ranks: tuple[Session, ...] = ()
+        """Those the machine is about; none while there is no machine."""
+        self._changed: tuple[str, int] | None = None
+        """What became of the last ones, and when (frame time of the lead's host)."""
         self._plan: power_limit.Plan | None = None
         self._state: power_limit.State | None = None
         self._attempt: _Attempt | None = None
         self._held: dict[str, None] = {}
         """GPUs whose limit is ours."""
+        self._asked_mw: dict[str, int] = {}
+        """The limit that was asked for last, by GPU."""
+        self._even: stragglers.State | None = None
+        """The machine of single GPUs; None while the limits of all are the same."""
+        self._even_plan: stragglers.Plan | None = None
+        self._evened = False
+        """Whether it has found out, since all had one limit, which GPUs may have a lower one."""
+        self._looks = 0, 0
+        """A round, and how often it tried to."""
+        self._drawn_uj: dict[str, int] = {}
+        """What GPUs took in the last window at one limit."""
         self._trials: list[_Trial] = []
         self._visited: dict[int, TrialRow] = {}
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
@@ -355,6 +391,8 @@ class Run:
         self._measured_wall_ns = 0
         """When the last trial was whole: UTC, ns since 1970."""
         self._commands = 0
+        self._first = ""
+        """Session that names its commands."""
         self._steps = 0
         """Steps of the lead that have begun."""
 
@@ -364,6 +402,8 @@ class Run:
         """A rank went on to its next step, or pauses."""
         session.note(boundary)
         outputs: list[Output] = []
+        if self._state is not None and session not in self._ranks and session.admitted:
+            outputs += self._break_up(f"rank {session.started.rank} has joined")
         if self._lead is None:
             self._lead = self._choose_lead()
         if session is self._lead:
@@ -371,11 +411,11 @@ class Run:
                 if self._state is None:
                     outputs += self._start_if_complete(session, boundary.began_ns)
                 self._steps = boundary.index + 1
-                outputs += self._feed(StepBegan(boundary.index, boundary.began_ns))
+                outputs += self._feed_both(StepBegan(boundary.index, boundary.began_ns))
             elif boundary.ended_ns is not None:
-                outputs += self._feed(StepsPaused(boundary.index, boundary.ended_ns))
+                outputs += self._feed_both(StepsPaused(boundary.index, boundary.ended_ns))
             elif (began_ns := session.began_ns(boundary.index - 1)) is not None:  # it was cancelled
-                outputs += self._feed(StepsPaused(boundary.index - 1, began_ns))
+                outputs += self._feed_both(StepsPaused(boundary.index - 1, began_ns))
         return outputs + self._land()
 
     def epoch_ended(self, session: Session) -> list[Output]:
@@ -383,7 +423,7 @@ class Run:
         if session is not self._lead or session.step is None:
             return []
         began_ns = session.began_ns(session.step)
-        return [] if began_ns is None else self._feed(StepsPaused(session.step, began_ns))
+        return [] if began_ns is None else self._feed_both(StepsPaused(session.step, began_ns))
 
     def applied(self, note: Applied, host: str) -> list[Output]:
         """A GPU's limit was set as asked."""
@@ -401,7 +441,8 @@ class Run:
         if attempt is None or note.command not in attempt.waiting:
             return []
         self._attempt = None
-        return self._feed(LimitRefused(attempt.number, note.cause, note.reason))
+        refused = LimitRefused(attempt.number, note.cause, note.reason)
+        return self._feed_single(refused) if attempt.single else self._feed(refused)
 
     def lost(self, gpu: str, cause: LeaseCause, reason: str) -> list[Output]:
         """A GPU's limit is not ours any longer."""
@@ -422,15 +463,23 @@ class Run:
         return [gpu for gpu in self._held if self._site.gpus[gpu].host == host]
 
     def session_ended(self, session: Session) -> list[Output]:
-        """A rank has ended; if it was the lead or the last, so has its machine, and limits are given back."""
-        if session is not self._lead and not self.over:
-            return []
+        """A rank has ended; so has the machine that was about it."""
+        assert session.ended is not None
+        if session in self._ranks:
+            how = "" if session.ended[1] == "ended" else f" ({session.ended[1]})"
+            return self._break_up(f"rank {session.started.rank} has ended{how}")
+        if session is self._lead:
+            self._lead = self._choose_lead() or session
+        return []
+
+    def _break_up(self, why: str) -> list[Output]:
+        """The ranks are others than the machine is about: it is over, and limits are given back."""
         outputs = self._feed(RunOver())
         for gpu in self._site.gpus.values():
             if gpu.commander == self.name:
                 gpu.commander = None
-        # Should others go on, their steps are perhaps on another clock: a machine of theirs begins anew.
-        self._lead, self._state = self._choose_lead() or self._lead, None
+        self._lead, self._state, self._ranks = self._choose_lead() or self._lead, None, ()
+        self._changed = why, self._now_ns()
         self._trials.clear()
         return outputs
 
@@ -445,6 +494,9 @@ class Run:
         if self._state is not None and isinstance(self._state.phase, Measuring):
             spans += self._state.phase.spans
             opened += [self._state.phase.opened.index] if self._state.phase.opened else []
+        if self._even is not None and isinstance(self._even.phase, stragglers.Measuring):
+            spans += self._even.phase.spans
+            opened += [self._even.phase.opened.index] if self._even.phase.opened else []
         edges = [edge for span in spans if (found := session.edges(span)) for edge in found]
         return edges + [began for index in opened if (began := session.began_ns(index)) is not None]
 
@@ -452,14 +504,18 @@ class Run:
         """Measure what trials can be measured by now."""
         outputs: list[Output] = []
         for trial in tuple(self._trials):
-            if (answer := self._measure(trial)) is not None:
+            if trial in self._trials and (answer := self._measure(trial)) is not None:
                 self._trials.remove(trial)
                 row, event = answer
                 outputs += [row] if row else []
                 if row and self._lead:
                     self._measured_wall_ns = self._lead.wall_ns(row.ended_ns)
-                outputs += self._feed(event)
-                outputs += self._learned(row) if row else []
+                if isinstance(trial.asked, MeasureTrial) and not isinstance(event, stragglers.BlockMeasured):
+                    outputs += self._feed(event)
+                    outputs += self._learned(row) if row else []
+                    outputs += self._look_for_waiting(trial.asked, event)
+                elif not isinstance(event, TrialMeasured):
+                    outputs += self._feed_single(event)
         return outputs
 
     # ---- the machine
@@ -471,15 +527,18 @@ class Run:
     def _start_if_complete(self, lead: Session, t_ns: int) -> list[Output]:
         """Start the machine once all ranks are there, or have been waited for."""
         selector = self._site.plan.selector
-        ranks = [session for session in self.sessions.values() if session.ended is None]
-        admitted = all(session.admitted for session in ranks) and len(ranks) >= lead.started.world_size
-        waited = t_ns - lead.started.t_ns >= self._site.plan.timeout_ns
-        if selector is None or not (admitted or (waited and lead.admitted)):
+        living = [session for session in self.sessions.values() if session.ended is None]
+        ranks = tuple(session for session in living if session.admitted)
+        complete = len(living) == len(ranks) >= lead.started.world_size
+        since_ns = max(lead.started.t_ns, self._changed[1] if self._changed else 0)
+        waited = t_ns - since_ns >= self._site.plan.timeout_ns
+        if selector is None or not (complete or (waited and lead.admitted)):
             return []
+        self._ranks = ranks
         gpus, plan = self._gpus(), self._site.plan
         limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
         self._identity = self._identify(lead, gpus, limits_mw)
-        recalled = self._recalled = self._recall(lead, 1)
+        recalled = self._recalled = self._recall(lead, self.rounds + 1)
         self._sources = {round(at.power_limit_w * 1000): (at.run, at.round) for at in recalled.limits}
         self._plan = power_limit.Plan(
             limits_mw,
@@ -494,12 +553,22 @@ class Run:
             goal,
             remembered=profiles.trials(recalled.limits),
         )
-        self._state = power_limit.start(self._plan, self.numbers)
+        self._state = power_limit.start(self._plan, self.numbers, self.rounds)
+        self.rounds = self._state.round
         if (barred := self._barred(gpus, limits_mw)) is not None:
             return [recalled, *self._feed(Barred(barred))]
         for gpu in gpus:
             self._site.gpus[gpu].commander = self.name
-        return [recalled]
+        return [recalled, *self._gathered(lead.started.world_size)]
+
+    def _gathered(self, world_size: int) -> list[Output]:
+        """Return the row that says with whom a round begins, where that is not all of them from the start."""
+        if self._changed is None and len(self._ranks) >= world_size:
+            return []
+        late = f"not all came within {self._site.plan.timeout_ns / 1e9:g} s"
+        why = self._changed[0] if self._changed else late
+        reason = f"{why}: limits are looked for with {len(self._ranks)} of {world_size} ranks"
+        return [self._decision(self.rounds, (), None, reason, applied=False)]
 
     def _limits_mw(self, gpus: Sequence[str]) -> tuple[int, ...]:
         """Return the limits that every GPU may have, none above what was found."""
@@ -516,7 +585,7 @@ class Run:
 
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""
-        for session in self.sessions.values():
+        for session in self._ranks:
             if session.barred is not None:
                 return session.barred
             if session.admitted and not session.admitted.may_command:
@@ -533,15 +602,20 @@ class Run:
         if self._state is None or self._plan is None:
             return []
         self._state, wanted = power_limit.step(self._state, event, self._plan)
-        self.numbers = self._state.numbers
+        self.numbers, self.rounds = self._state.numbers, self._state.round
+        if not isinstance(self._state.phase, Measuring):
+            self._even = None  # whatever it tries: the limits of all are about to change
         return [output for instruction in wanted for output in self._carry_out(instruction)]
+
+    def _feed_both(self, event: StepBegan | StepsPaused) -> list[Output]:
+        return self._feed(event) + self._feed_single(event)
 
     def _carry_out(self, instruction: power_limit.Instruction) -> list[Output]:
         match instruction:
             case Apply(attempt, limit_mw):
                 return self._apply(attempt, limit_mw)
             case Release():
-                held, self._held, self._attempt = self._held, {}, None
+                held, self._held, self._attempt, self._asked_mw = self._held, {}, None, {}
                 given_back: list[Output] = []
                 for gpu in held:
                     command, host = self._command(gpu), self._site.gpus[gpu].host
@@ -569,11 +643,17 @@ class Run:
         gpus = self._gpus()
         periods_ns = [self._site.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
         self._plan = replace(self._plan, window_ns=self._site.plan.refreshes * max(periods_ns, default=0))
-        commands = [self._command(gpu) for gpu in gpus]
-        self._attempt = _Attempt(attempt, set(commands))
+        self._evened = False
+        return self._ask(_Attempt(attempt, set()), dict.fromkeys(gpus, limit_mw))
+
+    def _ask(self, attempt: _Attempt, limits_mw: Mapping[str, int]) -> list[Output]:
+        """Ask for limits of GPUs."""
+        self._attempt = attempt
+        self._asked_mw |= limits_mw
         outputs: list[Output] = []
-        for gpu, command in zip(gpus, commands, strict=True):
-            host = self._site.gpus[gpu].host
+        for gpu, limit_mw in limits_mw.items():
+            command, host = self._command(gpu), self._site.gpus[gpu].host
+            attempt.waiting.add(command)
             outputs += [self._asking(command, gpu, limit_mw)]
             outputs += [ApplyLimit(command, self.name, host, gpu, limit_mw)]
         return outputs
@@ -581,8 +661,8 @@ class Run:
     def _command(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is heard again, and no other run's."""
         self._commands += 1
-        session = next(iter(self.sessions))
-        return f"{self.name[:100]}/{session[:8]}-{self._commands}/{gpu[-12:]}"
+        self._first = self._first or next(iter(self.sessions))
+        return f"{self.name[:100]}/{self._first[:8]}-{self._commands}/{gpu[-12:]}"
 
     def _asking(self, command: str, gpu: str, limit_mw: int | None) -> CommandRow:
         now_ns = self._site.now_ns[self._site.gpus[gpu].host]
@@ -594,41 +674,120 @@ class Run:
         return row
 
     def _land(self) -> list[Output]:
-        """Tell the machine that its limit is in force, once every rank has begun a step under it."""
+        """Tell a machine that its limits are in force, once the ranks concerned have begun a step since."""
         attempt = self._attempt
         if attempt is None or attempt.waiting or self._lead is None:
             return []
-        ranks = [session for session in self.sessions.values() if session.ended is None and session.gpus]
-        firsts = [session.first_since(attempt.applied_ns.get(session.host, 0)) for session in ranks]
+        applied_ns = attempt.applied_ns
+        ranks = [session for session in self._ranks if session.gpus and session.host in applied_ns]
+        firsts = [session.first_since(applied_ns[session.host]) for session in ranks]
         known = [first for first in firsts if first is not None]
         if len(known) < len(firsts):
             return []
-        index = max(known, default=0)
-        began_ns = self._lead.began_ns(index)
-        if began_ns is None:
+        index = max(known, default=self._lead.step)
+        began_ns = None if index is None else self._lead.began_ns(index)
+        if index is None or began_ns is None:
             return []
         self._attempt = None
-        return self._feed(LimitApplied(attempt.number, StepBegan(index, began_ns)))
+        landed = LimitApplied(attempt.number, StepBegan(index, began_ns))
+        return self._feed_single(landed) if attempt.single else self._feed(landed)
 
     def _gpus(self) -> list[str]:
-        """Return the GPUs of all living ranks, each once."""
-        living = [session for session in self.sessions.values() if session.ended is None]
-        return list(dict.fromkeys(gpu for session in living for gpu in session.gpus))
+        """Return the GPUs of all ranks that the machine is about, each once."""
+        return list(dict.fromkeys(gpu for session in self._ranks for gpu in session.gpus))
 
     def _now_ns(self) -> int:
         return self._site.now_ns[self._lead.host] if self._lead else 0
 
+    # ---- limits of single GPUs
+
+    @property
+    def _trying(self) -> bool:
+        """Whether limits of single GPUs are being tried."""
+        return self._even is not None and not self._even.over
+
+    def _look_for_waiting(self, asked: MeasureTrial, measured: _Measured) -> list[Output]:
+        """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
+        if not self._site.plan.per_gpu or self._trying or self._evened or self._plan is None:
+            return []
+        if asked.purpose is Purpose.PROFILE or not isinstance(measured, TrialMeasured) or self._state is None:
+            return []
+        phase, looks = self._state.phase, self._looks[1] if self._looks[0] == self.rounds else 0
+        if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
+            return []
+        least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self._site.plan.stride_mw // FINER)
+        levels_mw = power_limit.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
+        gpus = tuple(sorted(self._drawn_uj, key=lambda gpu: -self._drawn_uj[gpu]))
+        if len(gpus) < 2 or len(levels_mw) < 2:
+            return []
+        self._looks = self.rounds, looks + 1
+        self._trials = [trial for trial in self._trials if isinstance(trial.asked, MeasureTrial)]
+        self._even_plan = stragglers.Plan(
+            gpus, levels_mw, SEARCH_SETTLE_NS, self._plan.window_ns, self._plan.outcome_ns
+        )
+        self._even, wanted = stragglers.start(self._even_plan, self._state.step)
+        return self._carry_out_single(wanted)
+
+    def _feed_single(self, event: stragglers.Event) -> list[Output]:
+        """Tell the machine of single GPUs what happened, if there is one, and carry out what it wants."""
+        if self._even is None or self._even_plan is None:
+            return []
+        self._even, wanted = stragglers.step(self._even, event, self._even_plan)
+        return self._carry_out_single(wanted)
+
+    def _carry_out_single(self, wanted: Sequence[stragglers.Instruction]) -> list[Output]:
+        outputs: list[Output] = []
+        assert self._even_plan is not None
+        gpus = self._even_plan.gpus
+        for instruction in wanted:
+            match instruction:
+                case stragglers.Set(attempt, limits_mw):
+                    wished = dict(zip(gpus, limits_mw, strict=True))
+                    others = {gpu: mw for gpu, mw in wished.items() if mw != self._asked_mw.get(gpu)}
+                    outputs += self._ask(_Attempt(attempt, set(), single=True), others)
+                case stragglers.Measure():
+                    self._trials.append(_Trial(instruction, self._now_ns()))
+                case stragglers.Found(step=since):
+                    self._evened = True
+                    outputs += self._gpu_limits(gpus, instruction)
+                    outputs += self._feed(Shifted(since))
+                case stragglers.GiveUp(reason):
+                    self._looks = self.rounds, MAX_LOOKS
+                    outputs += self._feed(Lapsed(reason))
+        return outputs
+
+    def _gpu_limits(self, gpus: Sequence[str], found: stragglers.Found) -> list[GpuLimitRow]:
+        assert self._even_plan is not None
+        job_w, effect = self._even_plan.limits_mw[0] / 1000, found.effect
+        return [
+            GpuLimitRow(
+                run=self.name,
+                round=self.rounds,
+                gpu=gpu,
+                t_ns=self._now_ns(),
+                power_limit_w=limit_mw / 1000,
+                job_limit_w=job_w,
+                steps=found.steps,
+                energy_percent=100 * effect.energy if effect else None,
+                time_percent=100 * effect.time if effect else None,
+                reason=why,
+            )
+            for gpu, limit_mw, why in zip(gpus, found.limits_mw, found.why, strict=True)
+        ]
+
     # ---- trials and decisions
 
-    def _measure(self, trial: _Trial) -> tuple[TrialRow | None, TrialMeasured | TrialMissing] | None:
+    def _measure(self, trial: _Trial) -> tuple[TrialRow | None, _Measured] | None:
         """Return the row and the event of a trial, or None while its readings are awaited."""
         asked, lead = trial.asked, self._lead
         assert lead is not None
         timely = self._now_ns() - trial.asked_ns < self._site.plan.timeout_ns
         energy_uj = duration_ns = 0
         temperatures: list[float] = []
-        counted: set[str] = set()
-        for session in self.sessions.values():
+        by_gpu_uj: dict[str, int] = {}
+        if isinstance(asked, MeasureTrial) and self._trying:
+            return None, TrialMissing(asked.number, "limits of single GPUs were tried meanwhile")
+        for session in self._ranks:
             edges = [session.edges(span) for span in asked.spans]
             whole = [edge for edge in edges if edge is not None]
             if len(whole) < len(edges):
@@ -636,9 +795,9 @@ class Run:
                 return None if timely else (None, TrialMissing(asked.number, reason))
             duration_ns = max(duration_ns, sum(end - begin for begin, end in whole))
             for gpu in session.gpus:
-                if gpu in counted:
+                if gpu in by_gpu_uj:
                     continue
-                counted.add(gpu)
+                by_gpu_uj[gpu] = 0
                 meter, now_ns = self._site.gpus[gpu].meter, self._now_ns()
                 # A boxcar's figures need the events to say what it did not see.
                 shaped, timeline = meter.shape.window_ns is not None, meter.timeline
@@ -651,7 +810,13 @@ class Run:
                     if isinstance(energy, Missing):
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj
+                    by_gpu_uj[gpu] += energy.energy_uj
                 temperatures += _known(timeline.temperature_c(begin, end) for begin, end in whole)
+        if isinstance(asked, stragglers.Measure):
+            assert self._even_plan is not None
+            of_each = tuple(by_gpu_uj[gpu] // 1000 for gpu in self._even_plan.gpus)
+            return None, stragglers.BlockMeasured(asked.number, of_each, duration_ns)
+        self._drawn_uj = by_gpu_uj
         measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns)
         if asked.purpose is Purpose.WATCH:
             return None, measured

@@ -89,6 +89,11 @@ CREATE TABLE recalls (
     limits STRUCT(power_limit_w DOUBLE, steps BIGINT, duration_s DOUBLE, energy_j DOUBLE, run VARCHAR, round BIGINT)[]
 );
 
+CREATE TABLE gpu_limits (
+    run VARCHAR, round BIGINT, gpu VARCHAR, t_ns BIGINT, power_limit_w DOUBLE, job_limit_w DOUBLE,
+    steps BIGINT, energy_percent DOUBLE, time_percent DOUBLE, reason VARCHAR
+);
+
 CREATE TABLE commands (
     command VARCHAR, run VARCHAR, gpu VARCHAR, asked_ns BIGINT, limit_w DOUBLE, outcome VARCHAR,
     outcome_ns BIGINT, outcome_limit_w DOUBLE, reason VARCHAR
@@ -138,6 +143,7 @@ FROM (
         min(phase_coverage) AS phase_coverage,
         CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
             THEN min(power_limit_w) END AS power_limit_w,
+        CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,
         coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
     FROM windows WHERE kind = wanted AND NOT of_host(gpu) GROUP BY run, index
@@ -207,11 +213,12 @@ WITH last AS (
     LEFT JOIN scatter AS at_top ON at_top.run = trials_run AND at_top.round = trials_round
         AND at_top.power_limit_w = top_w
 ), ran AS (
-    SELECT decided.run, abs(steps.power_limit_w - decided.power_limit_w) < 0.5 AS at_limit,
+    -- A job is at its limit though single GPUs of it are lower: one of them always has it.
+    SELECT decided.run, abs(steps.highest_limit_w - decided.power_limit_w) < 0.5 AS at_limit,
         count(*) AS steps, count(steps.energy_j) AS measured, sum(steps.energy_j) AS energy_j
     FROM decided JOIN steps ON steps.run = decided.run
-        AND (abs(steps.power_limit_w - decided.power_limit_w) < 0.5
-            OR abs(steps.power_limit_w - decided.default_limit_w) < 0.5)
+        AND (abs(steps.highest_limit_w - decided.power_limit_w) < 0.5
+            OR abs(steps.highest_limit_w - decided.default_limit_w) < 0.5)
     GROUP BY ALL
 )
 SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.run) AS job, selector,

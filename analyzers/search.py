@@ -176,7 +176,7 @@ def settled(visits: Sequence[Visit]) -> list[Visit]:
     """
     for of in (_log_time, _log_power):
         halves = [visit.blocks[len(visit.blocks) // 2 :] for visit in visits]
-        deviation = sqrt(_step_variance([[(of(block), block.steps) for block in half] for half in halves]))
+        deviation = sqrt(step_variance([[(of(block), block.steps) for block in half] for half in halves]))
         visits = [_cut(visit, of, deviation) for visit in visits]
     return list(visits)
 
@@ -319,7 +319,7 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
     capped = np.tanh(s / CAPPED)
     around += SMOOTH**2 * np.outer(capped, capped) * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
+    noise = np.diag(step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
     y = np.array([value(whole) for whole in wholes]) - usual[at]
@@ -335,7 +335,7 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
     return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
 
 
-def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
+def step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
     """Return the variance of one step, from how the blocks of a visit (value, steps) differ."""
     squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
     for blocks in visits:

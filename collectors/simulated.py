@@ -319,7 +319,7 @@ class SimulatedBus:
         folder = directory or places(os.environ).run
 
         def board(gpu: str, spec: Spec) -> Board:
-            return Board(folder, gpu, spec.key, spec.model.default_limit_mw, monotonic_ns())
+            return Board(folder, gpu, spec.key, spec.model.default_limit_mw, monotonic_ns(), spec.slower)
 
         return cls(parse(text), board)
 

@@ -16,6 +16,8 @@ many (1 if left out), then options:
     No energy counter.
 ``noise``, ``seed``
     Relative standard deviation of the draw (at most 0.3), and what fixes it, the phase and the UUIDs.
+``slower``
+    Times as long as the model takes for everything, 1 to 10: one GPU of a job that the others wait for.
 ``set_ms``
     How long a change of the limit blocks; it takes effect at the end.
 ``fault``
@@ -44,6 +46,7 @@ _NUMBERS = {  # option: least, most
     "phase_ms": (0.0, 10_000.0),
     "jitter_ms": (0.0, 5_000.0),
     "noise": (0.0, 0.3),
+    "slower": (1.0, 10.0),
     "set_ms": (0.0, 60_000.0),
 }
 _FAULTS = ("lost", "timeout", "permission", "reset")
@@ -73,6 +76,8 @@ class Spec:
     jitter_ms: float = 0.0
     noise: float = 0.0
     seed: int = 0
+    slower: float = 1.0
+    """The model takes it into account."""
     set_ms: float = 0.0
     power_only: bool = False
     faults: tuple[Fault, ...] = ()
@@ -117,7 +122,7 @@ def _group(text: str, group: str) -> tuple[Spec, ...]:
     period_ms = chosen.setdefault("period_ms", model.period_ms)
     boxcar = chosen.get("kind") is Kind.BOXCAR
     chosen.setdefault("window_ms", period_ms * BOXCAR_SHARE if boxcar else min(period_ms, model.window_ms))
-    spec = Spec(key, model, **chosen, faults=tuple(faults))
+    spec = Spec(key, model.slowed(chosen.get("slower", 1.0)), **chosen, faults=tuple(faults))
     if not 2 * spec.jitter_ms < spec.period_ms:
         raise _wrong(text, "jitter_ms has to be below half of period_ms")
     if not spec.window_ms <= spec.period_ms:

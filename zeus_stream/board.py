@@ -32,7 +32,7 @@ LOADS = 4096
 LIMITS = 256
 """Changes of the limit a board holds."""
 
-IDENTITY = Struct("<64s")  # model and boot
+IDENTITY = Struct("<64s")  # model, boot and how much slower than the model it is
 COUNTER = Struct("<qQ")  # index of its refresh, nJ
 PID = Struct("<Q")
 CLOCK = Struct("<Q")  # MHz at which it is locked, 0: it is not
@@ -70,9 +70,17 @@ class Board:
     GPU after a reboot, at its default limit. One process at a time may set the limit.
     """
 
-    def __init__(self, directory: Path, gpu: str, model: str, default_limit_mw: int, now_ns: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        gpu: str,
+        model: str,
+        default_limit_mw: int,
+        now_ns: int,
+        slower: float = 1.0,
+    ) -> None:
         folder = directory / "simulated"
-        expected = f"{model} {boot_id()}".encode()
+        expected = f"{model} {boot_id()} {slower:g}".encode()
         with ExitStack() as opened:
             try:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -234,7 +242,7 @@ def _unusable(path: Path, wrong: OSError) -> StorageError:
 
 
 def identity(state: Region) -> bytes:
-    """Return "model boot", or nothing for a board that was never set up."""
+    """Return "model boot slower", or nothing for a board that was never set up."""
     found = state.get(IDENTITY, 0)
     return b"" if found is None else found[0].rstrip(b"\0")
 

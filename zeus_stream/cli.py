@@ -23,9 +23,9 @@ COLLECTOR = (
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
-    "archive", "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms",
-    "refreshes", "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "group",
-    "follow", "listen",
+    "archive", "select", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps", "profile_steps",
+    "settle_ms", "refreshes", "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb",
+    "group", "follow", "listen",
 )  # fmt: skip
 
 

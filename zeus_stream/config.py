@@ -65,6 +65,9 @@ class Settings:
         "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
     )
     search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
+    per_gpu: bool = _setting(
+        default=False, text="Lower single GPUs of a job below its power limit where others set the pace."
+    )
     stride_w: float = _setting(
         25.0, "Between the power limits tried; the lowest is always among them.", least=1, most=1000
     )

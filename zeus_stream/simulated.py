@@ -77,8 +77,8 @@ class Accelerator:
     def run(self, work_s: float) -> None:
         """Work, and return when the slowest GPU is done.
 
-        Takes ``work_s`` seconds at the highest limit and longer at a lower one, following changes of the
-        limit meanwhile. Each GPU draws for as long as its own share takes.
+        Takes ``work_s`` seconds at the highest limit and longer at a lower one or on a slower GPU, following
+        changes of the limit meanwhile. Each GPU draws for as long as its own share takes, then it idles.
         """
         if not 0 <= work_s < float("inf"):
             raise SettingsError(f"run: could not work for {work_s} s: give a finite time of 0 or more.")
@@ -150,7 +150,8 @@ class _Lane:
         with ExitStack() as opened:
             self._state = Region(board, STATE_BYTES, write=False)
             opened.callback(self._state.close)
-            workloads = models[identity(self._state).split()[0].decode()].workloads
+            model, _, slower = identity(self._state).decode().split()
+            workloads = models[model].slowed(float(slower)).workloads
             if workload not in workloads:
                 raise SettingsError(
                     f"{self.gpu}: could not run {workload!r}: it was not measured on this GPU model."

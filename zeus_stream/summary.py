@@ -43,6 +43,12 @@ SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, high
     count(*) AS limits, measured_at, run
 FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
 """
+_SINGLE = """
+SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
+    min(power_limit_w) AS lowest_w,
+    any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
+FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
+"""
 _LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
@@ -59,6 +65,8 @@ class Summary:
     """None: nothing was decided."""
     gaps: pa.Table
     """Of the whole archive: what it is known to lack."""
+    single: Mapping[str, Any] | None
+    """Of the last round that looked for GPUs which wait for others; None: none did."""
 
     @property
     def closed(self) -> bool:
@@ -76,8 +84,9 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     if not totals["sessions"]:
         return None
     (whole,) = ask(_WHOLE).to_pylist()
-    savings = ask(_SAVING).to_pylist()
-    return Summary(run, totals, whole, ask(_TRIALS), savings[0] if savings else None, ask(_GAPS))
+    (saving,) = ask(_SAVING).to_pylist() or (None,)
+    (single,) = ask(_SINGLE).to_pylist() or (None,)
+    return Summary(run, totals, whole, ask(_TRIALS), saving, ask(_GAPS), single)
 
 
 def last_run(answer: Callable[[str], pa.Table]) -> str | None:
@@ -139,6 +148,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(("beware", "another run used the same GPU meanwhile; its energy is in here too"))
     if summary.saving is not None:
         facts += chosen(summary.saving)
+        facts += _single(summary.single) if summary.single is not None else []
     elif summary.trials.num_rows:
         undecided = "no power limit: the training ended before all were measured. Train longer, or set a"
         facts.append(("chosen", f"{undecided} smaller --profile-steps or a larger --stride-w"))
@@ -180,6 +190,16 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     if saving["trials_run"] != saving["run"]:
         facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
     return facts
+
+
+def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was found of single GPUs."""
+    if not single["lowered"]:
+        return [("single GPUs", f"none of {single['gpus']} can be lowered without slowing the others")]
+    below = f"{single['lowered']} of {single['gpus']} are lower, down to {single['lowest_w']:g} W"
+    energy, time = f"{single['energy_percent']:+.1f}", f"{single['time_percent']:+.1f}"
+    effect = f"{energy} % of a step's energy for {time} % of its time"
+    return [("single GPUs", f"{below}: {effect}, against the job's limit on all")]
 
 
 def _interval(saving: Mapping[str, Any], what: str, form: str) -> str:

@@ -19,7 +19,7 @@ so that time grows steeper by `steepness`::
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Workload:
     knee_mw: float
     epoch_s: float
     """Duration of one epoch at `top_limit_mw`, as fitted."""
+    slower: float = 1.0
+    """Times as long at every limit: a GPU that is worse than the one measured."""
 
     def power_mw(self, limit_mw: int) -> int:
         """Return the mean draw while it works under ``limit_mw``; never falls as the limit rises."""
@@ -51,8 +53,12 @@ class Workload:
         return round(self.floor_mw + wish_mw * rounding)
 
     def slowdown(self, limit_mw: int) -> float:
-        """Return the time of a unit of work relative to `top_limit_mw`; never falls as the limit falls."""
-        return self._time(self.power_mw(limit_mw)) / self._time(self.power_mw(self.top_limit_mw))
+        """Return the time of a unit of work relative to `top_limit_mw`; never falls as the limit falls.
+
+        Of a GPU that is `slower`: relative to one that is not.
+        """
+        relative = self._time(self.power_mw(limit_mw)) / self._time(self.power_mw(self.top_limit_mw))
+        return self.slower * relative
 
     def _time(self, power_mw: int) -> float:
         knee = (1 + (self.knee_mw / power_mw) ** _KNEE_SHARPNESS) ** (self.steepness / _KNEE_SHARPNESS)
@@ -76,6 +82,11 @@ class Model:
     idle_clock_mhz: int
     max_clock_mhz: int
     workloads: Mapping[str, Workload]
+
+    def slowed(self, factor: float) -> "Model":
+        """Return a GPU of this model that takes ``factor`` times as long for everything."""
+        workloads = {name: replace(known, slower=factor) for name, known in self.workloads.items()}
+        return replace(self, workloads=workloads)
 
 
 def load() -> dict[str, Model]:

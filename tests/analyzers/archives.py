@@ -15,6 +15,7 @@ from analyzers.rows import (
     CommandRow,
     DecisionRow,
     GapRow,
+    GpuLimitRow,
     GpuRow,
     MetricRow,
     Row,
@@ -217,6 +218,7 @@ def rows() -> list[Row]:
         derived.append(window("run", 0, 10, 50, gpu))
     derived += [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0, confirms=True), DECISION]
     derived += [
+        GpuLimitRow(RUN.run, 1, B, 35 * SECOND, 150.0, 200.0, 300, -5.0, 0.1, "the job does not wait for it"),
         CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, None, None, None, ""),
         CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, "applied", 31 * SECOND, 200.0, ""),
         GapRow(HOST, "events", 40 * SECOND, 3, "the publisher's buffer was full"),

@@ -134,6 +134,16 @@ def test_what_an_observing_run_would_save_is_known_from_the_earlier_one(savings:
     assert row["energy_saved_low_percent"] < row["energy_saved_percent"] < row["energy_saved_high_percent"]
 
 
+def test_steps_with_a_gpu_below_the_limit_of_its_job_are_at_the_limit(savings: Savings) -> None:
+    rows = profiled("run", [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)])
+    for index in range(16, 26):
+        at_limit = step("run", index, 40.0, 0.5, 200.0)
+        rows += [at_limit, replace(at_limit, gpu=RUN.gpus[1], energy_j=30.0, power_limit_w=150.0)]
+    (row,) = savings(rows)
+    assert row["steps_at_limit"] == 18
+    assert row["saved_j"] == pytest.approx(18 * 100 - 8 * 80 - 10 * 70)
+
+
 def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
     nothing = replace(DECISION, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
     (row,) = savings([RUN, replace(nothing, default_energy_per_step_j=None, default_step_s=None)])

@@ -28,6 +28,16 @@ def test_every_option_is_taken() -> None:
     assert spec.faults == (Fault("timeout", 1.5), Fault("permission"), Fault("reset", 10))
 
 
+def test_a_slower_gpu_takes_as_many_times_as_long_at_every_limit_and_draws_the_same() -> None:
+    plain, slow = parse("simulated:v100+v100,slower=1.1")
+    assert plain.model.workloads.keys() == slow.model.workloads.keys()
+    for name, workload in plain.model.workloads.items():
+        for limit_mw in (250_000, 150_000, 100_000):
+            slowdown = slow.model.workloads[name].slowdown(limit_mw)
+            assert slowdown == pytest.approx(1.1 * workload.slowdown(limit_mw))
+            assert slow.model.workloads[name].power_mw(limit_mw) == workload.power_mw(limit_mw)
+
+
 @pytest.mark.parametrize(
     ("text", "window_ms"),
     [("a40,kind=boxcar", 25), ("v100,kind=boxcar", 5), ("a40,period_ms=20", 20), ("v100,window_ms=20", 20)],
@@ -49,6 +59,7 @@ def test_a_window_always_fits_into_its_period(text: str, window_ms: float) -> No
         ("simulated:v100,colour=red", "there is no option 'colour'; options: period_ms, window_ms"),
         ("simulated:v100,noise=0.5", "noise cannot be '0.5'"),
         ("simulated:v100,noise=nan", "noise cannot be 'nan'"),
+        ("simulated:v100,slower=0.9", "slower cannot be '0.9'"),
         ("simulated:v100,seed=x", "seed cannot be 'x'"),
         ("simulated:v100,power_only=yes", "power_only cannot be 'yes'"),
         ("simulated:v100,kind=bag", "kind cannot be 'bag'"),

@@ -8,7 +8,7 @@ has a clock of its own.
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -19,7 +19,7 @@ from analyzers.rows import ApplyLimit, GiveAnswer, RestoreLimit
 from analyzers.runs import Output
 from collectors import sampler, schedule
 from collectors.simulated import Schedule, SimulatedDevice
-from collectors.simulated_spec import parse
+from collectors.simulated_spec import Spec, parse
 from zeus_stream.board import LimitChange, Load
 from zeus_stream.messages import (
     Applied,
@@ -61,7 +61,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained. One rank a host, all in step; the slowest GPU counts."""
+    """What is trained. One rank a host, all in step: each GPU does its share, then waits for the others."""
 
     workload: str
     step_s: float
@@ -89,13 +89,15 @@ class Gpu:
     loads: Schedule
     found_mw: int
     polls: schedule.Schedule
+    left_s: float = 0.0
+    """Its share of the step under way, at the highest limit."""
     state: sampler.State = field(default_factory=sampler.State)
 
 
 class Host:
     """One host's collector, as far as an analyzer can tell."""
 
-    def __init__(self, world: "World", name: str, device: str, offset_ns: int) -> None:
+    def __init__(self, world: "World", name: str, device: str | Sequence[Spec], offset_ns: int) -> None:
         self.name = name
         self.gpus: dict[str, Gpu] = {}
         self._world = world
@@ -105,7 +107,7 @@ class Host:
         self._events: list[Event] = []
         self._offset = count()
         self._sequence = 0
-        for index, spec in enumerate(parse(device)):
+        for index, spec in enumerate(parse(device) if isinstance(device, str) else device):
             loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
             made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
             polls = schedule.Schedule(self.now())
@@ -152,6 +154,14 @@ class Host:
         reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
         self.note(RunAdmitted(now_ns, self.session, training.run, gpus, training.may_command, reason))
 
+    def die(self) -> None:
+        """The training process of this host is killed."""
+        for gpu in self.gpus.values():
+            gpu.left_s = 0.0
+            gpu.loads.pending.append(Load(self.now(), self.now(), self._world.training.workload))
+        self.flush_events()
+        self.note(SessionEnded(self.now(), self.session, "killed by signal 9"))
+
     def publish(self, event: Event) -> None:
         """The training process of this host has an event."""
         self._events.append(event)
@@ -165,10 +175,23 @@ class Host:
         frame = Frame(f"log-{self.name}", next(self._offset), self.name, self.now(), "topic", b"")
         self._world.hear(frame, body)
 
-    def work(self, workload: str, for_ns: int) -> None:
-        """Load every GPU from now on."""
+    def work(self, workload: str) -> int:
+        """Load every GPU with what is left of its share, from now on. Returns in how long all are done."""
+        longest_ns = 0
         for gpu in self.gpus.values():
-            gpu.loads.pending.append(Load(self.now(), self.now() + for_ns, workload))
+            for_ns = round(gpu.left_s * self.slowdown(gpu, workload) * 1e9)
+            if for_ns > 0:
+                gpu.loads.pending.append(Load(self.now(), self.now() + for_ns, workload))
+            longest_ns = max(longest_ns, for_ns)
+        return longest_ns
+
+    def worked(self, workload: str, for_ns: int) -> None:
+        """Take off what every GPU did in this time, at its limit."""
+        for gpu in self.gpus.values():
+            gpu.left_s = max(0.0, gpu.left_s - for_ns / 1e9 / self.slowdown(gpu, workload))
+
+    def slowdown(self, gpu: Gpu, workload: str) -> float:
+        return gpu.device._spec.model.workloads[workload].slowdown(gpu.device.requested_limit_mw())
 
     def set_limit(self, gpu: str, limit_mw: int) -> None:
         """Set a limit as anybody on the host may."""
@@ -206,21 +229,23 @@ class World:
     """Hosts, one training over all of them, and the interpreter that hears them.
 
     Args:
-        device: of each host, e.g. ``simulated:v100x1``.
+        device: of the first host, e.g. ``simulated:v100x1``, or what its GPUs are like.
         refuse: limits (mW) that no device takes, and the cause.
         more: further hosts, their device and the offset of their clock, ns.
         host: of their names, before the number.
+        late: hosts, the last ones, whose rank is not there until `join`.
     """
 
     def __init__(
         self,
-        device: str,
+        device: str | Sequence[Spec],
         training: Training,
         plan: Plan,
         *,
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,
-        more: tuple[tuple[str, int], ...] = (),
+        more: tuple[tuple[str | Sequence[Spec], int], ...] = (),
+        late: int = 0,
         host: str = "h",
     ) -> None:
         self.now_ns = START_NS
@@ -235,11 +260,11 @@ class World:
         self._rng = Random(seed)
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
-        self._left_s = 0.0
-        """Work of the step under way, at the highest limit."""
         self._since_ns = 0
         self._plan_of_step = 0
         self.hosts = [Host(self, f"{host}{i}", *its) for i, its in enumerate(((device, 0), *more))]
+        self.ranks = self.hosts[: len(self.hosts) - late]
+        """Hosts whose rank takes part."""
         for each in self.hosts:
             each.start()
         self.at(BEGIN_NS, self._begin)
@@ -280,9 +305,22 @@ class World:
         """Every training process dies."""
         self._plan_of_step += 1
         self._stop()
-        for host in self.hosts:
-            host.flush_events()
-            host.note(SessionEnded(host.now(), host.session, "killed by signal 9"))
+        for host in self.ranks:
+            host.die()
+
+    def kill_rank(self, rank: int) -> None:
+        """One training process dies, and the others go on without it."""
+        self._advance()
+        host = self.hosts[rank]
+        host.die()
+        self.ranks.remove(host)
+        self._go_on()
+
+    def join(self) -> None:
+        """The next late rank is there: it takes part from the next step on."""
+        host = self.hosts[len(self.ranks)]
+        host.admit(self.training, len(self.ranks), len(self.hosts))
+        self.ranks.append(host)
 
     # ---- the collector's part
 
@@ -302,11 +340,11 @@ class World:
     # ---- the training's part
 
     def _publish(self, event: Callable[[int], Event]) -> None:
-        for host in self.hosts:
+        for host in self.ranks:
             host.publish(event(host.now()))
 
     def _begin(self) -> None:
-        for rank, host in enumerate(self.hosts):
+        for rank, host in enumerate(self.ranks):
             host.admit(self.training, rank, len(self.hosts))
         self._begin_loop()
 
@@ -319,38 +357,41 @@ class World:
     def _begin_step(self, ended_ns: int | None) -> None:
         """``ended_ns``: world time at which the step before ended, if this is not the first of a loop."""
         step = self.step
-        for host in self.hosts:
+        for host in self.ranks:
             shift_ns = host.now() - self.now_ns
             host.publish(StepBoundary(step, None if ended_ns is None else ended_ns + shift_ns, host.now()))
         training = self.training
-        self._left_s = training.step_s * max(0.1, self._rng.gauss(1, training.noise))
+        work_s = training.step_s * max(0.1, self._rng.gauss(1, training.noise))
         if training.heavier and step >= training.heavier[0]:
-            self._left_s *= training.heavier[1]
+            work_s *= training.heavier[1]
+        self._share(work_s)
         self._since_ns = self.now_ns
         self._go_on()
 
-    def _slowdown(self) -> float:
-        return max(
-            gpu.device._spec.model.workloads[self.training.workload].slowdown(limit_mw)
-            for (gpu, limit_mw) in zip(
-                (gpu for host in self.hosts for gpu in host.gpus.values()), self.limits_mw(), strict=True
-            )
-        )
+    def _share(self, work_s: float) -> None:
+        """Give every GPU so much to do."""
+        for host in self.ranks:
+            for gpu in host.gpus.values():
+                gpu.left_s = work_s
 
     def _advance(self) -> None:
-        """Take off what was worked since, before the limit changes."""
-        if self._left_s > 0:
-            self._left_s = max(0.0, self._left_s - (self.now_ns - self._since_ns) / 1e9 / self._slowdown())
+        """Take off what was worked since, before a limit changes."""
+        if self.working:
+            for host in self.ranks:
+                host.worked(self.training.workload, self.now_ns - self._since_ns)
             self._since_ns = self.now_ns
 
+    @property
+    def working(self) -> bool:
+        return any(gpu.left_s > 0 for host in self.ranks for gpu in host.gpus.values())
+
     def _go_on(self) -> None:
-        """Work at the step under way for as long as it takes under the limit in force now."""
-        if self._left_s <= 0:
+        """Work at the step under way for as long as it takes under the limits in force now."""
+        if not self.working:
             return
         self._plan_of_step += 1
-        plan, for_ns = self._plan_of_step, round(self._left_s * self._slowdown() * 1e9)
-        for host in self.hosts:
-            host.work(self.training.workload, for_ns)
+        plan = self._plan_of_step
+        for_ns = max(host.work(self.training.workload) for host in self.ranks)
 
         def end() -> None:
             if plan == self._plan_of_step:
@@ -360,7 +401,7 @@ class World:
 
     def _end_step(self) -> None:
         training, ended_ns = self.training, self.now_ns
-        self._left_s = 0.0
+        self._share(0.0)
         self.step += 1
         loop_over = training.epoch_steps is not None and self.step % training.epoch_steps == 0
         if self.step < training.steps and not loop_over:
@@ -378,4 +419,5 @@ class World:
             self._stop()
 
     def _stop(self) -> None:
-        self._left_s, self.ended, self._since_ns = 0.0, True, self.now_ns
+        self._share(0.0)
+        self.ended, self._since_ns = True, self.now_ns

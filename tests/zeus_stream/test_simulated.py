@@ -155,6 +155,21 @@ def test_the_slowest_gpu_counts(host: SimulatedBus, tmp_path: Path) -> None:
     assert free.energy_mj(begin_ns, end_ns) == pytest.approx(at_work_mj, rel=1e-6)
 
 
+def test_the_others_idle_until_a_slower_gpu_is_done(tmp_path: Path) -> None:
+    bus = SimulatedBus.parse("simulated:v100+v100,slower=1.5", tmp_path)
+    quick, slow = bus.discover()
+    with attach("imagenet", directory=tmp_path) as accelerator:
+        begin_ns = monotonic_ns()
+        accelerator.run(0.03)
+        end_ns = monotonic_ns()
+    assert end_ns - begin_ns >= 0.045e9
+    rest_mw, work_mw = load()["v100"].idle_mw, IMAGENET.power_mw(250_000)
+    for gpu, busy_s in ((quick, 0.03), (slow, 0.045)):
+        drawn_mj = (work_mw - rest_mw) * busy_s + rest_mw * (end_ns - begin_ns) / 1e9
+        assert gpu.energy_mj(begin_ns, end_ns) == pytest.approx(drawn_mj, rel=1e-6)
+    bus.close()
+
+
 def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBus, tmp_path: Path) -> None:
     gpu = host.discover()[0]
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:

@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.archive import Archive
 from analyzers.query import read_file
-from analyzers.rows import DecisionRow, GapRow, Row, RunRow, TrialRow, WindowRow
+from analyzers.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
 from zeus_stream.config import Settings
 from zeus_stream.summary import Summary, last_run, print_summary, summarize
 
@@ -138,6 +138,18 @@ def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summariz
     assert "would save 20.0 % (19.7 to 20.3) of a step's energy for +8.0 % (+8.0 to +8.0) of its time" in text
     assert "in all 114.3 J of what the steps at 250 W took" in text
     assert "known from earlier, an earlier run; a step at its highest limit took -5.0 % energy now" in text
+
+
+def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Summarize) -> None:
+    first = GpuLimitRow("it's a run", 1, "GPU-a", S, 175.0, 175.0, 300, -5.1, 0.02, "the others wait for it")
+    rows = [first, replace(first, gpu="GPU-b", power_limit_w=150.0)]
+    told = shown(of([RUN, WHOLE, *TRIALS, DECISION, *rows]))
+    assert "single GPUs 1 of 2 are lower, down to 150 W: -5.1 % of a step's energy for +0.0 %" in told
+    none = [
+        replace(row, round=2, power_limit_w=175.0, energy_percent=None, time_percent=None) for row in rows
+    ]
+    told = shown(of([RUN, WHOLE, *TRIALS, DECISION, *rows, *none]))
+    assert "none of 2 can be lowered" in told
 
 
 def test_the_last_run_is_the_one_that_began_last(of: Summarize, tmp_path: Path) -> None:
