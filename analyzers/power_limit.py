@@ -33,6 +33,8 @@ The rules:
     times in all.
  6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
     step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
+ 7. Limits above what a power budget allows are not to be had while it does. When it allows less than is in
+    force, or more than the choice was made from, the machine goes on from what it knows: measures, chooses.
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
 
@@ -46,7 +48,7 @@ What happens, by phase ('-': nothing, or only the step under way is noted):
     Over        -                    -              -             -                  -
 
 In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. Lapsed: Warming and Measuring
--> Applying (5.), and so does Applying.
+-> Applying (5.), and so does Applying. Capped: Applying, Warming and Measuring -> Applying (7.).
 """
 
 from collections.abc import Sequence
@@ -146,6 +148,14 @@ class Lapsed:
 
 
 @dataclass(frozen=True, slots=True)
+class Capped:
+    """From now on limits may be so high, and no higher. ``by`` whom. None: as high as the plan has them."""
+
+    most_mw: int | None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialMeasured:
     number: int
     energy_mj: int
@@ -170,6 +180,7 @@ Event = (
     | LimitRefused
     | Lapsed
     | Barred
+    | Capped
     | TrialMeasured
     | TrialMissing
     | RunOver
@@ -340,6 +351,12 @@ class State:
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
     chosen: Chosen | None = None
+    cap: Capped = Capped(None)
+    """What a power budget allows (rule 7)."""
+
+    def allows(self, limit_mw: int) -> bool:
+        """Whether no power budget is against a limit."""
+        return self.cap.most_mw is None or limit_mw <= self.cap.most_mw
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -375,6 +392,8 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return state, ()
         case _, Barred(reason):
             return _observe(state, reason)
+        case _, Capped():
+            return _capped(state, event, plan)
         case Applying(asked=0), Lapsed():
             return state, ()
         case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw), Lapsed(reason):
@@ -563,7 +582,7 @@ def _go_on(state: State, asked: MeasureTrial, plan: Plan) -> Answer:
 def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
     """Do what the search advises. ``now_mw``: the limit that is being measured."""
     assert plan.goal is not None
-    limits_mw = [limit for limit in plan.limits_mw if limit not in state.without_mw]
+    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
     if not limits_mw:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
     match search.advise(limits_mw, plan.gpus, plan.goal, [visit for _, visit in state.visits]):
@@ -573,7 +592,7 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
             return _apply(state, limit_mw)
         case Choose(limit_mw, confidence):
             seen = len(state.trials)
-            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured{_by(state)}"
             decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
             state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
             return state, (decided, *then)
@@ -583,8 +602,8 @@ def _next_limit(state: State, plan: Plan) -> Answer:
     """Go on to the next limit of the round, or to the decision."""
     if plan.goal is not None:
         return _search(state, plan)
-    if state.todo_mw:
-        return _apply(replace(state, todo_mw=state.todo_mw[1:]), state.todo_mw[0])
+    if (first := next(filter(state.allows, state.todo_mw), None)) is not None:
+        return _apply(replace(state, todo_mw=tuple(mw for mw in state.todo_mw if mw != first)), first)
     return _decide_if_last(replace(state, phase=Deciding()), plan)
 
 
@@ -622,19 +641,48 @@ def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
     return _next_limit(state, plan)
 
 
+def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
+    """Go on with the limits that there are now, from what is known of them (rule 7)."""
+    before, state = state, replace(state, cap=cap)
+    profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
+    match state.phase:
+        case (Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw)) if not state.allows(limit_mw):
+            if plan.goal is None and state.chosen is None:
+                state = replace(state, todo_mw=(limit_mw, *state.todo_mw))
+            return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case Applying() | Warming() | Measuring() if state.chosen is not None and any(
+            state.allows(limit_mw) and not before.allows(limit_mw) for limit_mw in plan.limits_mw
+        ):
+            return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case _:
+            return state, ()
+
+
+def _to_be_had(state: State, limit_mw: int) -> bool:
+    return limit_mw not in state.without_mw and state.allows(limit_mw)
+
+
+def _by(state: State) -> str:
+    """Return what a decision's reason says of a power budget."""
+    if state.cap.most_mw is None:
+        return ""
+    return f"; {state.cap.by} allows no more than {state.cap.most_mw / 1000:g} W"
+
+
 def _decide_if_last(state: State, plan: Plan) -> Answer:
     """Decide once every limit was visited and every trial has come back."""
     if not isinstance(state.phase, Deciding) or state.awaited:
         return state, ()
-    if state.todo_mw:
+    if any(map(state.allows, state.todo_mw)):
         return _next_limit(state, plan)
-    if not state.trials:
+    trials = tuple(trial for trial in state.trials if _to_be_had(state, trial.limit_mw))
+    if not trials:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
     try:
-        limit_mw = plan.selector.choose(state.trials, plan.gpus)
+        limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return _observe(state, str(wrong))
-    reason = f"{plan.selector.text} of {len(state.trials)} limits measured"
+    reason = f"{plan.selector.text} of {len(trials)} limits measured{_by(state)}"
     decided = Decide(limit_mw, state.round, state.trials, reason)
     state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
     return state, (decided, *then)
@@ -649,6 +697,7 @@ def _next_round(state: State, plan: Plan) -> State:
         attempts=state.attempts,
         numbers=state.numbers,
         lapses=state.lapses,
+        cap=state.cap,
     )
 
 
