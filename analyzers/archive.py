@@ -25,11 +25,13 @@ import pyarrow as pa
 
 from analyzers import columns
 from analyzers.rows import (
+    BudgetRow,
     CommandRow,
     DecisionRow,
     GapRow,
     GpuRow,
     MetricRow,
+    RationRow,
     Row,
     RunRow,
     TrialRow,
@@ -331,6 +333,11 @@ class Archive:
         logs = [(log_id, log.next_offset) for log_id, log in self._logs.items() if log.host == host]
         return logs[-1] if logs else (None, None)
 
+    def own_log(self) -> tuple[str, int]:
+        """Return the log of the analyzer's own words, and the offset of the next."""
+        log_id = f"own-{self.archive_id}"
+        return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
+
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted, again or for the first time, a page at a time, as it was heard.
 
@@ -338,7 +345,7 @@ class Archive:
         or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
         what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
         readings, for what a counter said before the first window began. Sessions that began before that are
-        over: their events are left out.
+        over: their events are left out. Of the analyzer's own words all: they are few.
         """
         last = {log.host: log_id for log_id, log in self._logs.items()}
         with self._cursor() as cursor:
@@ -358,6 +365,8 @@ class Archive:
                     [list(last.values())],
                 ).fetchall()
             )
+        own, _ = self.own_log()
+        since |= {own: 0} if own in since else {}
         frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
@@ -580,7 +589,7 @@ def _version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'turns'")
+    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'rations'")
     if version == len(MIGRATIONS) and tables.fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
@@ -683,6 +692,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     TrialRow: ("trials", ("run", "number"), True),
     DecisionRow: ("decisions", ("run", "number"), True),
     CommandRow: ("commands", ("command",), True),
+    BudgetRow: ("budgets", ("budget", "set_ns"), True),
+    RationRow: ("rations", ("gpu",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
@@ -694,6 +705,9 @@ _WITH_UTC = {
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
     " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
     " FROM incoming_runs",
+    "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
+    " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
+    " FROM incoming_budgets",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }

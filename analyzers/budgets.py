@@ -13,7 +13,7 @@ Problems", MIT Press 1988, 4.2). Elsewhere it falls short by less than its large
 Limits are shared, not watts drawn: a limit is what a GPU promises to keep to, whatever it is given to do.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import log
@@ -24,6 +24,8 @@ from analyzers import search
 from analyzers.selectors import Trial
 from zeus_stream.messages import Budget
 
+LEAD_NS = 2_000_000_000
+"""So long before its beginning a budget's ramp is done: until then the last commands are obeyed."""
 FLAT = 1e-6
 """A gain in speed over a whole stride that is none."""
 
@@ -44,7 +46,7 @@ def over(budget: Budget, now_ns: int) -> bool:
 
 def _way(budget: Budget, now_ns: int) -> float:
     """Return how far the ramp is: 1 from the beginning on, if it was set in time, until the end."""
-    since_ns = max(budget.set_ns, budget.begin_ns - budget.ramp_ns)
+    since_ns = max(budget.set_ns, budget.begin_ns - budget.ramp_ns - LEAD_NS)
     if now_ns < since_ns or over(budget, now_ns):
         return 0.0
     ramp_ns = max(budget.ramp_ns, 1)
@@ -120,10 +122,7 @@ def share_out(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
     at = {unit.name: 0 for unit in units}
     named = {unit.name: unit for unit in units}
     weights = {unit.name: [len(bound.gpus & set(unit.gpus)) for bound in bounds] for unit in units}
-    left = [
-        bound.most_mw - sum(weights[unit.name][i] * unit.limits_mw[0] for unit in units)
-        for i, bound in enumerate(bounds)
-    ]
+    left = [bound.most_mw - least(units, bound) for bound in bounds]
 
     def fits(unit: Unit, to: int) -> bool:
         more_mw = unit.limits_mw[to] - unit.limits_mw[at[unit.name]]
@@ -168,6 +167,6 @@ def _steepest(unit: Unit, at: int) -> tuple[float, int]:
     return max(steps, key=lambda step: (step[0], -step[1]), default=(0.0, at))
 
 
-def too_little(units: Collection[Unit], bound: Bound) -> bool:
-    """Tell whether the least limits of the units alone are more than a bound."""
-    return bound.most_mw < sum(len(bound.gpus & set(unit.gpus)) * unit.limits_mw[0] for unit in units)
+def least(units: Iterable[Unit], bound: Bound) -> int:
+    """Return what the least limits of the units add up to within a bound, mW."""
+    return sum(len(bound.gpus & set(unit.gpus)) * unit.limits_mw[0] for unit in units)

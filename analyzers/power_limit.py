@@ -154,6 +154,9 @@ class Capped:
     most_mw: int | None
     by: str = ""
 
+    def allows(self, limit_mw: int) -> bool:
+        return self.most_mw is None or limit_mw <= self.most_mw
+
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasured:
@@ -323,6 +326,8 @@ class Chosen:
     confirmed: Trial | None = None
     recent: tuple[Trial, ...] = ()
     """At most the last `CALM` windows."""
+    cap: Capped = Capped(None)
+    """What a power budget allowed when it was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +358,6 @@ class State:
     chosen: Chosen | None = None
     cap: Capped = Capped(None)
     """What a power budget allows (rule 7)."""
-
-    def allows(self, limit_mw: int) -> bool:
-        """Whether no power budget is against a limit."""
-        return self.cap.most_mw is None or limit_mw <= self.cap.most_mw
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -594,7 +595,7 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
             seen = len(state.trials)
             reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured{_by(state)}"
             decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
-            state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+            state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
             return state, (decided, *then)
 
 
@@ -602,7 +603,7 @@ def _next_limit(state: State, plan: Plan) -> Answer:
     """Go on to the next limit of the round, or to the decision."""
     if plan.goal is not None:
         return _search(state, plan)
-    if (first := next(filter(state.allows, state.todo_mw), None)) is not None:
+    if (first := next(filter(state.cap.allows, state.todo_mw), None)) is not None:
         return _apply(replace(state, todo_mw=tuple(mw for mw in state.todo_mw if mw != first)), first)
     return _decide_if_last(replace(state, phase=Deciding()), plan)
 
@@ -643,15 +644,15 @@ def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
 
 def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
     """Go on with the limits that there are now, from what is known of them (rule 7)."""
-    before, state = state, replace(state, cap=cap)
+    state = replace(state, cap=cap)
     profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
     match state.phase:
-        case (Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw)) if not state.allows(limit_mw):
+        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw) if not cap.allows(limit_mw):
             if plan.goal is None and state.chosen is None:
                 state = replace(state, todo_mw=(limit_mw, *state.todo_mw))
             return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
         case Applying() | Warming() | Measuring() if state.chosen is not None and any(
-            state.allows(limit_mw) and not before.allows(limit_mw) for limit_mw in plan.limits_mw
+            cap.allows(limit_mw) and not state.chosen.cap.allows(limit_mw) for limit_mw in plan.limits_mw
         ):
             return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
         case _:
@@ -659,7 +660,7 @@ def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
 
 
 def _to_be_had(state: State, limit_mw: int) -> bool:
-    return limit_mw not in state.without_mw and state.allows(limit_mw)
+    return limit_mw not in state.without_mw and state.cap.allows(limit_mw)
 
 
 def _by(state: State) -> str:
@@ -673,7 +674,7 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
     """Decide once every limit was visited and every trial has come back."""
     if not isinstance(state.phase, Deciding) or state.awaited:
         return state, ()
-    if any(map(state.allows, state.todo_mw)):
+    if any(map(state.cap.allows, state.todo_mw)):
         return _next_limit(state, plan)
     trials = tuple(trial for trial in state.trials if _to_be_had(state, trial.limit_mw))
     if not trials:
@@ -684,7 +685,7 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
         return _observe(state, str(wrong))
     reason = f"{plan.selector.text} of {len(trials)} limits measured{_by(state)}"
     decided = Decide(limit_mw, state.round, state.trials, reason)
-    state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+    state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
     return state, (decided, *then)
 
 

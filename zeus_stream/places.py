@@ -71,6 +71,11 @@ class Places:
         return self.state / "gains.json"
 
     @property
+    def budgets(self) -> Path:
+        """The power budgets of groups of GPUs."""
+        return self.state / "budgets.json"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 
