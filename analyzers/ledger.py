@@ -84,6 +84,8 @@ class Ledger:
         """Of the budgets, in their order."""
         self._targets_mw: dict[str, int] = {}
         """By unit, what it is to have."""
+        self._would_mw: dict[str, int] = {}
+        """By GPU that cannot be commanded, what it would have."""
         self._wanted_mw: dict[str, int | None] = {}
         self._stale = False
         """What units are to have is to be found anew."""
@@ -250,24 +252,32 @@ class Ledger:
 
     def _share(self) -> None:
         """Find what everybody is to have."""
+        able = [gpu for gpu, account in self._accounts.items() if not account.trouble]
+        self._units, self._bounds = self._sharing(able)
+        self._targets_mw = share_out(self._units, self._bounds)
+        self._would_mw = {}
+        if len(able) < len(self._accounts):
+            units, bounds = self._sharing(self._accounts)
+            would_mw = share_out(units, bounds)
+            self._would_mw = {gpu: would_mw[unit.name] for unit in units for gpu in unit.gpus}
+
+    def _sharing(self, among: Iterable[str]) -> tuple[tuple[Unit, ...], tuple[Bound, ...]]:
+        """Return units of these GPUs, and what budgets leave them when the others keep their limits."""
         of: dict[str, list[str]] = {}
         runs: dict[str, Run | None] = {}
-        for gpu, account in self._accounts.items():
-            if not account.trouble:
-                run = self._commander(gpu) or self._user(gpu)
-                name = gpu if run is None else run.name
-                of.setdefault(name, []).append(gpu)
-                runs[name] = run
-        self._units = tuple(self._unit(name, gpus, runs[name]) for name, gpus in of.items())
-        shared = {gpu for unit in self._units for gpu in unit.gpus}
+        for gpu in among:
+            run = self._commander(gpu) or self._user(gpu)
+            name = gpu if run is None else run.name
+            of.setdefault(name, []).append(gpu)
+            runs[name] = run
+        shared = {gpu for gpus in of.values() for gpu in gpus}
         bounds = []
         for budget in self._budgets:
             gpus = self._members[budget.group]
             kept_mw = sum(self._accounts[gpu].limit_mw for gpu in gpus if gpu not in shared)
             most = most_mw(budget, sum(map(self._found, gpus)))
             bounds.append(Bound(frozenset(gpus) & shared, most - kept_mw))
-        self._bounds = tuple(bounds)
-        self._targets_mw = share_out(self._units, self._bounds)
+        return tuple(self._unit(name, gpus, runs[name]) for name, gpus in of.items()), tuple(bounds)
 
     def _unit(self, name: str, gpus: Sequence[str], run: Run | None) -> Unit:
         """Return GPUs that have one limit: none above what was found, or what their run wants."""
@@ -357,7 +367,7 @@ class Ledger:
                 gpu,
                 self._site.rations[gpu].group,
                 None if run is None else run.name,
-                account.most_mw / 1000,
+                (self._would_mw[gpu] if account.trouble else account.most_mw) / 1000,
                 account.limit_mw / 1000,
                 account.trouble,
             )

@@ -233,7 +233,7 @@ class RationRow:
     """The first that has it; None: no more."""
     run: str | None
     most_w: float | None
-    """Its limit may be so high."""
+    """Its limit may be so high; might, if it could be commanded."""
     limit_w: float
     """In force, as last confirmed."""
     reason: str

@@ -204,7 +204,8 @@ class Analyzer:
     async def _say_budgets(self, path: Path, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         """Have it heard which budgets hold, as the file and the time of day have it."""
         log_id, offset = self._archive.own_log()
-        known, listed, said = -1, tuple[Budget, ...](), None if offset else ()
+        known, listed = _changed(path), budget.load(path)
+        said: tuple[Budget, ...] | None = None if offset else ()
         while True:
             if (now := _changed(path)) != known:
                 known = now

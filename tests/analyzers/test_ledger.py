@@ -226,6 +226,7 @@ def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> 
     assert list(site.limits.values()) == [FOUND, 150 * W, 150 * W]
     told = {row.gpu: row for row in site.rows(RationRow)}
     assert (told["g0"].limit_w, told["g0"].reason) == (300, "this collector only observes")
+    assert told["g0"].most_w == 200, "what it would have"
     assert len([row for row in site.rows(ApplyLimit) if row.gpu == "g0"]) == 1, "it is asked once"
 
 
