@@ -118,7 +118,10 @@ class Site:
     def end(self, run: str) -> None:
         for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
             del self.steps[session]
-            self.log(self._host(session), Events(session, 1, 0, 1, (RunEnded(self.now_ns),)))
+            host = self._host(session)
+            self.log(host, Events(session, 1, 0, 1, (RunEnded(self.now_ns),)))
+            if self.holders.get(gpu := host.replace("h", "g")) == run:
+                self.lose(gpu, "run")
 
     def _host(self, session: str) -> str:
         (host,) = {
@@ -230,11 +233,11 @@ def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> 
 
 def test_the_limit_of_a_stranger_stays_and_counts() -> None:
     site = Site(2)
-    site.set(budget(500))
+    site.set(budget(400))
     site.settle()
     site.lose("g0", "stranger", 220 * W)
     site.settle()
-    assert site.limits == {"g0": 220 * W, "g1": 250 * W}
+    assert site.limits == {"g0": 220 * W, "g1": 150 * W}
 
 
 @pytest.mark.parametrize("cause", ["lapsed", "restart", "shutdown", "run"])
@@ -287,14 +290,29 @@ def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> N
         site.go_on(S // 10)
     assert site.limits["g0"] <= 150 * W
     assert site.holders["g0"] == f"{BUDGET}rack1"
+    before = len(site.outputs)
     site.set()
-    for _ in range(30):
-        site.step("r")
-        site.go_on(S // 10)
+    (command,) = [each for each in site.outputs[before:] if isinstance(each, ApplyLimit | RestoreLimit)]
+    assert isinstance(command, ApplyLimit)
+    assert (command.run, command.limit_mw) == ("r", site.limits["g0"]), "as it is, in the run's name"
+    site.settle()
     assert site.holders["g0"] == "r"
     site.end("r")
     site.settle()
     assert site.limits["g0"] == FOUND
+
+
+def test_a_limit_that_a_run_set_before_the_budget_is_held_for_the_budget() -> None:
+    site = Site(1)
+    site.begin("r", ["g0"])
+    for _ in range(5):
+        site.step("r")
+        site.go_on(S // 10)
+    assert site.holders["g0"] == "r"
+    site.set(budget(300))
+    for _ in range(5):
+        site.go_on(S // 10)
+    assert site.holders["g0"] == f"{BUDGET}rack1"
 
 
 @pytest.mark.parametrize("seed", range(3))
