@@ -28,6 +28,8 @@ RETRY_NS = 60_000_000_000
 """After a refusal that may pass."""
 BACK = f"{BUDGET}back-"
 """Begins the ids of commands that give back; those of all others begin with `BUDGET`."""
+BUSY, BUSY_NS = 0.9, 60_000_000_000
+"""A GPU without a run that draws so much of its limit works for somebody, for so long after."""
 PASSING = ("device", "storage", "owned")
 """Refusals that may pass by themselves."""
 
@@ -40,6 +42,12 @@ class _Account:
     """In force, as far as that is known."""
     most_mw: int
     """Its ration."""
+    wanted_mw: int | None = None
+    """By its run, when it was looked at last."""
+    busy: bool = False
+    """It works, though not for a run that is known."""
+    busy_ns: int | None = None
+    """When it was seen to."""
     ours: bool = False
     """Its limit is held in a budget's name."""
     asked_mw: dict[str, int] = field(default_factory=dict)
@@ -74,8 +82,10 @@ class Ledger:
         self._found_mw: dict[str, int] = {}
         """By GPU, what was found there since its collector said what it found: the upper bound."""
         self._looked_ns: dict[str, int] = {}
-        self._rows: dict[tuple[str, ...], BudgetRow | RationRow] = {}
-        """Told last, by budget or GPU."""
+        self._told: dict[tuple[str, int], BudgetRow] = {}
+        """Of the budgets that hold, by name and when they were set."""
+        self._rations: dict[str, RationRow] = {}
+        """Told last, by GPU."""
         self._commands = 0
         self._members: dict[str, tuple[str, ...]] = {}
         """By budget, the GPUs that it is about."""
@@ -86,11 +96,14 @@ class Ledger:
         """By unit, what it is to have."""
         self._would_mw: dict[str, int] = {}
         """By GPU that cannot be commanded, what it would have."""
-        self._wanted_mw: dict[str, int | None] = {}
+        self._on: dict[str, list[str]] = {}
+        """By host, its GPUs under budgets."""
         self._stale = False
         """What units are to have is to be found anew."""
-        self._news = False
-        """Something is in force, or asked for, that was not."""
+        self._cramped = False
+        """Some have less than they are to have, until others have let go."""
+        self._news: dict[str, None] = {}
+        """GPUs on which something is in force, or asked for, that was not."""
 
     # ---- what happens
 
@@ -117,7 +130,8 @@ class Ledger:
 
     def outcome(self, row: CommandRow | None, note: Applied | Refused) -> None:
         """A command has its outcome. ``row``: None if it is not remembered, as after a start."""
-        gpu, self._news = note.gpu, True
+        gpu = note.gpu
+        self._news[gpu] = None
         account, of_budget = self._accounts.get(gpu), note.command.startswith(BUDGET)
         match note:
             case Applied(limit_mw=limit_mw):
@@ -167,20 +181,24 @@ class Ledger:
             return []
         self._hear(outputs)
         now_ns = self._site.now_ns[host]
-        if looks := now_ns - self._looked_ns.get(host, 0) >= LOOK_NS:
+        if now_ns - self._looked_ns.get(host, 0) >= LOOK_NS:
             self._looked_ns[host] = now_ns
             self._look(host)
         stale, news = self._stale, self._news
-        self._stale = self._news = False  # what is done here may be news again, at the next frame
+        self._stale, self._news = False, {}  # what is done here may be news again, at the next frame
         done: list[Output] = []
         if stale:
             done += self._admit()
             self._share()
-        if stale or news or looks:
+        if stale or (news and self._cramped):
             self._ration()
-            done += self._command()
-            done += self._tell()
-        return done
+            done += [output for run in self._runs.values() for output in run.rationed()]
+            self._hear(done)
+            news = dict.fromkeys(self._accounts)
+        done += self._command(news)
+        if stale:
+            done += self._tell_budgets()
+        return done + self._tell(news)
 
     def _hear(self, outputs: Iterable[Output]) -> None:
         """Learn what runs ask for, and what they decide."""
@@ -190,7 +208,7 @@ class Ledger:
                     if (account := self._accounts.get(gpu)) is not None:
                         account.asked_mw[command], account.asked_ns = limit_mw, self._now_ns(gpu)
                         account.ours = account.ours or holder.startswith(BUDGET)
-                        self._news = True
+                        self._news[gpu] = None
                 case RunRow() | DecisionRow():
                     self._stale = True
                 case _:
@@ -198,13 +216,24 @@ class Ledger:
 
     def _look(self, host: str) -> None:
         """Notice what only time brings, and what runs want by now."""
-        for gpu, account in self._accounts.items():
-            due_ns = account.retry_ns
-            if due_ns is not None and self._site.gpus[gpu].host == host and self._now_ns(gpu) >= due_ns:
+        for gpu in self._on.get(host, ()):
+            self._news[gpu] = None
+            account, run = self._accounts[gpu], self._commander(gpu)
+            if account.retry_ns is not None and self._now_ns(gpu) >= account.retry_ns:
                 account.trouble, account.retry_ns, self._stale = "", None, True
-        wanted_mw = {name: run.wanted_mw for name, run in self._runs.items()}
-        self._stale |= wanted_mw != self._wanted_mw
-        self._wanted_mw = wanted_mw
+            wanted_mw = None if run is None else run.wanted_mw
+            self._stale |= wanted_mw != account.wanted_mw
+            account.wanted_mw = wanted_mw
+            self._watch(gpu, account)
+
+    def _watch(self, gpu: str, account: _Account) -> None:
+        """Notice whether a GPU works."""
+        now_ns, power_mw = self._now_ns(gpu), self._site.gpus[gpu].timeline.power_mw
+        if power_mw is not None and power_mw >= BUSY * account.limit_mw:
+            account.busy_ns = now_ns
+        busy = account.busy_ns is not None and abs(now_ns - account.busy_ns) < BUSY_NS
+        self._stale |= busy != account.busy and self._user(gpu) is None
+        account.busy = busy
 
     def _admit(self) -> list[Output]:
         """Take in GPUs that are under a budget by now, and give back those that are no more."""
@@ -218,6 +247,9 @@ class Ledger:
                 limit_mw = self._limits_mw.get(gpu, self._found(gpu))
                 self._accounts[gpu] = _Account(limit_mw, limit_mw)
             self._site.rations[gpu] = Ration(group, self._accounts[gpu].most_mw)
+        self._on = {}
+        for gpu in self._accounts:
+            self._on.setdefault(self._site.gpus[gpu].host, []).append(gpu)
         commanders = {run.name: run for gpu in left if (run := self._commander(gpu)) is not None}
         done = [output for run in commanders.values() for output in run.rationed()]
         set_anew = {output.gpu for output in done if isinstance(output, ApplyLimit)}
@@ -245,10 +277,8 @@ class Ledger:
         if (run := self._commander(gpu)) is not None:
             return self._apply(gpu, run.name, account.limit_mw)
         command = self._name(BACK, gpu)
-        return [
-            self._site.asking(command, BUDGET, gpu, None),
-            RestoreLimit(command, BUDGET, self._site.gpus[gpu].host, gpu),
-        ]
+        self._site.asking(command, BUDGET, gpu, None)
+        return [RestoreLimit(command, BUDGET, self._site.gpus[gpu].host, gpu)]
 
     def _share(self) -> None:
         """Find what everybody is to have."""
@@ -284,7 +314,8 @@ class Ledger:
         found_mw, least_mw = min(map(self._found, gpus)), max(map(self._least, gpus))
         limits = power_limit.limits_mw(found_mw, least_mw, self._site.plan.stride_mw)[::-1] or (found_mw,)
         if run is None:
-            return Unit(name, tuple(gpus), limits, (1.0,) * len(limits))
+            busy = any(self._accounts[gpu].busy for gpu in gpus)
+            return Unit(name, tuple(gpus), limits, speeds(limits, 1, ()) if busy else (1.0,) * len(limits))
         wanted_mw = run.wanted_mw if run.commands_limits else None
         if wanted_mw is not None:
             limits = tuple(limit for limit in limits if limit <= wanted_mw) or limits[:1]
@@ -297,6 +328,7 @@ class Ledger:
                 account = self._accounts[gpu]
                 account.most_mw = min(account.most_mw, self._targets_mw[unit.name])
         left_mw = [b.most_mw - sum(self._accounts[gpu].promised_mw for gpu in b.gpus) for b in self._bounds]
+        self._cramped = False
         for unit in self._units:
             target_mw = self._targets_mw[unit.name]
             more = {gpu: max(0, target_mw - self._accounts[gpu].promised_mw) for gpu in unit.gpus}
@@ -305,15 +337,17 @@ class Ledger:
                 left_mw = [left - needs for needs, left in zip(needs_mw, left_mw, strict=True)]
                 for gpu in unit.gpus:
                     self._accounts[gpu].most_mw = target_mw
+            else:
+                self._cramped = True
         for gpu, account in self._accounts.items():
             self._site.rations[gpu] = Ration(self._site.rations[gpu].group, account.most_mw)
 
-    def _command(self) -> list[Output]:
-        """Tell runs their rations, and set what they do not."""
-        done: list[Output] = [output for run in self._runs.values() for output in run.rationed()]
-        self._hear(done)
-        for gpu, account in self._accounts.items():
-            if account.trouble:
+    def _command(self, gpus: Iterable[str]) -> list[Output]:
+        """Set what is to be set on these GPUs and no run sets."""
+        done: list[Output] = []
+        for gpu in gpus:
+            account = self._accounts.get(gpu)
+            if account is None or account.trouble:
                 continue
             run = self._commander(gpu)
             wanted_mw = account.most_mw if run is None else min(account.limit_mw, account.most_mw)
@@ -330,11 +364,10 @@ class Ledger:
         return done
 
     def _apply(self, gpu: str, holder: str, limit_mw: int) -> list[Output]:
+        """Ask for a limit. It becomes a row with its outcome: a stream heard in part may ask anew."""
         command = self._name(BUDGET, gpu)
-        done: list[Output] = [
-            self._site.asking(command, holder, gpu, limit_mw),
-            ApplyLimit(command, holder, self._site.gpus[gpu].host, gpu, limit_mw),
-        ]
+        self._site.asking(command, holder, gpu, limit_mw)
+        done: list[Output] = [ApplyLimit(command, holder, self._site.gpus[gpu].host, gpu, limit_mw)]
         self._hear(done)
         return done
 
@@ -345,25 +378,14 @@ class Ledger:
 
     # ---- what people see
 
-    def _tell(self) -> list[Output]:
-        """Return the rows that have changed."""
-        rows: dict[tuple[str, ...], BudgetRow | RationRow] = {}
-        for budget, bound in zip(self._budgets, self._bounds, strict=True):
-            reason = self._cannot(budget, bound)
-            gpus = self._members[budget.group]
-            rows["budget", budget.group, f"{budget.set_ns}"] = BudgetRow(
-                budget.group,
-                budget.set_ns,
-                budget.limit_mw / 1000,
-                budget.begin_ns,
-                budget.end_ns,
-                gpus,
-                binding=True,
-                reason=reason,
-            )
-        for gpu, account in self._accounts.items():
+    def _tell(self, gpus: Iterable[str]) -> list[Output]:
+        """Return the rows of GPUs that have changed."""
+        changed: list[Output] = []
+        for gpu in gpus:
+            if (account := self._accounts.get(gpu)) is None:
+                continue
             run = self._commander(gpu) or self._user(gpu)
-            rows["gpu", gpu] = RationRow(
+            row = RationRow(
                 gpu,
                 self._site.rations[gpu].group,
                 None if run is None else run.name,
@@ -371,17 +393,30 @@ class Ledger:
                 account.limit_mw / 1000,
                 account.trouble,
             )
-        over: dict[tuple[str, ...], BudgetRow | RationRow] = {}
-        for key, row in self._rows.items():
-            if key not in rows:
-                match row:
-                    case BudgetRow():
-                        over[key] = replace(row, binding=False)
-                    case RationRow():
-                        over[key] = replace(row, budget=None, most_w=None, reason="")
-        changed = [row for key, row in rows.items() if self._rows.get(key) != row]
-        self._rows = rows
-        return [*over.values(), *changed]
+            if self._rations.get(gpu) != row:
+                self._rations[gpu] = row
+                changed.append(row)
+        return changed
+
+    def _tell_budgets(self) -> list[Output]:
+        """Return the rows of budgets that have changed, and of GPUs that are under none any more."""
+        freed = [self._rations.pop(gpu) for gpu in tuple(self._rations) if gpu not in self._accounts]
+        rows = {}
+        for budget, bound in zip(self._budgets, self._bounds, strict=True):
+            rows[budget.group, budget.set_ns] = BudgetRow(
+                budget.group,
+                budget.set_ns,
+                budget.limit_mw / 1000,
+                budget.begin_ns,
+                budget.end_ns,
+                self._members[budget.group],
+                binding=True,
+                reason=self._cannot(budget, bound),
+            )
+        over = [replace(row, binding=False) for key, row in self._told.items() if key not in rows]
+        changed = [row for key, row in rows.items() if self._told.get(key) != row]
+        self._told = rows
+        return [*over, *changed, *(replace(row, budget=None, most_w=None, reason="") for row in freed)]
 
     def _cannot(self, budget: Budget, bound: Bound) -> str:
         """Return why a budget cannot be kept, if it cannot."""

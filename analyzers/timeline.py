@@ -312,6 +312,13 @@ class Timeline:
         return f"the counter shows {ratio:.2f} of the power beside it"
 
     @property
+    def power_mw(self) -> int | None:
+        """What was drawn, as it was read last."""
+        self._read()
+        power_mw = int(self._row(_Row.POWER)[-1]) if self._size else ABSENT
+        return None if power_mw == ABSENT else power_mw
+
+    @property
     def limit_mw(self) -> int | None:
         """The limit in force, as it was read last."""
         self._read()

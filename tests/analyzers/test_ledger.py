@@ -12,6 +12,7 @@ from analyzers import selectors
 from analyzers.interpreter import OWN, Interpreter, Plan
 from analyzers.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit
 from analyzers.runs import Output
+from tests.analyzers.readings import readings, row
 from tests.simulation.world import Training, World
 from zeus_stream.messages import (
     BUDGET,
@@ -27,10 +28,12 @@ from zeus_stream.messages import (
     LeaseEnded,
     Note,
     Notes,
+    Readings,
     Refused,
     RunAdmitted,
     RunEnded,
     RunStarted,
+    Seen,
     StepBoundary,
 )
 
@@ -179,7 +182,7 @@ def test_gpus_without_a_run_are_lowered_held_and_given_back() -> None:
     site.settle()
     assert list(site.limits.values()) == [200 * W] * 4
     assert set(site.holders.values()) == {f"{BUDGET}rack1"}
-    assert {row.outcome for row in site.rows(CommandRow)} == {None, "applied"}
+    assert {row.outcome for row in site.rows(CommandRow)} == {"applied"}
     site.set()
     site.settle()
     assert list(site.limits.values()) == [FOUND] * 4
@@ -248,6 +251,24 @@ def test_a_lease_that_ended_is_taken_again(cause: LeaseCause) -> None:
     site.lose("g0", cause)
     site.settle()
     assert list(site.limits.values()) == [200 * W] * 2
+
+
+def test_a_gpu_that_works_for_nobody_known_has_its_share_until_it_is_idle_again() -> None:
+    site = Site(3)
+    site.set(budget(500))
+    site.settle()
+    assert sorted(site.limits.values()) == [150 * W, 150 * W, 200 * W]
+
+    def draw(power_w: int, seconds: int) -> None:
+        for _ in range(seconds):
+            seen = row(Seen.POWER, site.now_ns - 1, site.now_ns, power_mw=power_w * W)
+            site.log("h1", Readings(("g1",), readings(seen).tobytes()))
+            site.go_on(S)
+
+    draw(140, 10)
+    assert site.limits == {"g0": LEAST, "g1": FOUND, "g2": LEAST}
+    draw(30, 70)
+    assert sorted(site.limits.values()) == [150 * W, 150 * W, 200 * W]
 
 
 def test_what_others_say_of_budgets_is_not_believed() -> None:
