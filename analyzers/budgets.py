@@ -92,7 +92,10 @@ def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tupl
     power_mw = known[-1].energy_mj / known[-1].duration_ns * 1e9 / gpus if known else float(top)
 
     def usual(at: Sequence[float]) -> search.Floats:
-        return np.asarray(search.SLOPE * search.bend(power_mw, np.array([top, *at], dtype=float))[1:] ** 2)
+        """Return the logarithm of time at some limits, above that at the highest."""
+        share = np.minimum(power_mw / np.array([top, *at], dtype=float), search.MOST)
+        s = search.SOFT * np.log1p(share ** (1 / search.SOFT))
+        return np.asarray(search.SLOPE * (s[1:] - s[0]) ** 2)
 
     slow = usual(limit.tolist())
     if known:

@@ -42,8 +42,8 @@ class _Account:
     """In force, as far as that is known."""
     most_mw: int
     """Its ration."""
-    wanted_mw: int | None = None
-    """By its run, when it was looked at last."""
+    of_run: tuple[int | None, bool] = (None, False)
+    """What its run wants, and whether it has a profile, when it was looked at last."""
     busy: bool = False
     """It works, though not for a run that is known."""
     busy_ns: int | None = None
@@ -221,9 +221,9 @@ class Ledger:
             account, run = self._accounts[gpu], self._commander(gpu)
             if account.retry_ns is not None and self._now_ns(gpu) >= account.retry_ns:
                 account.trouble, account.retry_ns, self._stale = "", None, True
-            wanted_mw = None if run is None else run.wanted_mw
-            self._stale |= wanted_mw != account.wanted_mw
-            account.wanted_mw = wanted_mw
+            of_run = (None, False) if run is None else (run.wanted_mw, bool(run.profile))
+            self._stale |= of_run != account.of_run
+            account.of_run = of_run
             self._watch(gpu, account)
 
     def _watch(self, gpu: str, account: _Account) -> None:

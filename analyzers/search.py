@@ -306,7 +306,8 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
     high = max(wholes, key=lambda whole: whole.limit_mw)
     power_mw = high.energy_mj / high.duration_ns * 1e9
     limit = np.array(limits_mw, dtype=float)
-    s = bend(power_mw / gpus, limit)
+    s = SOFT * np.log1p(np.minimum(power_mw / gpus / limit, MOST) ** (1 / SOFT))
+    s -= s[0]
     energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
     time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
     usual = np.log(energy + time)
@@ -330,17 +331,6 @@ def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[V
         for weight, (mean, covariance, _) in zip(weights, found, strict=True)
     )
     return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
-
-
-def bend(power_mw: float, limit_mw: Floats) -> Floats:
-    """Return s, by how much each limit caps a GPU more than the first of them does; shape (n,).
-
-    Args:
-        power_mw: what it draws where nothing caps it.
-        limit_mw: shape (n,).
-    """
-    s = SOFT * np.log1p(np.minimum(power_mw / limit_mw, MOST) ** (1 / SOFT))
-    return np.asarray(s - s[0])
 
 
 def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
