@@ -371,6 +371,31 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
     assert [output for frame, body in site.frames for output in again.hear(frame, body)] == site.outputs
 
 
+def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
+    plan = Plan(selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+    site = Site(2, interpreter=Interpreter(plan))
+    site.set(budget(400))
+    site.settle()
+    site.begin("hungry", ["g0"])
+    site.begin("modest", ["g1"])
+    due_ns = {"hungry": site.now_ns, "modest": site.now_ns}
+    tick_ns, ticks = S // 20, 0
+    while len({row.run for row in site.rows(DecisionRow)}) < 2 or site.limits["g0"] < FOUND:
+        limit_mw, ticks = site.limits["g0"], ticks + 1
+        step_ns = {"hungry": S // 5 * FOUND // limit_mw, "modest": S // 5}
+        for run, at_ns in due_ns.items():
+            if site.now_ns >= at_ns:
+                due_ns[run] = at_ns + step_ns[run]
+                site.step(run)
+        for host, gpu, power_mw in (("h0", "g0", limit_mw), ("h1", "g1", 80 * W)):
+            seen = row(Seen.POWER, site.now_ns - 1, site.now_ns, power_mw=power_mw)
+            site.log(host, Readings((gpu,), readings(seen).tobytes()))
+        site.go_on(tick_ns)
+        assert sum(site.limits.values()) <= 400 * W
+        assert ticks < 3000, site.rows(RationRow)
+    assert site.limits == {"g0": FOUND, "g1": LEAST}
+
+
 # ---- a real search under a budget ------------------------------------------------------------------------
 
 
