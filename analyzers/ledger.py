@@ -30,7 +30,7 @@ BACK = f"{BUDGET}back-"
 """Begins the ids of commands that give back; those of all others begin with `BUDGET`."""
 BUSY, BUSY_NS = 0.9, 60_000_000_000
 """A GPU without a run that draws so much of its limit works for somebody, for so long after."""
-PASSING = ("device", "storage", "owned")
+PASSING = ("device", "storage", "owned", "range")
 """Refusals that may pass by themselves."""
 
 
@@ -177,7 +177,7 @@ class Ledger:
 
     def keep(self, host: str, outputs: Sequence[Output]) -> list[Output]:
         """Return what is to be done after a frame of a host that gave these outputs."""
-        if not self._budgets and not self._accounts:
+        if not (self._budgets or self._told):
             return []
         self._hear(outputs)
         now_ns = self._site.now_ns[host]

@@ -199,6 +199,14 @@ def test_a_budget_is_about_the_gpus_that_it_names() -> None:
     assert [site.holders.get(f"g{i}", "")[len(BUDGET) :] for i in range(4)] == ["rack1", "rack1", "", "other"]
 
 
+def test_a_budget_about_nothing_comes_and_goes() -> None:
+    site = Site(1)
+    site.set(budget(500, gpus=("nowhere:all",)))
+    site.set()
+    assert [(row.gpus, row.binding) for row in site.rows(BudgetRow)] == [((), True), ((), False)]
+    assert not site.rows(ApplyLimit)
+
+
 def test_of_two_budgets_both_hold() -> None:
     site = Site(3)
     site.set(budget(600), budget(250, "small", ("g0", "g1")))
