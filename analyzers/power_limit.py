@@ -592,7 +592,7 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
         case Measure(limit_mw):
             return _apply(state, limit_mw)
         case Choose(limit_mw, confidence):
-            seen = len(state.trials)
+            seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured{_by(state)}"
             decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
             state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)

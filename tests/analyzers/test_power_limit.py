@@ -662,6 +662,8 @@ def test_whenever_a_budget_comes_and_goes_the_choice_is_made_from_what_there_is(
     bench.tell(Capped(125_000, "budget rack1"))
     bench.steps(800)
     assert max(bench.limits[asked:], default=0) <= 125_000
+    assert "of 2 limits" in bench.decided[-1].reason
+    assert " 2 of them measured" in bench.decided[-1].reason or plan is PLAN
     assert bench.decided[-1].limit_mw == bench.limits[-1] == 125_000
     bench.tell(Capped(None))
     bench.steps(800)
