@@ -199,6 +199,11 @@ class Interpreter:
             return [session for session in self._sessions.values() if session.host == gpu.host]
         return gpu.sessions.values()
 
+    def _is_of(self, host: str, uuid: str) -> bool:
+        """Whether a GPU is known, and its host is the one that speaks of it."""
+        gpu = self._site.gpus.get(uuid)
+        return gpu is not None and gpu.host == host
+
     def _full(self, gpus: Collection[str]) -> bool:
         """Whether there is no room for those that are not known yet."""
         known = self._site.gpus
@@ -390,7 +395,7 @@ class Interpreter:
             case Applied() | Refused():
                 return self._outcome(host, note)
             case LeaseEnded(gpu=uuid, cause=cause, reason=reason):
-                if uuid in self._site.gpus:
+                if self._is_of(host, uuid):
                     self._ledger.lost(note)
                 return [output for run in self._runs.values() for output in run.lost(uuid, cause, reason)]
             case Lost(t_ns, what, count, reason):
@@ -439,7 +444,8 @@ class Interpreter:
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
         """A command has its outcome. Those of others are none of ours."""
         row = self._site.commands.pop(note.command, None)
-        self._ledger.outcome(row, note)
+        if self._is_of(host, note.gpu):
+            self._ledger.outcome(row, note)
         if row is None:
             return []
         run = self._runs.get(row.run)

@@ -425,10 +425,13 @@ class Ledger:
             return ""
         kept = [gpu for gpu in self._members[budget.group] if gpu not in bound.gpus]
         kept_mw = sum(self._accounts[gpu].limit_mw for gpu in kept)
-        also = f", and {len(kept)} that cannot be commanded keep {kept_mw / 1000:g} W" if kept else ""
+        parts = [
+            f"the least limits of {len(bound.gpus)} GPUs are {least_mw / 1000:g} W" if bound.gpus else "",
+            f"{len(kept)} GPUs that cannot be commanded keep {kept_mw / 1000:g} W" if kept else "",
+        ]
         return (
-            f"budget {budget.group}: could not be kept: the least limits of {len(bound.gpus)} GPUs are"
-            f" {least_mw / 1000:g} W{also}: over {budget.limit_mw / 1000:g} W. Raise it, or name fewer GPUs."
+            f"budget {budget.group}: could not be kept: {', '.join(filter(None, parts))}, over"
+            f" {budget.limit_mw / 1000:g} W. Raise it, or name fewer GPUs."
         )
 
     # ---- GPUs

@@ -302,8 +302,6 @@ def budget(
         )
         budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
         click.echo(budgets.says(new, now_ns))
-        if holder(where.run / "analyzer.lock") is None:
-            click.echo("No analyzer runs here: it holds from the start of one on.", err=True)
     else:
         for each in listed:
             click.echo(budgets.says(each, now_ns))
@@ -312,6 +310,8 @@ def budget(
         else:
             for sql in (budgets.SUMS, budgets.SHARES):
                 write(_ask(settings, sql), "table", sys.stdout)
+    if settings.analyzer is None and holder(where.run / "analyzer.lock") is None:
+        click.echo("No analyzer runs here: nothing is held, until one is started.", err=True)
 
 
 @main.command()

@@ -221,7 +221,12 @@ def test_a_budget_under_the_least_limits_says_so_and_does_what_it_can() -> None:
     site.settle()
     assert list(site.limits.values()) == [LEAST] * 3
     (*_, last) = site.rows(BudgetRow)
-    assert "the least limits of 3 GPUs are 300 W: over 250 W. Raise it" in last.reason
+    assert "the least limits of 3 GPUs are 300 W, over 250 W. Raise it" in last.reason
+    site.refusing |= {"g0": "no permission"}
+    site.lose("g0", "lapsed")
+    site.settle()
+    (*_, last) = site.rows(BudgetRow)
+    assert "2 GPUs are 200 W, 1 GPUs that cannot be commanded keep 300 W, over 250 W" in last.reason
 
 
 def test_a_budget_that_allows_everything_touches_nothing() -> None:
@@ -277,6 +282,20 @@ def test_a_gpu_that_works_for_nobody_known_has_its_share_until_it_is_idle_again(
     assert site.limits == {"g0": LEAST, "g1": FOUND, "g2": LEAST}
     draw(30, 70)
     assert sorted(site.limits.values()) == [150 * W, 150 * W, 200 * W]
+
+
+@pytest.mark.parametrize("gpu", ["g0", "nobody's"])
+def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) -> None:
+    site = Site(2)
+    site.set(budget(400))
+    site.settle()
+    asked = len(site.rows(ApplyLimit))
+    site.note("h1", Applied(site.now_ns, "c", gpu, LEAST))
+    site.note("h1", LeaseEnded(site.now_ns, gpu, "o", "stranger", "it is said", LEAST))
+    site.note("h1", CollectorStarted(site.now_ns, "i2", "0", "boot", site.now_ns, 0, observe=False))
+    site.settle()
+    assert site.limits == {"g0": 200 * W, "g1": 200 * W}
+    assert {each.gpu for each in site.rows(ApplyLimit)[asked:]} == {"g1"}
 
 
 def test_what_others_say_of_budgets_is_not_believed() -> None:
