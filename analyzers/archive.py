@@ -27,6 +27,7 @@ from analyzers import columns, profiles
 from analyzers.profiles import Memory
 from analyzers.rows import (
     AtLimit,
+    BudgetRow,
     CommandRow,
     DecisionRow,
     GapRow,
@@ -34,6 +35,7 @@ from analyzers.rows import (
     GpuRow,
     MetricRow,
     ProfileRow,
+    RationRow,
     RecallRow,
     Row,
     RunRow,
@@ -338,6 +340,11 @@ class Archive:
         logs = [(log_id, log.next_offset) for log_id, log in self._logs.items() if log.host == host]
         return logs[-1] if logs else (None, None)
 
+    def own_log(self) -> tuple[str, int]:
+        """Return the log of the analyzer's own words, and the offset of the next."""
+        log_id = f"own-{self.archive_id}"
+        return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
+
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted, again or for the first time, a page at a time, as it was heard.
 
@@ -345,10 +352,12 @@ class Archive:
         or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
         what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
         readings, for what a counter said before the first window began. Sessions that began before that are
-        over: their events are left out.
+        over: their events are left out. Of the analyzer's own words all: they are few.
         """
         with self._cursor() as cursor:
             since = self._heard_again_since(cursor)
+        own, _ = self.own_log()
+        since |= {own: 0} if own in since else {}
         frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
@@ -696,6 +705,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     RecallRow: ("recalls", ("session", "round"), True),
     GpuLimitRow: ("gpu_limits", ("run", "round", "gpu"), True),
     CommandRow: ("commands", ("command",), True),
+    BudgetRow: ("budgets", ("budget", "set_ns"), True),
+    RationRow: ("rations", ("gpu",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
@@ -709,6 +720,9 @@ _WITH_UTC = {
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
     " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
     " FROM incoming_runs",
+    "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
+    " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
+    " FROM incoming_budgets",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }

@@ -17,6 +17,7 @@ import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
+from analyzers.ledger import Ledger
 from analyzers.profiles import Memory, learned
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Site, Use
@@ -29,6 +30,7 @@ from zeus_stream.messages import (
     Applied,
     Ask,
     Body,
+    BudgetsSet,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
@@ -71,6 +73,8 @@ PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 AHEAD_NS = 1_000_000_000
 """Readings cannot be later than their frame; so much is forgiven."""
+OWN = ""
+"""Host of the frames that are the analyzer's own; no collector can speak for it."""
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_USES = 100
@@ -97,6 +101,7 @@ class Interpreter:
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
+        self._ledger = Ledger(self._site, self._runs)
         self._ended_runs: dict[str, tuple[int, int, int]] = {}
         """By name: the numbers of trials, decisions and rounds they used."""
         self._strangers: dict[str, None] = {}
@@ -145,7 +150,8 @@ class Interpreter:
                     if not isinstance(note, Unknown)
                     for output in self._note(frame.host, note)
                 ]
-        return outputs + self._measure(frame.host)
+        outputs += self._measure(frame.host)
+        return outputs + self._ledger.keep(frame.host, outputs)
 
     def ask(self, host: str, ask: Ask) -> list[Instruction]:
         """Take in a question. It is answered now, or by `hear` once the window is measured, or in vain."""
@@ -207,6 +213,11 @@ class Interpreter:
         if of_host(uuid):
             return [session for session in self._sessions.values() if session.host == gpu.host]
         return gpu.sessions.values()
+
+    def _is_of(self, host: str, uuid: str) -> bool:
+        """Whether a GPU is known, and its host is the one that speaks of it."""
+        gpu = self._site.gpus.get(uuid)
+        return gpu is not None and gpu.host == host
 
     def _full(self, gpus: Collection[str]) -> bool:
         """Whether there is no room for those that are not known yet."""
@@ -370,7 +381,12 @@ class Interpreter:
 
     def _note(self, host: str, note: Note) -> list[Output]:
         match note:
+            case BudgetsSet():
+                if host == OWN:
+                    self._ledger.set(note)
+                return []
             case CollectorStarted(boot_id=boot_id):
+                self._ledger.collector_started(host)
                 return self._collector_started(host, boot_id)
             case DeviceFound(t_ns=t_ns, gpu=uuid) | DeviceGone(t_ns=t_ns, gpu=uuid) if self._full((uuid,)):
                 return [GapRow(host, "devices", t_ns, 1, _FULL)]
@@ -379,6 +395,7 @@ class Interpreter:
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
+                self._ledger.device_found(uuid)
                 gpu.timeline.interrupt(None)
                 gpu.timeline.sensor = sensors.sensor(note.name)
                 gpu.timeline.gain = self.gains.get(uuid)
@@ -395,6 +412,8 @@ class Interpreter:
             case Applied() | Refused():
                 return self._outcome(host, note)
             case LeaseEnded(gpu=uuid, cause=cause, reason=reason):
+                if self._is_of(host, uuid):
+                    self._ledger.lost(note)
                 return [output for run in self._runs.values() for output in run.lost(uuid, cause, reason)]
             case Lost(t_ns, what, count, reason):
                 return [GapRow(host, what, t_ns, count, reason)]
@@ -442,6 +461,8 @@ class Interpreter:
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
         """A command has its outcome. Those of others are none of ours."""
         row = self._site.commands.pop(note.command, None)
+        if self._is_of(host, note.gpu):
+            self._ledger.outcome(row, note)
         if row is None:
             return []
         run = self._runs.get(row.run)

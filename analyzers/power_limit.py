@@ -33,6 +33,8 @@ The rules:
     times in all.
  6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
     step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
+ 7. Limits above what a power budget allows are not to be had while it does. When it allows less than is in
+    force, or more than the choice was made from, the machine goes on from what it knows: measures, chooses.
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
 
@@ -47,6 +49,7 @@ What happens, by phase ('-': nothing, or only the step under way is noted):
 
 In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. Lapsed: Warming and Measuring
 -> Applying (5.), and so does Applying. Shifted: Measuring the choice -> Warming, to be confirmed once more.
+Capped: Applying, Warming and Measuring -> Applying (7.).
 """
 
 from collections.abc import Sequence
@@ -148,6 +151,17 @@ class Lapsed:
 
 
 @dataclass(frozen=True, slots=True)
+class Capped:
+    """From now on limits may be so high, and no higher. ``by`` whom. None: as high as the plan has them."""
+
+    most_mw: int | None
+    by: str = ""
+
+    def allows(self, limit_mw: int) -> bool:
+        return self.most_mw is None or limit_mw <= self.most_mw
+
+
+@dataclass(frozen=True, slots=True)
 class TrialMeasured:
     number: int
     energy_mj: int
@@ -182,6 +196,7 @@ Event = (
     | LimitRefused
     | Lapsed
     | Barred
+    | Capped
     | TrialMeasured
     | TrialMissing
     | Shifted
@@ -325,6 +340,8 @@ class Chosen:
     confirmed: Trial | None = None
     recent: tuple[Trial, ...] = ()
     """At most the last `CALM` windows."""
+    cap: Capped = Capped(None)
+    """What a power budget allowed when it was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +370,8 @@ class State:
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
     chosen: Chosen | None = None
+    cap: Capped = Capped(None)
+    """What a power budget allows (rule 7)."""
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -388,6 +407,8 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return state, ()
         case _, Barred(reason):
             return _observe(state, reason)
+        case _, Capped():
+            return _capped(state, event, plan)
         case Applying(asked=0), Lapsed():
             return state, ()
         case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw), Lapsed(reason):
@@ -579,7 +600,7 @@ def _go_on(state: State, asked: MeasureTrial, plan: Plan) -> Answer:
 def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
     """Do what the search advises. ``now_mw``: the limit that is being measured."""
     assert plan.goal is not None
-    limits_mw = [limit for limit in plan.limits_mw if limit not in state.without_mw]
+    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
     if not limits_mw:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
     match search.advise(limits_mw, plan.gpus, plan.goal, [visit for _, visit in state.visits]):
@@ -588,10 +609,10 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
         case Measure(limit_mw):
             return _apply(state, limit_mw)
         case Choose(limit_mw, confidence):
-            seen = len(state.trials)
-            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
+            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured{_by(state)}"
             decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
-            state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+            state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
             return state, (decided, *then)
 
 
@@ -599,8 +620,8 @@ def _next_limit(state: State, plan: Plan) -> Answer:
     """Go on to the next limit of the round, or to the decision."""
     if plan.goal is not None:
         return _search(state, plan)
-    if state.todo_mw:
-        return _apply(replace(state, todo_mw=state.todo_mw[1:]), state.todo_mw[0])
+    if (first := next(filter(state.cap.allows, state.todo_mw), None)) is not None:
+        return _apply(replace(state, todo_mw=tuple(mw for mw in state.todo_mw if mw != first)), first)
     return _decide_if_last(replace(state, phase=Deciding()), plan)
 
 
@@ -638,21 +659,50 @@ def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
     return _next_limit(state, plan)
 
 
+def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
+    """Go on with the limits that there are now, from what is known of them (rule 7)."""
+    state = replace(state, cap=cap)
+    profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
+    match state.phase:
+        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw) if not cap.allows(limit_mw):
+            if plan.goal is None and state.chosen is None:
+                state = replace(state, todo_mw=(limit_mw, *state.todo_mw))
+            return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case Applying() | Warming() | Measuring() if state.chosen is not None and any(
+            cap.allows(limit_mw) and not state.chosen.cap.allows(limit_mw) for limit_mw in plan.limits_mw
+        ):
+            return _next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case _:
+            return state, ()
+
+
+def _to_be_had(state: State, limit_mw: int) -> bool:
+    return limit_mw not in state.without_mw and state.cap.allows(limit_mw)
+
+
+def _by(state: State) -> str:
+    """Return what a decision's reason says of a power budget."""
+    if state.cap.most_mw is None:
+        return ""
+    return f"; {state.cap.by} allows no more than {state.cap.most_mw / 1000:g} W"
+
+
 def _decide_if_last(state: State, plan: Plan) -> Answer:
     """Decide once every limit was visited and every trial has come back."""
     if not isinstance(state.phase, Deciding) or state.awaited:
         return state, ()
-    if state.todo_mw:
+    if any(map(state.cap.allows, state.todo_mw)):
         return _next_limit(state, plan)
-    if not state.trials:
+    trials = tuple(trial for trial in state.trials if _to_be_had(state, trial.limit_mw))
+    if not trials:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
     try:
-        limit_mw = plan.selector.choose(state.trials, plan.gpus)
+        limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return _observe(state, str(wrong))
-    reason = f"{plan.selector.text} of {len(state.trials)} limits measured"
+    reason = f"{plan.selector.text} of {len(trials)} limits measured{_by(state)}"
     decided = Decide(limit_mw, state.round, state.trials, reason)
-    state, then = _apply(replace(state, chosen=Chosen(limit_mw)), limit_mw)
+    state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
     return state, (decided, *then)
 
 
@@ -665,6 +715,7 @@ def _next_round(state: State, plan: Plan) -> State:
         attempts=state.attempts,
         numbers=state.numbers,
         lapses=state.lapses,
+        cap=state.cap,
     )
 
 

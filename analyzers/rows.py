@@ -1,6 +1,6 @@
 """What the interpreter derives from the stream: rows of the archive, and what it wants done.
 
-Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of ``host``.
+Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of ``host``, or as it is said.
 """
 
 from dataclasses import dataclass
@@ -331,6 +331,43 @@ class SimulatedTryRow:
     """Least mean cost that a recurrence could have at that time."""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """State of a power budget; a later one with the same key replaces it. Key: (budget, set_ns).
+
+    Times are UTC, ns since 1970.
+    """
+
+    budget: str
+    set_ns: int
+    limit_w: float
+    """What the limits of its GPUs may add up to."""
+    begin_ns: int
+    end_ns: int
+    gpus: tuple[str, ...]
+    """Those it is about."""
+    binding: bool
+    """It holds, or is on its way there or back."""
+    reason: str
+    """Why it cannot be kept; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class RationRow:
+    """What budgets leave a GPU; a later one with the same gpu replaces it."""
+
+    gpu: str
+    budget: str | None
+    """The first that has it; None: no more."""
+    run: str | None
+    most_w: float | None
+    """Its limit may be so high; might, if it could be commanded."""
+    limit_w: float
+    """In force, as last confirmed."""
+    reason: str
+    """Why it cannot be commanded; empty: it can."""
+
+
 Row = (
     WindowRow
     | RunRow
@@ -345,6 +382,8 @@ Row = (
     | MetricRow
     | SimulationRow
     | SimulatedTryRow
+    | BudgetRow
+    | RationRow
 )
 
 

@@ -26,6 +26,7 @@ from analyzers.energy import Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
     Barred,
+    Capped,
     Decide,
     Lapsed,
     LimitApplied,
@@ -33,6 +34,8 @@ from analyzers.power_limit import (
     MeasureTrial,
     Measuring,
     Observe,
+    Observing,
+    Over,
     Purpose,
     Release,
     RunOver,
@@ -66,6 +69,7 @@ from analyzers.windows import Owner, Windows
 from zeus_stream.config import Settings
 from zeus_stream.errors import SettingsError
 from zeus_stream.messages import (
+    BUDGET,
     Applied,
     DeviceFound,
     LeaseCause,
@@ -188,6 +192,19 @@ class Gpu:
         return self.shaped.kind if self.shaped else None
 
 
+@dataclass(frozen=True, slots=True)
+class Ration:
+    """What a power budget leaves a GPU."""
+
+    group: str
+    most_mw: int
+
+    @property
+    def holder(self) -> str:
+        """The name under which limits of the GPU are held, in place of a run's."""
+        return f"{BUDGET}{self.group}"[:200]
+
+
 @dataclass(slots=True)
 class Site:
     """What all runs share."""
@@ -206,6 +223,17 @@ class Site:
     """By host: the latest frame's time."""
     commands: dict[str, CommandRow] = field(default_factory=dict)
     """Those without outcome."""
+    rations: dict[str, Ration] = field(default_factory=dict)
+    """By GPU under a power budget."""
+
+    def asking(self, command: str, run: str, gpu: str, limit_mw: int | None) -> CommandRow:
+        """Return the row of a command that is sent now. None: release."""
+        limit_w = None if limit_mw is None else limit_mw / 1000
+        row = CommandRow(command, run, gpu, self.now_ns[self.gpus[gpu].host], limit_w, None, None, None, "")
+        self.commands[command] = row
+        if len(self.commands) > MAX_COMMANDS:
+            del self.commands[next(iter(self.commands))]
+        return row
 
 
 class Session:
@@ -518,6 +546,36 @@ class Run:
                     outputs += self._feed_single(event)
         return outputs
 
+    # ---- under a power budget
+
+    @property
+    def commands_limits(self) -> bool:
+        """Whether it sets the limits of its GPUs."""
+        return self._state is not None and not isinstance(self._state.phase, Observing | Over)
+
+    @property
+    def wanted_mw(self) -> int | None:
+        """The limit that it wants although it might have a higher one; None: the higher, the better."""
+        if self._state is None or self._plan is None or self._state.chosen is None:
+            return None
+        chosen = self._state.chosen
+        higher = any(mw > chosen.limit_mw and chosen.cap.allows(mw) for mw in self._plan.limits_mw)
+        return chosen.limit_mw if higher else None
+
+    @property
+    def profile(self) -> tuple[Trial, ...]:
+        """What its steps take at each limit, as far as that is known."""
+        if self._state is not None and self._state.chosen is not None:
+            return self._state.trials
+        return self._plan.remembered if self._plan else ()
+
+    def rationed(self) -> list[Output]:
+        """What power budgets leave its GPUs has changed, or is told for the first time."""
+        rations = [ration for gpu in self._gpus() if (ration := self._site.rations.get(gpu))]
+        least = min(rations, key=lambda ration: ration.most_mw, default=None)
+        cap = Capped(None) if least is None else Capped(least.most_mw, f"budget {least.group}")
+        return [] if self._state is None or self._state.cap == cap else self._feed(cap)
+
     # ---- the machine
 
     def _choose_lead(self) -> Session | None:
@@ -559,7 +617,7 @@ class Run:
             return [recalled, *self._feed(Barred(barred))]
         for gpu in gpus:
             self._site.gpus[gpu].commander = self.name
-        return [recalled, *self._gathered(lead.started.world_size)]
+        return [recalled, *self._gathered(lead.started.world_size), *self.rationed()]
 
     def _gathered(self, world_size: int) -> list[Output]:
         """Return the row that says with whom a round begins, where that is not all of them from the start."""
@@ -618,8 +676,10 @@ class Run:
                 held, self._held, self._attempt, self._asked_mw = self._held, {}, None, {}
                 given_back: list[Output] = []
                 for gpu in held:
+                    if gpu in self._site.rations:
+                        continue  # what becomes of it is the budget's to say
                     command, host = self._command(gpu), self._site.gpus[gpu].host
-                    given_back += [self._asking(command, gpu, None)]
+                    given_back += [self._site.asking(command, self.name, gpu, None)]
                     given_back += [RestoreLimit(command, self.name, host, gpu)]
                 return given_back
             case MeasureTrial():
@@ -654,24 +714,20 @@ class Run:
         for gpu, limit_mw in limits_mw.items():
             command, host = self._command(gpu), self._site.gpus[gpu].host
             attempt.waiting.add(command)
-            outputs += [self._asking(command, gpu, limit_mw)]
-            outputs += [ApplyLimit(command, self.name, host, gpu, limit_mw)]
+            outputs += [self._site.asking(command, self.name, gpu, limit_mw)]
+            outputs += [ApplyLimit(command, self._holder(gpu), host, gpu, limit_mw)]
         return outputs
+
+    def _holder(self, gpu: str) -> str:
+        """Return the name under which its limit is held."""
+        ration = self._site.rations.get(gpu)
+        return self.name if ration is None else ration.holder
 
     def _command(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is heard again, and no other run's."""
         self._commands += 1
         self._first = self._first or next(iter(self.sessions))
         return f"{self.name[:100]}/{self._first[:8]}-{self._commands}/{gpu[-12:]}"
-
-    def _asking(self, command: str, gpu: str, limit_mw: int | None) -> CommandRow:
-        now_ns = self._site.now_ns[self._site.gpus[gpu].host]
-        limit_w = None if limit_mw is None else limit_mw / 1000
-        row = CommandRow(command, self.name, gpu, now_ns, limit_w, None, None, None, "")
-        self._site.commands[command] = row
-        if len(self._site.commands) > MAX_COMMANDS:
-            del self._site.commands[next(iter(self._site.commands))]
-        return row
 
     def _land(self) -> list[Output]:
         """Tell a machine that its limits are in force, once the ranks concerned have begun a step since."""

@@ -114,6 +114,15 @@ CREATE TABLE simulated_tries (
     time_s DOUBLE, cost_j DOUBLE, ended VARCHAR, optimum_j DOUBLE
 );
 
+CREATE TABLE budgets (
+    budget VARCHAR, set_ns BIGINT, set_at TIMESTAMP, limit_w DOUBLE, begin_ns BIGINT, began_at TIMESTAMP,
+    end_ns BIGINT, ended_at TIMESTAMP, gpus VARCHAR[], binding BOOLEAN, reason VARCHAR
+);
+
+CREATE TABLE rations (
+    gpu VARCHAR, budget VARCHAR, run VARCHAR, most_w DOUBLE, limit_w DOUBLE, reason VARCHAR
+);
+
 -- ---- what people ask for -------------------------------------------------------------------------
 
 CREATE VIEW samples AS
@@ -122,6 +131,15 @@ SELECT readings.gpu, hosts.host, utc(hosts.wall_ns, hosts.monotonic_ns, t_hi_ns)
     clock_mhz, temperature_c, utilization_pct
 FROM readings ASOF LEFT JOIN hosts
     ON readings.log_id = hosts.log_id AND readings."offset" >= hosts."offset";
+
+-- GPUs under a power budget, with what they drew when their host was heard last.
+CREATE VIEW rationed AS
+WITH drawn AS (
+    SELECT gpu, arg_max(power_mw, t_hi_ns) / 1000 AS drawn_w FROM readings JOIN logs USING (log_id)
+    WHERE readings.logged_ns >= logs.logged_ns - 5_000_000_000 GROUP BY gpu
+)
+SELECT budget, host, index, gpu, run, most_w, limit_w, drawn_w, reason
+FROM rations LEFT JOIN gpus USING (gpu) LEFT JOIN drawn USING (gpu) WHERE budget IS NOT NULL;
 
 -- Whether it is no GPU but a CPU or its memory: everybody's on the host, and in no sum over GPUs.
 CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-'), false);

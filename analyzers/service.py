@@ -25,13 +25,15 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import calibrate, forgotten, query, selectors
+from analyzers import budget, calibrate, forgotten, query, selectors
 from analyzers.archive import Archive
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.budgets import in_force
+from analyzers.interpreter import OWN, Interpreter, Plan
 from analyzers.link import Link
 from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
 from analyzers.timeline import AGREES
 from zeus_stream import room, sockets, wire
+from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import Distant, source
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
@@ -42,6 +44,8 @@ from zeus_stream.messages import (
     Ask,
     AskStatus,
     Body,
+    Budget,
+    BudgetsSet,
     ClockApplied,
     ClockLeaseEnded,
     CollectorStarted,
@@ -108,7 +112,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 tasks.start_soon(room.give_back)
                 for file, take in files.items():
                     tasks.start_soon(watch, file, changed[file], take)
-                tasks.start_soon(analyzer.follow)
+                tasks.start_soon(analyzer.follow, where.budgets)
                 tasks.start_soon(analyzer.answer_queries, channel, gate)
         finally:
             archive.close()
@@ -176,8 +180,8 @@ class Analyzer:
         """By log, the offset after the last frame that was heard, until it is stored."""
         self._counters: Counter[str] = Counter()
 
-    async def follow(self) -> None:
-        """Archive and interpret all collectors' streams, from where this archive ends."""
+    async def follow(self, budgets: Path) -> None:
+        """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
         send, receive = anyio.create_memory_object_stream[list[Frame] | Break](BACKLOG)
         async with anyio.create_task_group() as tasks:
             for collector in self._collectors:
@@ -186,6 +190,7 @@ class Analyzer:
             for page in self._archive.to_replay():
                 self._obey(page, await self._interpret(page, replaying=True))
             tasks.start_soon(self._digest, receive)
+            tasks.start_soon(self._say_budgets, budgets, send)
             for collector in self._collectors:
                 tasks.start_soon(self._follow, collector, send)
 
@@ -204,6 +209,25 @@ class Analyzer:
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
+
+    async def _say_budgets(self, path: Path, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
+        """Have it heard which budgets hold, as the file and the time of day have it."""
+        log_id, offset = self._archive.own_log()
+        known, listed = _changed(path), budget.load(path)
+        said: tuple[Budget, ...] | None = None if offset else ()
+        while True:
+            if (now := _changed(path)) != known:
+                known = now
+                try:
+                    listed = budget.load(path)
+                except StorageError as wrong:
+                    _log.warning("%s", wrong)
+            if (holding := in_force(listed, anchor().wall_ns)) != said:
+                said, t_ns = holding, monotonic_ns()
+                body = wire.encode(Notes((BudgetsSet(t_ns, holding),)))
+                await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
+                offset += 1
+            await anyio.sleep(LOOK_S)
 
     async def _complain(self, collector: Collector) -> None:
         """Say why a collector does not let us in, each time it is for another reason."""

@@ -311,6 +311,19 @@ class Timeline:
             return None
         return f"the counter shows {ratio:.2f} of the power beside it"
 
+    @property
+    def power_mw(self) -> int | None:
+        """What was drawn, as it was read last."""
+        self._read()
+        power_mw = int(self._row(_Row.POWER)[-1]) if self._size else ABSENT
+        return None if power_mw == ABSENT else power_mw
+
+    @property
+    def limit_mw(self) -> int | None:
+        """The limit in force, as it was read last."""
+        self._read()
+        return self._limit_mw[-1] if self._limit_mw and self._limit_mw[-1] != ABSENT else None
+
     def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
         """Return the limit in force all through each interval; None where it changed or is not known."""
         self._read()

@@ -31,7 +31,7 @@ from collectors.sessions import (
 from zeus_stream import wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Ack, Answer, Ask, Batch, Events, Lost, No, RunAdmitted, SessionEnded
+from zeus_stream.messages import BUDGET, Ack, Answer, Ask, Batch, Events, Lost, No, RunAdmitted, SessionEnded
 from zeus_stream.sockets import Channel, Received
 
 MAX_QUESTIONS = 1_000
@@ -90,6 +90,8 @@ class Intake:
 
     def objection(self, run: str, gpu: str) -> str | None:
         """Return why a run may not command a device, or None."""
+        if run.startswith(BUDGET):
+            return None  # who may command at all may hold a budget
         of_run = [session for session in self._sessions.values() if session.run == run and not session.over]
         if any(gpu in session.gpus and session.may_command for session in of_run):
             return None

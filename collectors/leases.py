@@ -8,8 +8,9 @@ The rules, for one knob (its power limit, or the lock of its graphics clock):
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
   rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
-- One owner (an analyzer for one run) at a time, of all knobs of a device. A renewal never revives an
-  ended lease. A command that comes again gets the outcome it had; one older than its owner's last is stale.
+- One owner (an analyzer for one run) at a time, of all knobs of a device. An analyzer may take over from its
+  own run for a power budget, and give back to it. A renewal never revives an ended lease. A command that
+  comes again gets the outcome it had; one older than its owner's last is stale.
 
 What is under way at the device, and what follows:
 
@@ -33,6 +34,7 @@ from typing import TypeAlias
 
 from collectors.knobs import UNLOCKED, Knob
 from zeus_stream.messages import (
+    BUDGET,
     Applied,
     Cause,
     ClockApplied,
@@ -531,13 +533,13 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
         return "ownership", waiting.objection
     if rules.trouble is not None:
         return "storage", rules.trouble
-    if lease is not None and lease.run != command.run:
+    if lease is not None and not _one_run(lease.run, command.run):
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
     beside = rules.beside
     if (
         beside is not None
         and not beside.over(now_ns)
-        and (beside.owner, beside.run) != (command.owner, command.run)
+        and not (beside.owner == command.owner and _one_run(beside.run, command.run))
     ):
         return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
     if (why := _out_of_range(rules, state.limits, wanted(command))) is not None:
@@ -545,6 +547,11 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
     if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
         return "stale", "its lease ran out before its turn came. Ask for a longer one"
     return None
+
+
+def _one_run(one: str, other: str) -> bool:
+    """Whether of one owner leases of these names may follow each other: one run, or one is a budget's."""
+    return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
 
 
 def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown, of_host
+from zeus_stream.messages import BUDGET, Batch, Event, RunEnded, RunStarted, StepBoundary, Unknown, of_host
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500
@@ -105,6 +105,11 @@ def check(session: Session, new: Sequence[Event | Unknown], others: Iterable[Ses
         )
     if not any(isinstance(event, RunStarted) for event in new):
         return
+    if session.run.startswith(BUDGET):
+        raise MalformedError(
+            f"session {session.session}: could not be logged: run {session.run}: power budgets have names"
+            f" that begin with {BUDGET}. Give this one another name."
+        )
     of_user = of_process = 0
     for other in others:
         if other.over:

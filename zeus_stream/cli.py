@@ -289,6 +289,71 @@ def forget(settings: Settings, job: str) -> None:
 
 
 @main.command()
+@click.option("--watts", type=click.FloatRange(1, 1e9), metavar="X", help="What their limits may add up to.")
+@click.option("--group", metavar="NAME", default="all", help="Name of the budget.  [all]")
+@click.option("--gpus", metavar="GPU,GPU", default="", help="UUIDs, or HOST:INDEX.  [every GPU of the site]")
+@click.option("--hosts", metavar="HOST,HOST", default="", help="All GPUs of these hosts.")
+@click.option("--from", "begin", metavar="TIME", help="18:00, or 2026-05-01T18:00.  [now]")
+@click.option("--until", metavar="TIME", help="Likewise.  [it is ended]")
+@click.option("--for", "lasts", metavar="TIME", help="30s, 90m, 2h or 1d, in place of --until.")
+@click.option("--ramp", type=click.FloatRange(0, 86_400), default=10.0, metavar="S", help="Seconds.  [10]")
+@click.option("--end", metavar="NAME", help="End this budget now.")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def budget(
+    settings: Settings,
+    watts: float | None,
+    group: str,
+    gpus: str,
+    hosts: str,
+    begin: str | None,
+    until: str | None,
+    lasts: str | None,
+    ramp: float,
+    end: str | None,
+) -> None:
+    """Keep the power limits of a group of GPUs within --watts; without it, show the budgets.
+
+    Limits are shared out by what each run gains from a watt, lowered at once and raised as there is room, and
+    given back in the end. No limit is above the one found, or above the one a run's selector chose.
+    """
+    from datetime import datetime
+
+    from analyzers import budget as budgets
+    from zeus_stream.messages import Budget
+    from zeus_stream.tables import write
+
+    where, now = places(os.environ), datetime.now().astimezone()
+    listed, now_ns = budgets.load(where.budgets), budgets.nanoseconds(now)
+    if end is not None:
+        budgets.store(where.budgets, budgets.without(listed, end, now_ns))
+        click.echo(f"{end}: ends now. Limits go back to what runs want, or to what was found.")
+    elif watts is not None:
+        if until is not None and lasts is not None:
+            raise click.UsageError("--until and --for exclude each other.")
+        words = [word for text in (gpus, hosts) for word in text.split(",") if word]
+        names = tuple(word if word in gpus.split(",") else f"{word}:all" for word in words)
+        begins = now if begin is None else budgets.moment(begin, now)
+        ends_ns = budgets.NEVER_NS if until is None else budgets.nanoseconds(budgets.moment(until, begins))
+        if lasts is not None:
+            ends_ns = budgets.nanoseconds(begins + budgets.span(lasts))
+        new = Budget(
+            group, round(watts * 1000), names, now_ns, budgets.nanoseconds(begins), ends_ns, round(ramp * 1e9)
+        )
+        budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
+        click.echo(budgets.says(new, now_ns))
+    else:
+        for each in listed:
+            click.echo(budgets.says(each, now_ns))
+        if not listed:
+            click.echo("No power budget is set.")
+        else:
+            for sql in (budgets.SUMS, budgets.SHARES):
+                write(_ask(settings, sql), "table", sys.stdout)
+    if settings.analyzer is None and holder(where.run / "analyzer.lock") is None:
+        click.echo("No analyzer runs here: nothing is held, until one is started.", err=True)
+
+
+@main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet")
 @settings_options("archive")

@@ -46,6 +46,11 @@ Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
 
 
+BUDGET = "budget:"
+"""Begins the name under which an analyzer holds limits for a power budget, in place of a run's. No run may
+have such a name."""
+
+
 def of_host(gpu: Gpu) -> bool:
     """Tell whether it is no GPU but a part of the host, used by all who run there: a CPU or its memory."""
     return gpu.startswith(("CPU-", "DRAM-"))
@@ -429,6 +434,34 @@ class Lost:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The power limits of a group of GPUs together are to be no more than this."""
+
+    group: Name
+    limit_mw: Annotated[int, Within(1, 10**12)]
+    gpus: Annotated[tuple[Name, ...], Within(0, 1000)]
+    """Words ``GPU-...`` (UUID), ``HOST:INDEX`` (PCI order) and ``HOST:all``; none: every GPU of the site."""
+    set_ns: WallNs
+    begin_ns: WallNs
+    """UTC, as all times here. From then on it holds."""
+    end_ns: WallNs
+    ramp_ns: Ns
+    """From what was to the limit, and back after the end."""
+    before_mw: Annotated[int, Within(1, 10**12)] | None = None
+    """The limit that it replaces; None: what was found on the GPUs."""
+    way: Annotated[float, Within(0, 1)] = 0.0
+    """How far the ramp is, at the time of a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsSet:
+    """The analyzer's own word, in a log of its own: from here on these budgets hold, and no others."""
+
+    t_ns: Ns
+    budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
+
+
 Note = (
     CollectorStarted
     | ClockAnchored
@@ -442,6 +475,7 @@ Note = (
     | LeaseEnded
     | ClockLeaseEnded
     | Lost
+    | BudgetsSet
 )
 
 

@@ -76,6 +76,11 @@ class Places:
         return self.state / "forgotten.json"
 
     @property
+    def budgets(self) -> Path:
+        """The power budgets of groups of GPUs."""
+        return self.state / "budgets.json"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 

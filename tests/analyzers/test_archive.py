@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.archive import Archive
-from analyzers.rows import CommandRow, GapRow, MetricRow
+from analyzers.rows import BudgetRow, CommandRow, GapRow, MetricRow, RationRow
 from analyzers.timeline import READING
 from tests.analyzers.archives import (
     BOOTED_NS,
@@ -336,6 +336,35 @@ def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(
     assert heard == [turn for turn in order if turn not in (("two", 2), ("three", 0))], "of which rows came"
     assert to_replay == order
     assert turns == [("one", 0), ("two", 0), ("one", 1), ("two", 2), ("one", 2), ("three", 0)]
+
+
+def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(path: Path) -> None:
+    with opened(path) as archive:
+        log_id, first = archive.own_log()
+        assert first == 0
+        words = m.Notes((m.BudgetsSet(0, (m.Budget("rack1", 1000, (), 0, 0, 1, 0),)),))
+        said = replace(frame(0, words, log_id=log_id)[0], host=""), words
+        stored = [frame(0, readings(1)), said, frame(1, readings(2))]
+        archive.put_frames(stored)
+        archive.put_rows([], {LOG: 2, log_id: 1}, replaying=False)
+    with opened(path) as archive:
+        assert archive.own_log() == (log_id, 1)
+        assert archive.position(HOST) == (LOG, 2)
+        again = [(frame.log_id, body) for page in archive.to_replay() for frame, body in page]
+    assert again[0][0] == LOG, "the five seconds of readings before what is new"
+    assert again[1] == (log_id, words)
+
+
+def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
+    budget = BudgetRow("rack1", 5, 1200.0, 10**9, 2 * 10**9, (A, B), binding=True, reason="")
+    ration = RationRow(A, "rack1", "run", 200.0, 175.0, "")
+    archive.put_rows([GPU, budget, ration, replace(ration, gpu=B)], {}, replaying=False)
+    archive.put_rows(
+        [replace(budget, binding=False), replace(ration, budget=None, most_w=None)], {}, replaying=False
+    )
+    told = ask(archive, "SELECT budget, epoch(ended_at), gpus, binding FROM budgets")
+    assert told == [("rack1", 2.0, [A, B], False)]
+    assert ask(archive, "SELECT gpu, host, most_w, limit_w FROM rationed") == [(B, None, 200.0, 175.0)]
 
 
 def test_an_open_run_is_replayed_with_its_sessions_of_older_logs(path: Path) -> None:

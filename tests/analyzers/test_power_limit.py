@@ -18,6 +18,7 @@ from analyzers.power_limit import (
     MAX_ROUNDS,
     Apply,
     Barred,
+    Capped,
     Decide,
     Event,
     Instruction,
@@ -634,3 +635,67 @@ def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_comma
             break
     assert state.chosen is not None or isinstance(state.phase, Observing)
     assert applies <= 3 * 2 * MAX_ASKED + 3
+
+
+# ---- under a power budget --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [PLAN, ADAPTIVE], ids=["exhaustive", "adaptive"])
+def test_a_limit_above_what_a_budget_allows_is_never_asked_for(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.tell(Capped(125_000, "budget rack1"))
+    bench.steps(800)
+    assert set(bench.limits) == {125_000, 100_000}
+    (decided,) = bench.decided
+    assert decided.limit_mw == 125_000
+    assert decided.reason.endswith("; budget rack1 allows no more than 125 W")
+
+
+@pytest.mark.parametrize("plan", [PLAN, ADAPTIVE], ids=["exhaustive", "adaptive"])
+@pytest.mark.parametrize("before", [5, 60, 150, 800])
+def test_whenever_a_budget_comes_and_goes_the_choice_is_made_from_what_there_is(
+    plan: Plan, before: int
+) -> None:
+    bench = Bench(plan)
+    bench.steps(before)
+    asked = len(bench.limits)
+    bench.tell(Capped(125_000, "budget rack1"))
+    bench.steps(800)
+    assert max(bench.limits[asked:], default=0) <= 125_000
+    assert "of 2 limits" in bench.decided[-1].reason
+    assert " 2 of them measured" in bench.decided[-1].reason or plan is PLAN
+    assert bench.decided[-1].limit_mw == bench.limits[-1] == 125_000
+    bench.tell(Capped(None))
+    bench.steps(800)
+    assert bench.decided[-1].limit_mw == bench.limits[-1] == 150_000
+    assert not bench.observed
+
+
+def test_a_budget_that_leaves_the_choice_as_it_is_changes_nothing() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(800)
+    asked, numbers = len(bench.limits), bench.state.numbers
+    bench.tell(Capped(150_000, "budget rack1"))
+    bench.tell(Capped(None))
+    assert (len(bench.limits), bench.state.numbers, len(bench.decided)) == (asked, numbers, 1)
+
+
+def test_a_choice_made_of_few_limits_stands_when_fewer_are_left_that_it_is_among() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.tell(Capped(200_000, "budget rack1"))
+    bench.steps(800)
+    bench.tell(Capped(175_000, "budget rack1"))
+    bench.tell(Capped(200_000, "budget rack1"))
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+
+
+def test_a_measurement_that_a_budget_cut_off_is_made_again_when_it_may_be() -> None:
+    bench = Bench(PLAN)
+    bench.steps(20)
+    assert bench.limits == [250_000]
+    bench.tell(Capped(225_000, "budget rack1"))
+    bench.steps(30)
+    bench.tell(Capped(None))
+    bench.steps(800)
+    measured = [trial.limit_mw for trial in bench.trials if trial.purpose is Purpose.PROFILE]
+    assert sorted(measured) == sorted(PLAN.limits_mw)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzers import selectors
 from analyzers.archive import Archive
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import OWN, Interpreter
 from analyzers.profiles import Memory
 from analyzers.replay import (
     Anew,
@@ -35,7 +35,7 @@ from tests.simulation.world import Training, World
 from zeus_stream import wire
 from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.messages import Body, Frame
+from zeus_stream.messages import Body, Budget, BudgetsSet, Frame, Notes
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
@@ -108,6 +108,19 @@ def test_the_archive_of_any_world_gives_its_decisions_again(
     assert done.differences == ()
     assert set(done.decisions) == set(world.rows(DecisionRow))
     assert len(done.decisions) == 1
+
+
+def test_a_budget_is_heard_again_with_the_rest(tmp_path: Path) -> None:
+    world = World("simulated:v100x1", TRAINING, Plan.of(under("time"), selectors.parse("time")))
+    world.run(1.5)
+    holds = Budget("rack1", 150_000, (), 0, 0, 1, 0, way=1.0)
+    world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, (holds,)),)))
+    world.run()
+    path = tmp_path / "energy.duckdb"
+    store(path, under("time"), world.frames, rows_of(world))
+    done = replay(path, Settings(), {}, None)
+    assert done.differences == ()
+    assert "budget rack1 allows no more than 150 W" in done.decisions[-1].reason
 
 
 def test_a_run_is_replayed_under_the_settings_it_was_heard_under_last(tmp_path: Path) -> None:

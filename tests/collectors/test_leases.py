@@ -771,3 +771,50 @@ def test_the_two_knobs_of_a_device_never_have_two_owners(acts: list[tuple[bool, 
     for world in (limit, clock):
         world.settle()
         assert world.as_found()
+
+
+# ---- power budgets ---------------------------------------------------------------------------------------
+
+
+def held(run: str) -> Played:
+    """A limit of 250 W in force for a run."""
+    played = Played()
+    played.play(Asked(ask("c1", run=run)))
+    played.play(RecordWritten(Limits(FOUND, pending=250 * W)))
+    played.play(SetDone(250 * W))
+    return played
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        ("r1", "budget:rack1", True),
+        ("budget:rack1", "r1", True),
+        ("budget:rack1", "budget:all", True),
+        ("r1", "r2", False),
+    ],
+)
+def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
+    first: str, second: str, *, taken: bool
+) -> None:
+    played = held(first)
+    asked = played.play(Asked(ask("c2", 200, fence=2, run=second)), 10)
+    assert isinstance(asked[0], WriteRecord) == taken
+    assert played.state.lease is not None
+    assert played.state.lease.run == (second if taken else first)
+
+
+def test_a_budget_of_another_owner_is_refused() -> None:
+    (said,) = held("r1").play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
+    assert isinstance(said, Say)
+    assert isinstance(said.note, Refused)
+    assert said.note.cause == "owned"
+
+
+def test_the_end_of_a_run_gives_nothing_back_that_a_budget_holds() -> None:
+    played = held("r1")
+    played.play(Asked(ask("c2", 200, fence=2, run="budget:rack1")), 10)
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)), 11)
+    played.play(SetDone(200 * W), 12)
+    assert played.play(RunGone("r1"), 13) == []
+    assert [type(each) for each in played.play(Beat(200 * W), 2000)] == [CallRestore], "its lease ends it"

@@ -237,3 +237,10 @@ def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
     else:
         with pytest.raises(MalformedError, match="End some"):
             check(session, new, others, 0)
+
+
+def test_no_run_has_the_name_of_a_budget() -> None:
+    started = replace(STARTED, run="budget:rack1")
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (started,)))
+    with pytest.raises(MalformedError, match="Give this one another name"):
+        check(session, new, (), 0)

@@ -60,6 +60,7 @@ def said(completed: "subprocess.CompletedProcess[str]") -> str:
         (("collect", "--device", "tpu"), "'tpu'", "simulated:v100x4"),
         (("collect", "--device", "simulated:h100x1"), "h100", "v100"),
         (("collect", "--device", "simulated:v100,colour=1"), "'colour'", "options:"),
+        (("budget", "--watts", "500", "--until", "noon"), "'noon'", "Write 18:00"),
         (("collect", "--poll-ms", "often"), "poll_ms = 'often'", "expected a number"),
         (("collect", "--device", SIMULATED, "--dir", "d" * 120), "over 107 bytes", "Set ZEUS_STREAM_DIR"),
         (("sql", "SELECT 1"), "energy.duckdb", "zeus-stream analyze"),
