@@ -17,22 +17,25 @@ from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
 
 from analyzers import columns
+from analyzers.jobs import MAX_TRIES, Known
 from analyzers.rows import (
     CommandRow,
     DecisionRow,
     GapRow,
     GpuRow,
+    JobRow,
     MetricRow,
     Row,
     RunRow,
     TrialRow,
+    TryRow,
     WindowRow,
 )
 from zeus_stream import wire
@@ -54,6 +57,7 @@ _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
 Connection = duckdb.DuckDBPyConnection
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +489,28 @@ class Archive:
             known[key] = (*known.get(key, ()), TrialRow(*trial))
         return known
 
+    def known_jobs(self) -> Known:
+        """Return every job that recurs, and its latest tries that count or have not ended."""
+        job_columns, try_columns = (
+            ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
+        )
+        with self._cursor() as cursor:
+            jobs = cursor.execute(
+                f"SELECT {job_columns} FROM jobs"  # noqa: S608  (names of our own columns)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
+            ).fetchall()
+            tries = cursor.execute(
+                f"""
+                SELECT {try_columns} FROM tries
+                WHERE ended = 'running'
+                    OR (job, version) IN (SELECT (job, max(version)) FROM jobs GROUP BY job)
+                QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1
+                ORDER BY job, number
+                """,  # noqa: S608  (likewise)
+                [MAX_TRIES],
+            ).fetchall()
+        return Known(tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries))
+
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
@@ -580,7 +606,7 @@ def _version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'turns'")
+    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'tries'")
     if version == len(MIGRATIONS) and tables.fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
@@ -643,6 +669,11 @@ def _refusing(who: str) -> Iterator[None]:
         raise RefusedError(f"{who}: could not be answered: {str(wrong).strip()}") from wrong
 
 
+def _as(kind: type[R], row: Sequence[Any]) -> R:
+    """Return a row of the archive, its lists as tuples."""
+    return kind(*(tuple(value) if isinstance(value, list) else value for value in row))
+
+
 def _first_line(says: str) -> str:
     return says.strip().split("\n", 1)[0].rstrip(".")
 
@@ -685,12 +716,16 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     CommandRow: ("commands", ("command",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
+    JobRow: ("jobs", ("job", "version"), True),
+    TryRow: ("tries", ("job", "number"), True),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
 }
 """Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
 Runs come first: windows take their UTC from them."""
 
 _WITH_UTC = {
+    "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
+    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
     " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
     " FROM incoming_runs",

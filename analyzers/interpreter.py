@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
+from analyzers.jobs import Jobs, Known
+from analyzers.policies import Default
+from analyzers.recurring import Policy
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Setup, Site, Use
 from analyzers.sensors import Gain
@@ -27,6 +30,7 @@ from zeus_stream.messages import (
     Answer,
     Applied,
     Ask,
+    AskTry,
     Body,
     CollectorStarted,
     DeviceFound,
@@ -49,6 +53,9 @@ from zeus_stream.messages import (
     RunStarted,
     SessionEnded,
     StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
     Unknown,
     WindowBegan,
     WindowCancelled,
@@ -84,10 +91,22 @@ V = TypeVar("V")
 class Interpreter:
     """Hears everything, in the order of each log. Holds what is open, and little else."""
 
-    def __init__(self, plan: Plan, known: Mapping[Setup, tuple[TrialRow, ...]] | None = None) -> None:
-        """``known``: trials of earlier runs, for runs that may not profile."""
+    def __init__(
+        self,
+        plan: Plan,
+        known: Mapping[Setup, tuple[TrialRow, ...]] | None = None,
+        policy: tuple[str, Policy[Any]] | None = None,
+        jobs: Known | None = None,
+    ) -> None:
+        """``known``: trials of earlier runs, for runs that may not profile.
+
+        ``policy``: name and policy that chooses batch sizes; the default sizes if not given. ``jobs``: what
+        is known of jobs that recur.
+        """
         self._plan = plan
         self._site = Site(plan, dict(known or {}))
+        name, chooser = policy or ("default", Default())
+        self._jobs = Jobs(chooser, name, self._site, jobs or Known())
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
@@ -132,8 +151,11 @@ class Interpreter:
                 ]
         return outputs + self._measure(frame.host)
 
-    def ask(self, host: str, ask: Ask) -> list[Instruction]:
-        """Take in a question. It is answered now, or by `hear` once the window is measured, or in vain."""
+    def ask(self, host: str, ask: Ask | AskTry) -> list[Instruction]:
+        """Take in a question. It is answered now, or by `hear` once it can be, or in vain."""
+        if isinstance(ask, AskTry):
+            self._jobs.ask(host, ask)
+            return []
         if answer := self._answers.get((ask.session, ask.window)):
             return [GiveAnswer(host, replace(answer, question=ask.question))]
         if len(self._asks) >= MAX_ASKS:
@@ -141,6 +163,11 @@ class Interpreter:
             return [GiveAnswer(host, replace(full, question=ask.question))]
         self._asks[ask.question] = (host, ask, self._site.now_ns.get(host, 0))
         return []
+
+    def forget(self, job: str) -> tuple[int, list[Output]] | None:
+        """Let a job begin anew: how many tries count no more, and its row. None: it is not known."""
+        count = self._jobs.forget(job)
+        return None if count is None else (count, [*self._jobs.told()])
 
     # ---- readings
 
@@ -223,7 +250,10 @@ class Interpreter:
                 outputs += self._run_started(host, body, event)
             elif session := self._sessions.get(body.session):
                 session.heard_ns = self._site.now_ns[host]
-                outputs += self._event(session, event) if session.ended is None else []
+                if session.ended is None:
+                    outputs += self._event(session, event)
+                elif isinstance(event, TryEnded):  # late, but it says what became of the try
+                    self._jobs.ended(session, event)
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
@@ -252,6 +282,7 @@ class Interpreter:
             numbers, decisions = self._ended_runs.pop(started.run, (0, 0))
             self._runs[started.run] = Run(started.run, self._site, numbers, decisions)
         self._runs[started.run].sessions[body.session] = session
+        self._jobs.joined(session, self._runs[started.run])
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
 
@@ -275,9 +306,11 @@ class Interpreter:
                     outputs += self._begin(session, "step", index, "step", began_ns)
                 return outputs + run.step_boundary(session, event)
             case EpochBegan(t_ns, index):
+                self._jobs.epoch_began(session, index)
                 return self._begin(session, "epoch", index, "epoch", t_ns)
             case EpochEnded(t_ns, index):
                 windows.end("epoch", index, t_ns, now_ns)
+                self._jobs.epoch_ended(session, index)
                 return run.epoch_ended(session)
             case WindowBegan(t_ns, window, name):
                 refused = self._begin(session, "window", window, name, t_ns)
@@ -292,7 +325,14 @@ class Interpreter:
                 windows.cancel("window", window)
                 self._leave(session, t_ns, window)
                 return self._settle(session.session, window, _missing("the window was cancelled"))
+            case TryWanted():
+                self._jobs.wanted(session, run, event)
+            case TryBegan():
+                self._jobs.began(session, event)
+            case TryEnded():
+                self._jobs.ended(session, event)
             case Metric(t_ns, name, value):
+                self._jobs.metric(session, name, value)
                 return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
@@ -338,6 +378,7 @@ class Interpreter:
         for gpu in session.gpus:
             self._site.gpus[gpu].shape.mark(session.session, t_ns, None)
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
+        self._jobs.session_ended(session, t_ns, how)
         if run.over:
             del self._runs[run.name]
             _remember(self._ended_runs, run.name, (run.numbers, run.decisions))
@@ -452,6 +493,7 @@ class Interpreter:
                 self._drop(session)
         for run in list(self._runs.values()):
             outputs += run.measure()
+        outputs += self._jobs.look(host)
         for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._plan.timeout_ns:
                 del self._asks[question]
@@ -478,6 +520,7 @@ class Interpreter:
 
         rows = [self._remarked(row) for row in session.windows.measured(meters, now_ns, shared)]
         outputs: list[Output] = list(rows)
+        self._jobs.measured(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
             outputs += self._settle(session.session, window, _answer(of_window))

@@ -17,6 +17,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.messages import (
     Applied,
     Ask,
+    AskTry,
     ClockApplied,
     Frame,
     Hello,
@@ -134,7 +135,7 @@ class Link:
         self._unanswered[request.command] = request
         self._send(request)
 
-    async def run(self, asked: Callable[[str, Ask], None]) -> None:
+    async def run(self, asked: Callable[[str, Ask | AskTry], None]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
@@ -161,13 +162,13 @@ class Link:
             beat += 1
             await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask], None]) -> None:
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], None]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
                 try:
                     reply: Reply = wire.decode(
-                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask
+                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask, AskTry
                     )
                 except MalformedError:
                     self.malformed += 1
@@ -184,7 +185,7 @@ class Link:
                         self._known.set()
                     case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
                         self._unanswered.pop(command, None)
-                    case Ask():
+                    case Ask() | AskTry():
                         asked(self._host, reply)
                     case No(reason):
                         self._objection = reason

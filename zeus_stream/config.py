@@ -64,6 +64,10 @@ class Settings:
     select: str = _setting(
         "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
     )
+    policy: str = _setting(
+        "reference",
+        "Of batch sizes of jobs that recur: reference, or default: always the job's default size.",
+    )
     search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
     stride_w: float = _setting(
         25.0, "Between the power limits tried; the lowest is always among them.", least=1, most=1000
