@@ -424,17 +424,21 @@ class Jobs:
     def _choose(self, training: _Training, followed: _Following) -> None:
         """Choose a batch size for a try."""
         learned = self._jobs[followed.wanted.job]
+        self._close_orphans(learned)
+        choice = choose(self._policy, learned, _setup(training.run, self._site))
+        self._begin(training, followed, choice)
+
+    def _close_orphans(self, learned: Learned) -> None:
         for number in self._orphans.pop(learned.row.job, ()):
             if (row := learned.tries.get(number)) is not None and row.ended == "running":
                 why = "nothing was heard of its run when the analyzer started"
                 row = replace(row, ended="lost", ended_why=why, ended_wall_ns=row.began_wall_ns)
                 learned.put(row)
                 self._outputs.append(row)
-        setup = _setup(training.run, self._site)
-        self._begin(training, followed, choose(self._policy, learned, setup))
 
     def _begin(self, training: _Training, followed: _Following, choice: Choice) -> None:
         learned, wanted = self._jobs[followed.wanted.job], followed.wanted
+        self._close_orphans(learned)
         earlier = [other.row for other in training.tries.values() if other.row is not None]
         if earlier and earlier[-1].version == learned.row.version and earlier[-1].job == wanted.job:
             recurrence = earlier[-1].recurrence

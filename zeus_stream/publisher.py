@@ -276,6 +276,7 @@ class Publisher:
         self._open: dict[str, Window] = {}
         self._followers: dict[type[Follower], Follower] = {}
         self._epoch = self._step = 0
+        self._attempts = itertools.count()
         self._looping = self._stepping = False
         self._ended_ns: int | None = None
         """When the last step ended, while that is not told: it is with the next one's beginning."""
@@ -444,11 +445,17 @@ class Publisher:
         wish = Wish(
             name, tuple(batch_sizes), default, target, metric, lower_is_better, max_epochs, eta, beta, window
         )
-        started = self._started
         line = Line(
-            self._outbox.put, self.epoch, self.metric, self._question_of_try, self._courier.silence,
-            self._say, started.rank, started.world_size,
-        )  # fmt: skip
+            self._attempts,
+            self._outbox.put,
+            self.epoch,
+            self.metric,
+            self._question_of_try,
+            self._courier.silence,
+            self._say,
+            self._started.rank,
+            self._started.world_size,
+        )
         return Recurring(line, checked(wish), timeout_s, agree)
 
     def _question_of_try(self, attempt: int, epochs: int, until_ns: int) -> Box | None:

@@ -109,6 +109,8 @@ def _finite(value: object) -> bool:
 class Line:
     """What it needs of its publisher."""
 
+    attempts: Iterator[int]
+    """Numbers of the session's tries."""
     put: Callable[[tuple[Any, ...]], None]
     epoch: Callable[[], AbstractContextManager[None]]
     metric: Callable[[str, float], None]
@@ -141,6 +143,7 @@ class Recurring:
         self._timeout_s = timeout_s
         self._agree = agree
         self._attempt = -1
+        self._tries = 0
         self._size: int | None = None
         """Of the try under way, None: there is none."""
         self._advised = False
@@ -202,7 +205,7 @@ class Recurring:
             self._end("lost", "its loop was left")
 
     def _begin(self) -> int:
-        self._attempt += 1
+        self._attempt, self._tries = next(self._line.attempts), self._tries + 1
         self._word, wish = None, self._wish
         self._line.put(wish.wanted(monotonic_ns(), self._attempt))
         until_ns = monotonic_ns() + round(self._timeout_s * 1e9)
@@ -254,4 +257,4 @@ class Recurring:
             return
         self._line.put((TryEnded, monotonic_ns(), self._attempt, how, reason[:2000]))
         at_default, self._size, self.reason = self._size == self._wish.default, None, f"{how}: {reason}."
-        self.over = self.converged or self._attempt + 1 >= MAX_TRIES or (how == "exhausted" and at_default)
+        self.over = self.converged or self._tries >= MAX_TRIES or (how == "exhausted" and at_default)
