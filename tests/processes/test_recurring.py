@@ -1,0 +1,82 @@
+"""A job that recurs, through real processes: trainings overlap, some are killed, and so is the analyzer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.pipeline import ROOT, UNMEASURED, Setup, environment, until
+
+RECURRENCES = 6
+KILLS = 2
+CONVERGED = "SELECT count(*) AS n FROM tries WHERE ended = 'converged'"
+RUNNING = "SELECT count(*) AS n FROM tries WHERE ended = 'running'"
+MEASURED = """
+SELECT run, count(*) AS epochs, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s
+FROM epochs GROUP BY run
+"""
+HIGHEST_W = 250
+ETA = 0.5
+
+
+def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn, of the demo's dependencies")
+    setup = Setup(zeus_dir, gpus=2, analyze=("--select", "none", "--policy", "reference"))
+    try:
+        setup.start("collector")
+        setup.start("analyzer")
+        until(setup.welcome)
+        until(lambda: setup.sql("SELECT count(*) AS n FROM gpus") == [{"n": 2}])
+        command = [sys.executable, str(ROOT / "examples" / "recurring.py")]
+        options = ["--recurrences", str(RECURRENCES), "--kills", str(KILLS)]
+        with subprocess.Popen(
+            [*command, *options],
+            env=environment(zeus_dir, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+            cwd=zeus_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as trainings:
+            try:
+                until(lambda: setup.sql(CONVERGED) not in ([], [{"n": 0}]))
+                setup.kill("analyzer")
+                setup.start("analyzer")
+                said, _ = trainings.communicate(timeout=120)
+            finally:
+                trainings.kill()
+        assert trainings.returncode == 0, said
+        assert said.count("converged: reached accuracy 0.92") == RECURRENCES
+        until(lambda: setup.sql(UNMEASURED) == [{"n": 0}])
+        until(lambda: setup.sql(RUNNING) == [{"n": 0}])
+        tries = setup.sql("FROM tries ORDER BY number")
+        of_run = {row["run"]: row for row in setup.sql(MEASURED)}
+        (saved,) = setup.sql("FROM job_savings")
+        assert setup.stop("analyzer") == 0, setup.said("analyzer")
+        assert setup.stop("collector") == 0, setup.said("collector")
+    finally:
+        setup.close()
+
+    assert [row["number"] for row in tries] == list(range(1, len(tries) + 1))
+    assert len({row["session"] for row in tries}) == RECURRENCES + KILLS
+    converged = [row for row in tries if row["ended"] == "converged"]
+    assert sorted(row["recurrence"] for row in converged) == list(range(1, RECURRENCES + 1))
+    lost = [row for row in tries if row["ended"] == "lost"]
+    assert len(lost) == KILLS
+    assert all("has ended" in row["ended_why"] for row in lost)
+    assert len(converged) + len(lost) + sum(row["ended"] == "stopped" for row in tries) == len(tries)
+    for row in converged:
+        assert row["metrics"][-1] >= 0.92 > max(row["metrics"][:-1], default=0)
+        assert row["epochs"] == len(row["metrics"])
+        cost_j = ETA * row["energy_j"] + (1 - ETA) * HIGHEST_W * row["duration_s"]
+        assert row["cost_j"] == pytest.approx(cost_j)
+    for run in {row["run"] for row in converged}:
+        whole = [row for row in tries if row["run"] == run]
+        for name in ("epochs", "energy_j", "duration_s"):
+            assert sum(row[name] for row in whole) == pytest.approx(of_run[run][name])
+    assert (saved["recurrences"], saved["lost"], saved["running"]) == (RECURRENCES, KILLS, 0)
+    paid_j = sum(row["energy_j"] for row in tries if row["ended"] != "lost")
+    assert saved["energy_j"] == pytest.approx(paid_j)
+    usual = [row["energy_j"] for row in converged if row["batch_size"] == 32]
+    assert saved["saved_j"] == pytest.approx(RECURRENCES * sum(usual) / len(usual) - paid_j)
