@@ -776,9 +776,36 @@ def default_publisher(job: str | None = None) -> Publisher:
     return publisher
 
 
-def recurring(name: str, **settings: Any) -> Recurring:
+def recurring(
+    name: str,
+    *,
+    batch_sizes: Sequence[int],
+    default: int,
+    target: float,
+    metric: str,
+    lower_is_better: bool = False,
+    max_epochs: int = 100,
+    eta: float = 0.5,
+    beta: float = 2.0,
+    window: int = 0,
+    timeout_s: float = RECURRING_S,
+    agree: Callable[[Any], Any] | None = None,
+) -> Recurring:
     """Return one training of the job that recurs under this name: see `Publisher.recurring`."""
-    return default_publisher(name).recurring(name, **settings)
+    return default_publisher(name).recurring(
+        name,
+        batch_sizes=batch_sizes,
+        default=default,
+        target=target,
+        metric=metric,
+        lower_is_better=lower_is_better,
+        max_epochs=max_epochs,
+        eta=eta,
+        beta=beta,
+        window=window,
+        timeout_s=timeout_s,
+        agree=agree,
+    )
 
 
 def steps(iterable: Iterable[T]) -> Loop[T]:

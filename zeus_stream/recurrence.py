@@ -152,7 +152,7 @@ class Recurring:
         self.converged = False
         """The target was reached."""
         self.over = False
-        """Nothing is to be tried any more: it has converged, or even the default size did not."""
+        """Nothing is to be tried any more: converged, its loop left, or missed with the default size too."""
         self.reason = ""
         """Why the last loop of epochs ended, in words."""
 
@@ -257,4 +257,6 @@ class Recurring:
             return
         self._line.put((TryEnded, monotonic_ns(), self._attempt, how, reason[:2000]))
         at_default, self._size, self.reason = self._size == self._wish.default, None, f"{how}: {reason}."
-        self.over = self.converged or self._tries >= MAX_TRIES or (how == "exhausted" and at_default)
+        self.over = (
+            self.converged or how == "lost" or self._tries >= MAX_TRIES or (how == "exhausted" and at_default)
+        )

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes.pipeline import ROOT, UNMEASURED, Setup, environment, until
+from zeus_stream.client import forget
+from zeus_stream.errors import RefusedError
+from zeus_stream.places import places
 
 RECURRENCES = 6
 KILLS = 2
@@ -53,6 +56,12 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
         tries = setup.sql("FROM tries ORDER BY number")
         of_run = {row["run"]: row for row in setup.sql(MEASURED)}
         (saved,) = setup.sql("FROM job_savings")
+        where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
+        assert forget(where, "digits") == len(tries)
+        assert setup.sql("FROM job_savings") == []
+        assert setup.sql("FROM tries ORDER BY number") == tries
+        with pytest.raises(RefusedError, match="none of this name is known"):
+            forget(where, "unheard of")
         assert setup.stop("analyzer") == 0, setup.said("analyzer")
         assert setup.stop("collector") == 0, setup.said("collector")
     finally:

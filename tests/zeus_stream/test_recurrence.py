@@ -139,7 +139,7 @@ def test_a_loop_that_is_left_is_lost_unless_the_target_was_reached() -> None:
     job = Recurring(told.line, WISH)
     for _ in job.epochs():
         break
-    assert job.reason == "lost: its loop was left."
+    assert (job.reason, job.over) == ("lost: its loop was left.", True)
     for _ in job.epochs():
         if job.report(0.9):
             break
