@@ -34,6 +34,8 @@ from analyzers.rows import (
     MetricRow,
     Row,
     RunRow,
+    SimulatedTryRow,
+    SimulationRow,
     TrialRow,
     TryRow,
     WindowRow,
@@ -719,6 +721,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     JobRow: ("jobs", ("job", "version"), True),
     TryRow: ("tries", ("job", "number"), True),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
+    SimulationRow: ("simulations", ("game",), True),
+    SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
 }
 """Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
 Runs come first: windows take their UTC from them."""

@@ -30,7 +30,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import ceil, floor, inf, log
+from math import ceil, floor, inf, log, sqrt
 from random import Random
 from statistics import fmean
 from typing import Literal, TypeVar
@@ -288,8 +288,8 @@ def drifting(start: World, drift: Drift) -> list[World]:
     """Return the world of each recurrence.
 
     A size becomes what the one a quarter of it was, or four times it where the best size lies in the upper
-    half; as far as such sizes were recorded, the nearest, and beyond the ends the recorded ones mirrored. A
-    job that gets harder may have so many more epochs from the start.
+    half: the nearest that was recorded; beyond the ends the last, with as many more epochs as the root of the
+    ratio. A job that gets harder may have so many more epochs from the start.
     """
     count = start.recurrences
     if drift == "none":
@@ -298,15 +298,15 @@ def drifting(start: World, drift: Drift) -> list[World]:
         sizes = start.job.batch_sizes
         best = min(start.competing, key=start.competing.__getitem__)
         way = -1 if 2 * sizes.index(best) >= len(sizes) else 1
-        made: dict[tuple[int, ...], World] = {}
+        made: dict[tuple[tuple[int, float], ...], World] = {}
         worlds = []
         for recurrence in range(count):
             share = (recurrence / count - 0.25) / 0.5 if drift == "slow" else floor(2 * recurrence / count)
             factor = MOVE ** (way * min(1.0, max(0.0, share)))
-            sources = tuple(_nearest(sizes, size / factor) for size in sizes)
+            sources = tuple(_moved(start.sizes, size / factor) for size in sizes)
             if sources not in made:
-                moved = {size: start.sizes[source] for size, source in zip(sizes, sources, strict=True)}
-                made[sources] = replace(start, sizes=moved)
+                moved = (_harder(start.sizes[source], times) for source, times in sources)
+                made[sources] = replace(start, sizes=dict(zip(sizes, moved, strict=True)))
             worlds.append(made[sources])
         return worlds
     factor = float(drift.removeprefix("harder "))
@@ -317,14 +317,16 @@ def drifting(start: World, drift: Drift) -> list[World]:
     return [before] * half + [after] * (count - half)
 
 
-def _nearest(sizes: Sequence[int], wanted: float) -> int:
-    """Return the nearest by ratio; beyond the ends the sizes are mirrored."""
-    low, high = sizes[0], sizes[-1]
-    inside = low**2 / wanted if wanted < low else high**2 / wanted if wanted > high else wanted
-    return min(sizes, key=lambda size: abs(log(size / inside)))
+def _moved(sizes: Mapping[int, Size], wanted: float) -> tuple[int, float]:
+    """Return the recorded size nearest by ratio, and how many times its epochs one beyond the ends needs."""
+    nearest = min(sizes, key=lambda size: abs(log(size / wanted)))
+    beyond = max(wanted / max(sizes), min(sizes) / wanted, 1.0)
+    return nearest, sqrt(beyond)
 
 
 def _harder(size: Size, factor: float) -> Size:
+    if factor == 1:
+        return size
     trainings = (
         Training(
             None if run.epochs is None else ceil(run.epochs * factor),
@@ -365,7 +367,13 @@ class Played:
 
 
 def play(
-    worlds: Sequence[World], policy: Policy[S], seed: int, rules: Rules = DEFAULT, *, state: S | None = None
+    worlds: Sequence[World],
+    policy: Policy[S],
+    seed: int,
+    rules: Rules = DEFAULT,
+    *,
+    state: S | None = None,
+    first: int = 0,
 ) -> list[Played]:
     """Return every try of a game, in the order in which they ended.
 
@@ -375,6 +383,7 @@ def play(
         seed: of all draws.
         rules: of the game.
         state: what the policy knows before; None: nothing.
+        first: number of the first try and recurrence, as the policy hears of them: above those it knows.
     """
     job = worlds[0].job
     now = policy.start(job) if state is None else state
@@ -382,7 +391,7 @@ def play(
     lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
     profiled: dict[int, int] = {}
     played: list[Played] = []
-    number = 0
+    number = first
 
     def recurrence(at: int) -> Generator[float, None, None]:
         """Play a recurrence; yield how long it goes on, s, before anything else happens to it."""
@@ -394,19 +403,19 @@ def play(
             training = size.trainings[floor(luck * len(size.trainings))]
             before = profiled.get(choice.batch_size, 0)
             profiled[choice.batch_size] = before + 1
-            first, later = _epochs(size, before, rules)
-            known = later.cost_j if first is later else None
-            a_try = Try(number, at, choice.batch_size, here.gpu, epoch_cost_j=known)
+            opening, later = _epochs(size, before, rules)
+            known = later.cost_j if opening is later else None
+            a_try = Try(number, first + at, choice.batch_size, here.gpu, epoch_cost_j=known)
             number += 1
             now = policy.began(now, a_try)
             epochs, ended = 0, _ended(training, 0, job.max_epochs)
             spent = NOTHING
             if rules.faithful:
                 epochs, ended = _paid(training, choice.stop_cost_j, later.cost_j, job.max_epochs)
-                spent = first.plus(later.times(epochs - 1)) if epochs else NOTHING
+                spent = opening.plus(later.times(epochs - 1)) if epochs else NOTHING
                 yield spent.time_s
             while not rules.faithful and ended == "running":
-                an_epoch = later if epochs else first
+                an_epoch = later if epochs else opening
                 yield an_epoch.time_s
                 epochs += 1
                 spent = spent.plus(an_epoch)

@@ -1,5 +1,6 @@
 """Jobs that recur, as the archive has them: asked in SQL, shown with rich."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TextIO, TypeVar
@@ -91,9 +92,13 @@ def _row(kind: type[R], values: dict[str, Any]) -> R:
 
 
 def _beliefs(policy: Policy[Any], learned: Learned, setup: str) -> list[str]:
-    """Return what a policy that can say so believes, a line each."""
+    """Return what a policy that can say so believes of the mean cost of each size, a line each."""
     tell = getattr(policy, "beliefs", None)
-    return [] if tell is None else [str(line) for line in tell(learn(policy, learned), setup)]
+    believed = {} if tell is None else tell(learn(policy, learned), setup)
+    return [
+        f"{size} on {setup} costs {belief.mean:,.0f} J, give or take {math.sqrt(belief.variance):,.0f}"
+        for size, belief in sorted(believed.items())
+    ]
 
 
 def print_job(shown: Shown, out: TextIO) -> None:
