@@ -70,7 +70,7 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
     assert [row["number"] for row in tries] == list(range(1, len(tries) + 1))
     assert len({row["session"] for row in tries}) == RECURRENCES + KILLS
     converged = [row for row in tries if row["ended"] == "converged"]
-    assert sorted(row["recurrence"] for row in converged) == list(range(1, RECURRENCES + 1))
+    assert len({row["recurrence"] for row in converged}) == len(converged) == RECURRENCES
     lost = [row for row in tries if row["ended"] == "lost"]
     assert len(lost) == KILLS
     assert all("has ended" in row["ended_why"] for row in lost)
