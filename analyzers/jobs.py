@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from analyzers.recurring import Choice, Ended, Job, Policy, Try, Verdict
-from analyzers.rows import GiveAnswer, JobRow, TryRow, WindowRow
+from analyzers.rows import GiveAdvice, JobRow, TryRow, WindowRow
 from analyzers.runs import Run, Session, Site
 from zeus_stream.messages import Advice, AskTry, TryBegan, TryEnded, TryWanted, of_host
 
@@ -39,7 +39,7 @@ MAX_ASKS = 1_000
 PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
 
-Output = JobRow | TryRow | GiveAnswer
+Output = JobRow | TryRow | GiveAdvice
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,7 +574,7 @@ class Jobs:
     def _advise(
         self, host: str, ask: AskTry, batch_size: int | None, reason: str, *, go_on: bool = True
     ) -> None:
-        self._outputs.append(GiveAnswer(host, Advice(ask.question, batch_size, go_on, reason[:2000])))
+        self._outputs.append(GiveAdvice(host, Advice(ask.question, batch_size, go_on, reason[:2000])))
 
     # ---- jobs
 

@@ -9,7 +9,15 @@ from typing import TypeAlias
 
 import anyio
 
-from analyzers.rows import ApplyClock, ApplyLimit, GiveAnswer, Instruction, RestoreClock, RestoreLimit
+from analyzers.rows import (
+    ApplyClock,
+    ApplyLimit,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreClock,
+    RestoreLimit,
+)
 from zeus_stream import sockets, wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.endpoints import Source
@@ -112,8 +120,8 @@ class Link:
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
-        if isinstance(instruction, GiveAnswer):
-            self._send(instruction.answer)
+        if isinstance(instruction, GiveAnswer | GiveAdvice):
+            self._send(instruction.answer if isinstance(instruction, GiveAnswer) else instruction.advice)
             return
         if self._welcome is None or len(self._unanswered) >= MAX_UNANSWERED:
             self.dropped += 1

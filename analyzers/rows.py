@@ -355,8 +355,14 @@ class RestoreClock:
 @dataclass(frozen=True, slots=True)
 class GiveAnswer:
     host: str
-    answer: Answer | Advice
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAdvice:
+    host: str
+    advice: Advice
 
 
 Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
-Instruction = Command | GiveAnswer
+Instruction = Command | GiveAnswer | GiveAdvice

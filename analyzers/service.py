@@ -28,7 +28,7 @@ from analyzers import calibrate, policies, query, selectors
 from analyzers.archive import Archive
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.link import Link
-from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
+from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
 from analyzers.timeline import AGREES
 from zeus_stream import room, sockets, wire
 from zeus_stream.config import Settings
@@ -274,7 +274,7 @@ class Analyzer:
                 _note_leases(host, body)
         for instruction in instructions:
             host = self._hosts[instruction.host]
-            if not isinstance(instruction, GiveAnswer):
+            if not isinstance(instruction, GiveAnswer | GiveAdvice):
                 clock = isinstance(instruction, ApplyClock | RestoreClock)
                 host.deferred[instruction.gpu, clock] = instruction
             elif host.collector is not None:

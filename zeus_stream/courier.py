@@ -189,7 +189,7 @@ class Courier:
             except zmq.Again:
                 return
             try:
-                message = wire.decode(parts[-1], Ack, Answer, Advice, No)
+                message: Ack | Answer | Advice | No = wire.decode(parts[-1], Ack, Answer, Advice, No)
             except MalformedError as wrong:
                 self.errors += 1
                 self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")

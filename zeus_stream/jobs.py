@@ -85,7 +85,7 @@ def _columns(kind: type[JobRow] | type[TryRow]) -> str:
     return ", ".join(field.name for field in fields(kind))
 
 
-def _row(kind: type[R], values: dict[str, Any]) -> R:
+def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
     return kind(
         **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     )

@@ -14,7 +14,7 @@ from analyzers.interpreter import Interpreter
 from analyzers.jobs import MAX_RECURRENCE_TRIES, Known, Learned, choose, learn
 from analyzers.policies import Default
 from analyzers.recurring import Choice, Job, Policy, Try, Verdict
-from analyzers.rows import GiveAnswer, JobRow, TryRow, WindowRow
+from analyzers.rows import GiveAdvice, JobRow, TryRow, WindowRow
 from analyzers.runs import Output
 from tests.analyzers.test_interpreter import QUICK
 from tests.simulation.world import BEGIN_NS, Training, World
@@ -28,7 +28,10 @@ from zeus_stream.messages import (
     Events,
     Frame,
     Metric,
+    Notes,
+    Readings,
     RunEnded,
+    RunStarted,
     SessionEnded,
     TryBegan,
     TryEnded,
@@ -136,14 +139,14 @@ def _moved(body: Body, number: int, late_ns: int) -> Body:
     if isinstance(body, Events):
         events = tuple(
             replace(event, run=f"run-{number}", wall_ns=event.wall_ns + late_ns)
-            if hasattr(event, "wall_ns")
+            if isinstance(event, RunStarted)
             else event
             for event in body.events
         )
         return replace(body, session=f"{body.session}-{number}", events=events)
-    if hasattr(body, "gpus"):
+    if isinstance(body, Readings):
         return replace(body, gpus=tuple(f"{gpu}-{number}" for gpu in body.gpus))
-    notes = []
+    notes: list[Any] = []
     for note in body.notes:
         changed: dict[str, Any] = {}
         if hasattr(note, "gpu"):
@@ -184,8 +187,8 @@ class Heard:
 
     @property
     def advice(self) -> dict[str, Advice]:
-        answers = [row.answer for row in self.outputs if isinstance(row, GiveAnswer)]
-        return {answer.question: answer for answer in answers if isinstance(answer, Advice)}
+        given = [row.advice for row in self.outputs if isinstance(row, GiveAdvice)]
+        return {advice.question: advice for advice in given}
 
 
 # ---- one training
@@ -199,6 +202,7 @@ def test_a_try_costs_what_its_epochs_cost(frames: list[tuple[Frame, Body]]) -> N
     assert len(epochs) == row.epochs == 3
     assert row.energy_j == pytest.approx(energy_j)
     assert row.duration_s == pytest.approx(sum(epoch.duration_s for epoch in epochs))
+    assert row.cost_j is not None
     assert row.cost_j == pytest.approx(0.5 * energy_j + 0.5 * HIGHEST_W * row.duration_s)
     assert row.epoch_cost_j == pytest.approx(row.cost_j / 3, rel=0.02)
     assert row.metrics == (0.5, 0.7, 0.9)
@@ -210,9 +214,9 @@ def test_a_try_costs_what_its_epochs_cost(frames: list[tuple[Frame, Body]]) -> N
 
 def test_a_choice_is_a_row_before_it_is_an_answer(frames: list[tuple[Frame, Body]]) -> None:
     heard = Heard().hear(frames, [AskTry("q", "session-h0", 0, 0)])
-    kinds = [type(output) for output in heard.outputs if isinstance(output, JobRow | TryRow | GiveAnswer)]
+    kinds = [type(output) for output in heard.outputs if isinstance(output, JobRow | TryRow | GiveAdvice)]
     assert kinds[:2] == [JobRow, TryRow]
-    assert GiveAnswer in kinds
+    assert GiveAdvice in kinds
     advice, first = heard.advice["q"], next(row for row in heard.outputs if isinstance(row, TryRow))
     assert (advice.batch_size, advice.reason) == (16, f"turn 0 on {SETUP}")
     assert (first.batch_size, first.ended, first.cost_j) == (16, "running", None)
@@ -337,8 +341,9 @@ def test_every_rank_is_given_the_same_size_and_all_their_gpus_count() -> None:
     epochs = [row for row in heard.outputs if isinstance(row, WindowRow) and row.kind == "epoch"]
     assert len({epoch.gpu for epoch in epochs}) == 2
     assert (row.epochs, row.setup) == (3, "Tesla V100-PCIE-16GB x2")
-    assert row.energy_j == pytest.approx(sum(epoch.energy_j or 0 for epoch in epochs))
-    assert row.cost_j == pytest.approx(0.5 * row.energy_j + 0.5 * 2 * HIGHEST_W * row.duration_s)
+    energy_j = sum(epoch.energy_j or 0 for epoch in epochs)
+    assert row.energy_j == pytest.approx(energy_j)
+    assert row.cost_j == pytest.approx(0.5 * energy_j + 0.5 * 2 * HIGHEST_W * row.duration_s)
     assert row.metrics == (0.5, 0.7, 0.9)
 
 
@@ -374,14 +379,14 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
 
 
 def _renamed(event: Any) -> Any:
-    return replace(event, run="other", pid=2) if hasattr(event, "pid") else event
+    return replace(event, run="other", pid=2) if isinstance(event, RunStarted) else event
 
 
 def _other_session(body: Body) -> Body:
-    notes = getattr(body, "notes", ())
+    notes: tuple[Any, ...] = body.notes if isinstance(body, Notes) else ()
     if not any(hasattr(note, "session") for note in notes):
         return body
-    return replace(body, notes=tuple(replace(note, session="other") for note in notes))  # type: ignore[call-arg]
+    return Notes(tuple(replace(note, session="other") for note in notes))
 
 
 def test_recurrences_are_numbered_and_tries_never_share_a_number(frames: list[tuple[Frame, Body]]) -> None:

@@ -29,8 +29,8 @@ from zeus_stream.messages import (
     TryEnded,
     TryWanted,
 )
-from zeus_stream.publisher import Publisher, Recurring
-from zeus_stream.recurrence import MAX_TRIES, Line, Wish, checked
+from zeus_stream.publisher import Publisher
+from zeus_stream.recurrence import MAX_TRIES, Line, Recurring, Wish, checked
 
 WISH = Wish("nightly", (16, 32, 64), 32, target=0.9, metric="accuracy", max_epochs=5)
 
@@ -149,10 +149,8 @@ def test_a_loop_that_is_left_is_lost_unless_the_target_was_reached() -> None:
 def test_the_default_that_does_not_reach_the_target_ends_it_all_and_another_size_does_not() -> None:
     told = Told({(0, 0): size(64), (1, 0): size(32)})
     job = Recurring(told.line, WISH)
-    assert train(job, 0.1) == list(range(5))
-    assert not job.over
-    assert train(job, 0.1) == list(range(5))
-    assert job.over
+    assert (train(job, 0.1), job.over) == (list(range(5)), False)
+    assert (train(job, 0.1), job.over) == (list(range(5)), True)
     assert job.reason == "exhausted: 5 epochs did not reach accuracy 0.9."
 
 
@@ -206,8 +204,12 @@ def test_ranks_end_together_or_not_at_all() -> None:
     assert train(Recurring(Told(advice, world_size=2).line, WISH), 0.1) == list(range(5))
 
     said: list[Any] = []
-    first = Recurring(Told(advice, world_size=2).line, WISH, agree=lambda value: said.append(value) or value)
-    train(first, 0.1)
+
+    def agree(value: Any) -> Any:
+        said.append(value)
+        return value
+
+    train(Recurring(Told(advice, world_size=2).line, WISH, agree=agree), 0.1)
     assert said == [64, "it costs too much"]
     heard = iter(said)
     other = Told({(0, 0): size(16)}, rank=1, world_size=2)
