@@ -31,11 +31,15 @@ MAX_RECURRENCE_TRIES = 20
 MAX_TRAININGS = 10_000
 """Runs whose tries are followed; the oldest go."""
 MAX_ATTEMPTS = 32
-"""Tries of one run that are followed; the oldest go."""
+"""Tries of one run that are followed; of those that have ended the oldest go, else one more is not."""
+MAX_METRICS = 1_000
+"""Of one try; the oldest go."""
 MAX_EPOCHS = 1_000
 """Of one run that have begun and are not measured; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered at once."""
+CHOICE_NS = 20_000_000
+"""Frame time between two choices on a host: they take a while, and anybody may ask for one."""
 PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
 
@@ -221,6 +225,8 @@ class _Following:
     metrics: list[float] = field(default_factory=list)
     missing: str = ""
     """Why its cost is not known."""
+    word: tuple[int, Verdict] | None = None
+    """After so many epochs; the same for all ranks."""
 
 
 @dataclass(slots=True)
@@ -255,6 +261,8 @@ class Jobs:
         """By session."""
         self._on: defaultdict[str, dict[int, _Training]] = defaultdict(dict)
         """By host."""
+        self._next_choice_ns: dict[str, int] = {}
+        """By host, frame time."""
         self._asks: dict[str, tuple[str, AskTry, int]] = {}
         """By question: host, question, frame time."""
         self._outputs: list[Output] = []
@@ -277,10 +285,13 @@ class Jobs:
             self._join(training, rank)
         if event.attempt in training.tries:
             return
+        if len(training.tries) >= MAX_ATTEMPTS:
+            oldest = next((attempt for attempt, of in training.tries.items() if of.settled), None)
+            if oldest is None:
+                return
+            del training.tries[oldest]
         followed = _Following(event, session, self._site.now_ns[session.host])
         training.tries[event.attempt] = followed
-        if len(training.tries) > MAX_ATTEMPTS:
-            del training.tries[next(iter(training.tries))]
         recorded = self._recorded.get((session.session, event.attempt))
         if recorded is not None and recorded.job == event.job:
             followed.row = recorded
@@ -316,8 +327,9 @@ class Jobs:
         """A rank tells a metric: of the try under way, if it is its own."""
         training = self._of.get(session.session)
         followed = None if training is None else _under_way(training)
-        if followed and followed.wanted.metric == name and len(followed.metrics) < followed.wanted.max_epochs:
+        if followed is not None and followed.wanted.metric == name:
             followed.metrics.append(value)
+            del followed.metrics[:-MAX_METRICS]
 
     def epoch_began(self, session: Session, index: int) -> None:
         """A rank begins an epoch."""
@@ -410,7 +422,12 @@ class Jobs:
 
     def _ready(self, training: _Training, followed: _Following) -> bool:
         """Whether a choice need wait no longer, for ranks or for tries that are about to be known."""
-        if self._now_ns(followed) - followed.since_ns >= PATIENCE_NS:
+        now_ns = self._now_ns(followed)
+        if _under_way(training) is not followed or now_ns < self._next_choice_ns.get(
+            followed.session.host, 0
+        ):
+            return False
+        if now_ns - followed.since_ns >= PATIENCE_NS:
             return True
         ranks = [session for session in training.run.sessions.values() if session.ended is None]
         if len(ranks) < followed.session.started.world_size or not all(rank.admitted for rank in ranks):
@@ -425,6 +442,7 @@ class Jobs:
         """Choose a batch size for a try."""
         learned = self._jobs[followed.wanted.job]
         self._close_orphans(learned)
+        self._next_choice_ns[followed.session.host] = self._now_ns(followed) + CHOICE_NS
         choice = choose(self._policy, learned, _setup(training.run, self._site))
         self._begin(training, followed, choice)
 
@@ -563,7 +581,10 @@ class Jobs:
         if row is not None and ask.epochs == 0:
             self._advise(host, ask, row.batch_size, row.reason)
         elif row is not None and row.epochs >= ask.epochs:
-            word = verdict(self._policy, self._jobs[row.job], row)
+            assert followed is not None
+            if followed.word is None or followed.word[0] != row.epochs:
+                followed.word = row.epochs, verdict(self._policy, self._jobs[row.job], row)
+            _, word = followed.word
             self._advise(host, ask, row.batch_size, word.reason, go_on=word.go_on)
         elif self._site.now_ns[host] - since_ns >= 2 * self._site.plan.timeout_ns:
             self._advise(host, ask, None, "it is not known: is it a try of this run, and its epoch measured?")
