@@ -10,9 +10,11 @@ from tests.processes.pipeline import ROOT, UNMEASURED, Setup, environment, until
 from zeus_stream.client import forget
 from zeus_stream.errors import RefusedError
 from zeus_stream.places import places
+from zeus_stream.publisher import Publisher
+from zeus_stream.simulated import attach
 
 RECURRENCES = 6
-KILLS = 2
+KILLS = 1
 CONVERGED = "SELECT count(*) AS n FROM tries WHERE ended = 'converged'"
 RUNNING = "SELECT count(*) AS n FROM tries WHERE ended = 'running'"
 MEASURED = """
@@ -21,6 +23,25 @@ FROM epochs GROUP BY run
 """
 HIGHEST_W = 250
 ETA = 0.5
+
+
+def stopped_and_tried_again(gpu: str) -> list[tuple[int, str]]:
+    """Train twice a job whose other size misses the target, and return each try's size and end."""
+    tries = []
+    with attach("imagenet", [gpu]) as works:
+        for _ in range(2):
+            with Publisher(job="tight", gpus=[gpu]) as publisher:
+                job = publisher.recurring(
+                    "tight", batch_sizes=[16, 32], default=32, target=1, metric="reached", max_epochs=200,
+                    timeout_s=60,
+                )  # fmt: skip
+                while not job.over:
+                    size = job.batch_size
+                    for epoch in job.epochs():
+                        works.run(0.15)
+                        job.report(size == 32 and epoch == 1)
+                    tries.append((size, job.reason.split(":")[0]))
+    return tries
 
 
 def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -> None:
@@ -32,7 +53,7 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
         until(setup.welcome)
         until(lambda: setup.sql("SELECT count(*) AS n FROM gpus") == [{"n": 2}])
         command = [sys.executable, str(ROOT / "examples" / "recurring.py")]
-        options = ["--recurrences", str(RECURRENCES), "--kills", str(KILLS)]
+        options = ["--recurrences", str(RECURRENCES), "--kills", str(KILLS), "--step-ms", "1"]
         with subprocess.Popen(
             [*command, *options],
             env=environment(zeus_dir, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
@@ -56,10 +77,12 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
         tries = setup.sql("FROM tries ORDER BY number")
         of_run = {row["run"]: row for row in setup.sql(MEASURED)}
         (saved,) = setup.sql("FROM job_savings")
+        gpu = setup.sql("SELECT gpu FROM gpus LIMIT 1")[0]["gpu"]
+        assert stopped_and_tried_again(gpu) == [(32, "converged"), (16, "stopped"), (32, "converged")]
         where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
         assert forget(where, "digits") == len(tries)
-        assert setup.sql("FROM job_savings") == []
-        assert setup.sql("FROM tries ORDER BY number") == tries
+        assert setup.sql("FROM job_savings WHERE job = 'digits'") == []
+        assert setup.sql("FROM tries WHERE job = 'digits' ORDER BY number") == tries
         with pytest.raises(RefusedError, match="none of this name is known"):
             forget(where, "unheard of")
         assert setup.stop("analyzer") == 0, setup.said("analyzer")
