@@ -9,6 +9,7 @@ from typing import Any
 
 from analyzers.batch_size import History, Reference
 from analyzers.game import DEFAULT, Rules, World
+from analyzers.policies import Default
 from analyzers.recurring import Choice, Job, Policy, Try, Verdict
 
 
@@ -27,14 +28,6 @@ class _Remembering:
 
     def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the protocol's words)
         return Verdict(go_on=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Default(_Remembering):
-    """Always the default size."""
-
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
-        return Choice(state.job.default, reason="the default")
 
 
 @dataclass(frozen=True, slots=True)

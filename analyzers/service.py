@@ -90,7 +90,10 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         context = sockets.context()
         try:
             interpreter = Interpreter(
-                Plan.of(settings, selector), archive.known_trials(), policy, archive.known_jobs()
+                Plan.of(settings, selector),
+                archive.known_trials(),
+                policy=policy,
+                jobs=archive.known_jobs(),
             )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()

@@ -204,20 +204,22 @@ def report(settings: Settings, run: str | None) -> None:
 
 
 @main.group(invoke_without_command=True)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
 @settings_options("archive", "query_rows", "query_seconds", "analyzer")
-def jobs(settings: Settings) -> None:
+@click.pass_context
+def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
     """Show the jobs that recur: their best batch size, and what it has saved."""
-    if click.get_current_context().invoked_subcommand is None:
+    if context.invoked_subcommand is None:
         from zeus_stream.jobs import ALL
         from zeus_stream.tables import write
 
-        write(_ask(settings, ALL), "table", sys.stdout)
+        write(_ask(settings, ALL), form, sys.stdout)
 
 
-@jobs.command()
+@jobs.command("show")
 @click.argument("name")
 @settings_options("archive", "policy", "query_rows", "query_seconds", "analyzer")
-def show(settings: Settings, name: str) -> None:
+def show_job(settings: Settings, name: str) -> None:
     """Show the tries of job NAME, what they taught, and what would be tried next."""
     from functools import partial
 
@@ -233,15 +235,14 @@ def show(settings: Settings, name: str) -> None:
     print_job(shown, sys.stdout)
 
 
-@jobs.command()
+@jobs.command("forget")
 @click.argument("name")
 @settings_options("analyzer")
-def forget(settings: Settings, name: str) -> None:
+def forget_job(settings: Settings, name: str) -> None:
     """Let job NAME begin anew: its tries stay in the archive, and count no more."""
-    from zeus_stream.client import analyzer
-    from zeus_stream.client import forget as ask
+    from zeus_stream.client import analyzer, forget
 
-    tries = ask(analyzer(os.environ, settings.analyzer), name)
+    tries = forget(analyzer(os.environ, settings.analyzer), name)
     click.echo(f"{name} begins anew: {tries} tries count no more.")
 
 
