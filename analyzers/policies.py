@@ -1,5 +1,6 @@
 """Policies that choose batch sizes, by the names that the settings have for them. Pure."""
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -8,6 +9,7 @@ from analyzers.recurring import Choice, Job, Policy, Try, Verdict
 from zeus_stream.errors import SettingsError
 
 
+@dataclass(frozen=True, slots=True)
 class Default:
     """Always the default size: jobs that recur are only measured."""
 
