@@ -25,6 +25,41 @@ HIGHEST_W = 250
 ETA = 0.5
 
 
+RANK = """
+import sys
+import zeus_stream
+from zeus_stream.simulated import attach
+
+gpu = sys.argv[1]
+job = zeus_stream.recurring(
+    "ranks", batch_sizes=[8, 16], default=8, target=1.0, metric="score", max_epochs=2, timeout_s=60
+)
+with attach("imagenet", [gpu]) as works:
+    for epoch in job.epochs():
+        for _ in zeus_stream.steps(range(4)):
+            works.run(0.02)
+        job.report(float(epoch))
+print(job.reason)
+"""
+
+
+def in_ranks(directory: Path, gpus: list[str]) -> set[str]:
+    """Train with a rank on each GPU; return what they said in the end."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, gpu],
+            env=environment(
+                directory, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(gpus)),
+                ZEUS_STREAM_RUN="ranks", ZEUS_STREAM_GPUS=",".join(gpus),
+            ),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, gpu in enumerate(gpus)
+    ]  # fmt: skip
+    return {rank.communicate(timeout=120)[0].strip() for rank in ranks}
+
+
 def stopped_and_tried_again(gpu: str) -> list[tuple[int, str]]:
     """Train twice a job whose other size misses the target, and return each try's size and end."""
     tries = []
@@ -77,8 +112,12 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
         tries = setup.sql("FROM tries ORDER BY number")
         of_run = {row["run"]: row for row in setup.sql(MEASURED)}
         (saved,) = setup.sql("FROM job_savings")
-        gpu = setup.sql("SELECT gpu FROM gpus LIMIT 1")[0]["gpu"]
-        assert stopped_and_tried_again(gpu) == [(32, "converged"), (16, "stopped"), (32, "converged")]
+        gpus = [row["gpu"] for row in setup.sql("SELECT gpu FROM gpus ORDER BY index")]
+        assert stopped_and_tried_again(gpus[0]) == [(32, "converged"), (16, "stopped"), (32, "converged")]
+        assert in_ranks(zeus_dir, gpus) == {"converged: reached score 1 with batch size 8."}
+        until(lambda: setup.sql(RUNNING) == [{"n": 0}])
+        (ranks,) = setup.sql("FROM tries WHERE job = 'ranks'")
+        (epochs,) = setup.sql(f"FROM ({MEASURED}) WHERE run = 'ranks'")
         where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
         assert forget(where, "digits") == len(tries)
         assert setup.sql("FROM job_savings WHERE job = 'digits'") == []
@@ -90,6 +129,9 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
     finally:
         setup.close()
 
+    assert (ranks["setup"], ranks["epochs"], ranks["metrics"]) == ("Tesla V100-PCIE-16GB x2", 2, [0.0, 1.0])
+    for name in ("epochs", "energy_j", "duration_s"):
+        assert ranks[name] == pytest.approx(epochs[name])
     assert [row["number"] for row in tries] == list(range(1, len(tries) + 1))
     assert len({row["session"] for row in tries}) == RECURRENCES + KILLS
     converged = [row for row in tries if row["ended"] == "converged"]
