@@ -38,7 +38,7 @@ from zeus_stream.messages import (
     TryWanted,
 )
 
-PLAN = replace(QUICK, selector=None)
+PLAN = replace(QUICK, selector=None, timeout_ns=1_000_000_000)
 TRAINING = Training("imagenet", 0.02, 60, epoch_steps=20)
 WANTED = TryWanted(
     0, 0, "nightly", (16, 32, 64), 32, 0.9, "accuracy", lower_is_better=False, max_epochs=10, eta=0.5,
@@ -247,6 +247,17 @@ def test_who_hears_the_stream_again_gives_the_recorded_answer(frames: list[tuple
     assert finished.tries == []
 
 
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_a_restart_at_any_moment_changes_no_try(frames: list[tuple[Frame, Body]], share: float) -> None:
+    policy, first, second = policies.parse("reference"), again(frames, 1), again(frames, 2)
+    whole = Heard(policy).hear(first).hear(second)
+    before = Heard(policy).hear(first).hear(second[: round(share * len(second))])
+    after = Heard(policy, before.known).hear(second)
+    assert {row.number: row for row in (*before.tries, *after.tries)} == {
+        row.number: row for row in whole.tries
+    }
+
+
 def test_a_try_that_is_killed_is_lost_and_its_recurrence_goes_on() -> None:
     made = Recurs("simulated:v100x1", TRAINING, PLAN)
     made.at(BEGIN_NS + 700_000_000, made.kill)
@@ -320,7 +331,7 @@ def test_a_policy_that_fails_has_the_default_chosen_and_ends_nothing(
 
 
 def test_a_question_about_no_try_is_answered_in_vain() -> None:
-    heard = Heard().hear(training(of=replace(TRAINING, steps=600)), [AskTry("q", "session-h0", 7, 0)])
+    heard = Heard().hear(training(of=replace(TRAINING, steps=120)), [AskTry("q", "session-h0", 7, 0)])
     assert heard.advice["q"].batch_size is None
     assert heard.advice["q"].go_on
 
