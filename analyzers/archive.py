@@ -32,6 +32,8 @@ from analyzers.rows import (
     MetricRow,
     Row,
     RunRow,
+    SimulatedTryRow,
+    SimulationRow,
     TrialRow,
     WindowRow,
 )
@@ -686,6 +688,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
+    SimulationRow: ("simulations", ("game",), True),
+    SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
 }
 """Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
 Runs come first: windows take their UTC from them."""

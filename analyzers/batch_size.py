@@ -150,37 +150,42 @@ class Reference:
         return state.heard(a_try)
 
     def choose(self, state: History, setup: str, rng: Random) -> Choice:
-        job, tries = state.job, [a_try for a_try in state.tries if a_try.setup == setup]
-        pruning = prune(job, tries, self.rounds)
-        known = self._known(job, tries, pruning.sizes)
-        bound = self._bound(job, known)
-        best = min(known.costs, key=lambda size: fmean(known.costs[size]), default=job.default)
+        pruning, known = self._now(state, setup)
+        bound = state.job.beta * known.least if self.stop else inf
         if pruning.step is None:
-            return Choice(self._sample(pruning.sizes, known, rng), bound, "Thompson sampling")
+            size = _sample(pruning.sizes, known, rng)
+            return Choice(size, bound, f"Thompson sampling among {len(pruning.sizes)} sizes")
         if pruning.busy:
+            best = min(known.costs, key=lambda size: fmean(known.costs[size]), default=state.job.default)
             return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
+
+    def beliefs(self, state: History, setup: str) -> dict[int, Belief]:
+        """Return what is believed of the mean cost, J, of each size that is left and has converged."""
+        pruning, known = self._now(state, setup)
+        return {size: observe(Belief(), known.costs[size]) for size in pruning.sizes if size in known.costs}
 
     def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the words are the protocol's)
         """Return that it goes on: all there is to be said is in `Choice.stop_cost_j`."""
         return Verdict(go_on=True)
 
-    def _bound(self, job: Job, known: "_Known") -> float:
-        return job.beta * known.least if self.stop else inf
-
-    def _known(self, job: Job, tries: Sequence[Try], arms: Sequence[int]) -> "_Known":
+    def _now(self, state: History, setup: str) -> tuple[Pruning, "_Known"]:
+        tries = [a_try for a_try in state.tries if a_try.setup == setup]
+        pruning = prune(state.job, tries, self.rounds)
         done = [a_try for a_try in tries if a_try.ended not in {"running", "lost"}]
-        return (_taken if self.faithful else _mended)(done, arms, job.window)
+        if self.faithful:
+            return pruning, _taken(done, state.job.window)
+        return pruning, _mended(done, pruning.sizes, state.job.window)
 
-    @staticmethod
-    def _sample(arms: Sequence[int], known: "_Known", rng: Random) -> int:
-        """Return a draw; a size that has not converged yet goes first, of those one that failed least."""
-        fresh = [size for size in arms if size not in known.failures]
-        unseen = [size for size in fresh or arms if size not in known.costs]
-        if not unseen:
-            return draw([(size, observe(Belief(), known.costs[size])) for size in fresh or arms], rng)
-        fewest = min(known.failures.get(size, 0) for size in unseen)
-        return rng.choice([size for size in unseen if known.failures.get(size, 0) == fewest])
+
+def _sample(arms: Sequence[int], known: "_Known", rng: Random) -> int:
+    """Return a draw; a size that has not converged yet goes first, of those one that failed least."""
+    fresh = [size for size in arms if size not in known.failures] or arms
+    unseen = [size for size in fresh if size not in known.costs]
+    if not unseen:
+        return draw([(size, observe(Belief(), known.costs[size])) for size in fresh], rng)
+    fewest = min(known.failures.get(size, 0) for size in unseen)
+    return rng.choice([size for size in unseen if known.failures.get(size, 0) == fewest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,7 @@ class _Known:
     """J; infinite: none."""
 
 
-def _taken(done: Sequence[Try], _arms: Sequence[int], window: int) -> _Known:
+def _taken(done: Sequence[Try], window: int) -> _Known:
     """Return what the reference takes from tries that have ended."""
     costs: dict[int, list[float]] = {}
     for a_try in done:

@@ -89,14 +89,14 @@ PLAYERS: dict[str, Callable[[World], Player]] = {
     "grid": lambda world: Player(
         Grid(len(world.limits_w), stop=False), replace(AS_PUBLISHED, profiling="by runs")
     ),
-    "grid, stopping": lambda world: Player(
+    "grid-stop": lambda world: Player(
         Grid(len(world.limits_w), stop=True), replace(AS_PUBLISHED, profiling="by runs")
     ),
     "zeus": lambda _: Player(Reference(faithful=True), AS_PUBLISHED),
     "reference": lambda _: Player(Reference()),
-    "reference, no stop": lambda _: Player(Reference(stop=False)),
-    "reference, no pruning": lambda _: Player(Reference(rounds=0)),
-    "reference, no profiling": lambda _: Player(Reference(), Rules(profiling="by runs")),
+    "reference-no-stop": lambda _: Player(Reference(stop=False)),
+    "reference-no-pruning": lambda _: Player(Reference(rounds=0)),
+    "reference-no-profiling": lambda _: Player(Reference(), Rules(profiling="by runs")),
 }
 """By name. default: the default size at the highest limit. known: the floor. grid: every size at every limit,
 those that failed left out. zeus: the reference's policy with its faults, in the reference's game. reference:

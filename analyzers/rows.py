@@ -203,7 +203,52 @@ class MetricRow:
     value: float
 
 
-Row = WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | CommandRow | GapRow | MetricRow
+@dataclass(frozen=True, slots=True)
+class SimulationRow:
+    """One simulated game of a recurring job. Key: game; stored with its tries when it is over."""
+
+    game: str
+    """All that it depends on, in words."""
+    world: str
+    gpu: str
+    """Model, of the traces."""
+    workload: str
+    player: str
+    seed: int
+    eta: float
+    beta: float
+    cost_window: int
+    drift: str
+    overlap: float
+    recurrences: int
+    default_energy_j: float
+    """Of a recurrence at the default batch size and the highest limit, on average; likewise those below."""
+    default_time_s: float
+    default_cost_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTryRow:
+    """One try of a simulated game. Key: (game, number)."""
+
+    game: str
+    number: int
+    """In the order in which they ended."""
+    recurrence: int
+    batch_size: int
+    epochs: int
+    energy_j: float
+    time_s: float
+    cost_j: float
+    ended: str
+    optimum_j: float
+    """Least mean cost that a recurrence could have at that time."""
+
+
+Row = (
+    WindowRow | RunRow | GpuRow | TrialRow | DecisionRow | CommandRow | GapRow | MetricRow
+    | SimulationRow | SimulatedTryRow
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

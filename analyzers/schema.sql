@@ -86,6 +86,17 @@ CREATE TABLE metrics (
     session VARCHAR, run VARCHAR, name VARCHAR, t_ns BIGINT, step BIGINT, value DOUBLE
 );
 
+CREATE TABLE simulations (
+    game VARCHAR, world VARCHAR, gpu VARCHAR, workload VARCHAR, player VARCHAR, seed BIGINT, eta DOUBLE,
+    beta DOUBLE, cost_window BIGINT, drift VARCHAR, overlap DOUBLE, recurrences BIGINT,
+    default_energy_j DOUBLE, default_time_s DOUBLE, default_cost_j DOUBLE
+);
+
+CREATE TABLE simulated_tries (
+    game VARCHAR, number BIGINT, recurrence BIGINT, batch_size BIGINT, epochs BIGINT, energy_j DOUBLE,
+    time_s DOUBLE, cost_j DOUBLE, ended VARCHAR, optimum_j DOUBLE
+);
+
 -- ---- what people ask for -------------------------------------------------------------------------
 
 CREATE VIEW samples AS
@@ -236,3 +247,15 @@ SELECT run, any_value(job) AS job, name, occurrence, min(began_at) AS began_at, 
     CASE WHEN count(share) < count(*) THEN 'windows of two ranks overlap in part on one GPU'
         ELSE coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') END AS quality
 FROM parts GROUP BY run, name, occurrence;
+
+-- The recurrences of simulated games, each with all its tries. Regret is in units of the least mean cost.
+CREATE VIEW simulated AS
+WITH whole AS (
+    SELECT game, recurrence, count(*) AS tries, last(batch_size ORDER BY number) AS batch_size,
+        sum(energy_j) AS energy_j, sum(time_s) AS time_s, sum(cost_j) AS cost_j,
+        bool_or(ended = 'converged') AS converged, sum(cost_j) / any_value(optimum_j) - 1 AS regret
+    FROM simulated_tries GROUP BY game, recurrence
+)
+SELECT simulations.*, whole.* EXCLUDE (game),
+    sum(regret) OVER (PARTITION BY game ORDER BY recurrence) AS cumulative_regret
+FROM whole JOIN simulations USING (game);

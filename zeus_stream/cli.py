@@ -292,6 +292,74 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
 
 
+def _texts(_context: click.Context, _option: click.Parameter, given: str) -> tuple[str, ...]:
+    return tuple(given.split(","))
+
+
+def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, _texts(context, option, given)))
+    except ValueError as wrong:
+        raise click.BadParameter(f"{given!r}: expected numbers, separated by commas.") from wrong
+
+
+@main.command()
+@click.option("--traces", type=click.Path(path_type=Path), required=True, help="Directory of summary_*.csv.")
+@click.option("--policy", metavar="TEXT,TEXT", default="default,known,reference,zeus", show_default=True,
+              callback=_texts, help="Who plays.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Games of each.")
+@click.option("--gpu", metavar="TEXT,TEXT", default="v100,a40", show_default=True, callback=_texts)
+@click.option("--workload", metavar="TEXT,TEXT", callback=_texts, show_default=True,
+              default="cifar100,imagenet,squad,librispeech,movielens-1m,sentiment140")  # fmt: skip
+@click.option("--eta", metavar="X,X", default="0.5", show_default=True, callback=_numbers,
+              help="0: only time counts; 1: only energy.")  # fmt: skip
+@click.option("--beta", metavar="X,X", default="2", show_default=True, callback=_numbers,
+              help="A try ends at so many times the least cost.")  # fmt: skip
+@click.option("--window", type=click.IntRange(0), default=0, help="Latest costs that count.  [all]")
+@click.option("--drift", metavar="TEXT,TEXT", default="none", show_default=True, callback=_texts,
+              help="none, abrupt, slow (the best size moves by four), harder 1.4, harder 2.2.")  # fmt: skip
+@click.option("--overlap", type=click.FloatRange(0), default=0.0, show_default=True,
+              help="Trainings that run at a time, on average; submitted at random.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1), help="That play.  [one for each core]")
+@click.option("--report", type=click.Path(path_type=Path), help="HTML page to write, with charts.")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("archive")
+def simulate(
+    settings: Settings,
+    *,
+    traces: Path,
+    policy: tuple[str, ...],
+    seeds: int,
+    gpu: tuple[str, ...],
+    workload: tuple[str, ...],
+    eta: tuple[float, ...],
+    beta: tuple[float, ...],
+    window: int,
+    drift: tuple[str, ...],
+    overlap: float,
+    processes: int | None,
+    report: Path | None,
+    form: "Form",
+) -> None:
+    """Let policies choose batch sizes for recorded trainings, over and over.
+
+    Games that are in the archive already are not played again: what was broken off goes on where it was.
+    """
+    from rich.console import Console
+
+    from zeus_stream.simulate import Wanted
+    from zeus_stream.simulate import simulate as play
+    from zeus_stream.tables import write
+
+    wanted = Wanted(traces, policy, seeds, gpu, workload, eta, beta, window, drift, overlap)
+    path = settings.archive or places(os.environ).archive
+    console = Console(stderr=True)
+    results = play(path, settings, wanted, processes=processes, report=report, console=console)
+    write(results, form, sys.stdout)
+    if report is not None:
+        click.echo(f"{report}: charts, with the data behind each.", err=True)
+
+
 @main.command()
 @settings_options("analyzer")
 def status(settings: Settings) -> None:

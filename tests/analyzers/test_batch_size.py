@@ -80,6 +80,7 @@ def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
         ]
     ):
         state = state.heard(Try(number, at, size, GPU, cost_j=cost_j, ended=how))  # type: ignore[arg-type]
+    assert {size: belief.mean for size, belief in policy.beliefs(state, GPU).items()} == {64: 18.5, 128: 10}
     # 64 cost 9 and 18 + 10, so 128 with 10 and 10 is what is drawn most of the time.
     rng = Random(1)
     drawn = [policy.choose(state, GPU, rng).batch_size for _ in range(200)]
