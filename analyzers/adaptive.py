@@ -66,7 +66,7 @@ class Process:
         return np.asarray(found)
 
 
-EPOCHS = Process(slope=0.15, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.3, length=1.6, rough=0.02)
+EPOCHS = Process(slope=0.05, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.3, length=1.6, rough=0.02)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8, rough=0.015)
 """Of epochs to the target, and of an epoch's cost."""
 CHANGED = Process(slope=0, bend=0, level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2, rough=0.03)
@@ -74,15 +74,16 @@ OTHER = Process(slope=0, bend=0, level=1, line=0.1, parabola=0.01, smooth=0.2, l
 """By how much an era, or a GPU model, deviates from what they have in common."""
 TEMPERS = ((0.04, 0.02), (0.12, 0.03), (0.35, 0.1))
 """Hypotheses: standard deviations of a run's log epochs, and of what a size deviates by itself."""
-BAD, ODD = 0.07, 1.0
-INSURED = 8
+BAD, ODD = 0.1, 1.0
+INSURED = 10000
 HOPE = 3.0
-INSURANCE = 1.0
+TWICE, NEAR = 2, 1
+INSURANCE = 1.3
 NOISE, NOISE_DOF = 0.15, 4
 """Standard deviation of a run's log epochs before any were seen, and how many runs that is worth."""
 EXACT = 1e-6
 """Variance with which the log of an epoch's cost is seen."""
-NEVER = 0.1
+NEVER = 0.06
 """By each octave from the nearest that did, so likely a size never reaches the target."""
 PROFILING = 1.1
 """What the first epoch at a size costs, by what later ones cost."""
@@ -113,7 +114,7 @@ class _Tally:
         return _Tally(self.count + 1, mean, self.squares + off * (value - mean))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """What tries that have ended have shown, in the order of their numbers. Sizes are indices."""
 
@@ -139,22 +140,23 @@ class _Seen:
         dof = NOISE_DOF + sum(tally.count - 1 for tally in self.epochs.values())
         return sqrt((NOISE_DOF * NOISE**2 + sum(tally.squares for tally in self.epochs.values())) / dof)
 
-    def priced(self, at: int, a_try: Try) -> "_Seen":
-        """Return it with what an epoch of a try costs."""
-        epoch_j = a_try.epoch_cost_j or a_try.cost_j / a_try.epochs
+    def priced(self, at: int, setup: str, epoch_j: float, recurrence: int) -> "_Seen":
+        """Return it with what an epoch costs; an era ends where that has changed."""
         if not 0 < epoch_j < inf:
             return self
-        where, price = ((self.era, a_try.setup), at), log(epoch_j)
-        if abs(price - self.cost.get(where, price)) > CHANGED_COST:
-            return self.changed(a_try).priced(at, a_try)
-        return replace(self, cost={**self.cost, where: price})
+        price = log(epoch_j)
+        if abs(price - self.cost.get(((self.era, setup), at), price)) > CHANGED_COST:
+            return self.changed(recurrence).priced(at, setup, epoch_j, recurrence)
+        return replace(self, cost={**self.cost, ((self.era, setup), at): price})
 
-    def changed(self, a_try: Try) -> "_Seen":
-        return replace(self, era=self.era + 1, first=a_try.recurrence, up=0.0, down=0.0, more=())
+    def changed(self, recurrence: int) -> "_Seen":
+        """Return it at the beginning of another era."""
+        return replace(self, era=self.era + 1, first=recurrence, up=0.0, down=0.0, more=(), failed=frozenset())
 
     def and_(self, at: int, a_try: Try) -> "_Seen":
         """Return it with a try that has ended."""
-        seen = replace(self, last=max(self.last, a_try.recurrence)).priced(at, a_try)
+        seen = replace(self, last=max(self.last, a_try.recurrence))
+        seen = seen.priced(at, a_try.setup, _epoch_j(a_try), a_try.recurrence)
         if a_try.ended == "lost":
             return seen
         took, converged = log(a_try.epochs), a_try.ended == "converged"
@@ -162,11 +164,15 @@ class _Seen:
             off = (took - known.mean) / (seen.deviation * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
             up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
-            seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
+            seen = seen.changed(a_try.recurrence) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         if not converged:
             return replace(seen, more=(*seen.more, (at, log(a_try.epochs + 0.5))), failed=seen.failed | {at})
         tally = seen.epochs.get((seen.era, at), _Tally()).and_(took)
         return replace(seen, epochs={**seen.epochs, (seen.era, at): tally}, failed=frozenset())
+
+
+def _epoch_j(a_try: Try) -> float:
+    return a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,7 @@ class State:
     """A job, its tries, and what those that ended have shown."""
 
     history: History
-    seen: _Seen = _Seen()
+    seen: _Seen = field(default=_Seen(), compare=False)
 
     def heard(self, a_try: Try) -> "State":
         """Return it with what is said of a try; if that comes late, all is gone through again."""
@@ -296,7 +302,8 @@ class Belief:
         variance = self.epochs.weight @ self.epochs.variance + self.cost.variance[0]
         off = (log_cost - log_cost[best]) / np.sqrt(variance + 1e-6)
         off[best] = inf
-        off[np.array(self.tried) > 1] = inf
+        away = np.abs(np.arange(len(off)) - best)
+        off[(np.array(self.tried) >= TWICE) | (away > NEAR)] = inf
         return int(np.argmin(off)) if off.min() < HOPE else None
 
     @property
@@ -449,14 +456,16 @@ class Adaptive:
 
     def verdict(self, state: State, a_try: Try) -> Verdict:
         job, seen = state.history.job, state.seen
-        if not seen.epochs:
+        if not seen.epochs or a_try.batch_size not in job.batch_sizes:
             return Verdict(go_on=True)
         at = job.batch_sizes.index(a_try.batch_size)
-        return Verdict(a_try.epochs < _most_epochs(job, seen.priced(at, a_try), at, a_try.setup, a_try.recurrence))
+        most = _most_epochs(job, seen, at, a_try.setup, _epoch_j(a_try), a_try.recurrence)
+        return Verdict(a_try.epochs < most)
 
 
-def _most_epochs(job: Job, seen: _Seen, at: int, setup: str, recurrence: int) -> int:
-    belief = _believe(job, seen, setup)
+@lru_cache(maxsize=64)
+def _most_epochs(job: Job, seen: _Seen, at: int, setup: str, epoch_j: float, recurrence: int) -> int:
+    belief = _believe(job, seen.priced(at, setup, epoch_j, recurrence), setup)
     bound = belief.job.beta * exp(belief.log_cost.min() - belief.cost.mean[0, at])
     if not belief.failed and belief.insured(recurrence):
         return max(1, int(bound / belief.job.beta * INSURANCE))
