@@ -582,8 +582,8 @@ def _version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'turns'")
-    if version == len(MIGRATIONS) and tables.fetchone() == (0,):
+    latest = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'simulations'"
+    if version == len(MIGRATIONS) and connection.execute(latest).fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
             " Move it away, or name another file with --archive."

@@ -25,6 +25,7 @@ Source: Zeus (NSDI 2023), section 4.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from random import Random
@@ -153,15 +154,16 @@ class Reference:
         pruning, known = self._now(state, setup)
         bound = state.job.beta * known.least if self.stop else inf
         if pruning.step is None:
-            size = _sample(pruning.sizes, known, rng)
+            size = _sample(pruning.sizes, known, state.job.default, rng)
             return Choice(size, bound, f"Thompson sampling among {len(pruning.sizes)} sizes")
         if pruning.busy:
-            best = min(known.costs, key=lambda size: fmean(known.costs[size]), default=state.job.default)
+            means = {size: fmean(known.costs[size]) for size in known.converged}
+            best = min(means, key=means.__getitem__, default=state.job.default)
             return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
 
     def beliefs(self, state: History, setup: str) -> dict[int, Belief]:
-        """Return what is believed of the mean cost, J, of each size that is left and has converged."""
+        """Return what is believed of the mean cost, J, of each size that is left and was tried."""
         pruning, known = self._now(state, setup)
         return {size: observe(Belief(), known.costs[size]) for size in pruning.sizes if size in known.costs}
 
@@ -178,14 +180,13 @@ class Reference:
         return pruning, _mended(done, pruning.sizes, state.job.window)
 
 
-def _sample(arms: Sequence[int], known: "_Known", rng: Random) -> int:
-    """Return a draw; a size that has not converged yet goes first, of those one that failed least."""
-    fresh = [size for size in arms if size not in known.failures] or arms
+def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> int:
+    """Return a draw; a size that was never tried goes first, the default before all."""
+    fresh = [size for size in arms if size not in known.failed] or arms
     unseen = [size for size in fresh if size not in known.costs]
     if not unseen:
         return draw([(size, observe(Belief(), known.costs[size])) for size in fresh], rng)
-    fewest = min(known.failures.get(size, 0) for size in unseen)
-    return rng.choice([size for size in unseen if known.failures.get(size, 0) == fewest])
+    return default if default in unseen and not known.costs else rng.choice(unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,11 @@ class _Known:
     """What tries have taught."""
 
     costs: dict[int, Sequence[float]]
-    """By batch size, J; never empty; of sizes that have converged."""
-    failures: dict[int, int]
-    """By batch size, since a try last converged."""
+    """By batch size, J; none is empty."""
+    failed: AbstractSet[int]
+    """Batch sizes, since a try last converged."""
+    converged: AbstractSet[int]
+    """Batch sizes, ever."""
     least: float
     """J; infinite: none."""
 
@@ -207,19 +210,20 @@ def _taken(done: Sequence[Try], window: int) -> _Known:
         costs.setdefault(a_try.batch_size, []).append(a_try.cost_j)
     # A budget that does not cover an epoch costs nothing in the reference's game.
     least = min((a_try.cost_j for a_try in done if a_try.cost_j > 0), default=inf)
-    return _Known({size: seen[-window:] for size, seen in costs.items()}, {}, least)
+    converged = {a_try.batch_size for a_try in done if a_try.ended == "converged"}
+    return _Known({size: seen[-window:] for size, seen in costs.items()}, frozenset(), converged, least)
 
 
 def _mended(done: Sequence[Try], arms: Sequence[int], window: int) -> _Known:
     """Return what tries that have ended say of a size's cost."""
-    since, failures, converged = 0, dict[int, int](), False
+    since, failed, converged = 0, set[int](), False
     for at, a_try in enumerate(done):
         if a_try.ended == "converged":
-            failures, converged = {}, True
+            failed, converged = set(), True
         else:
-            failures[a_try.batch_size] = failures.get(a_try.batch_size, 0) + 1
-            if converged and all(arm in failures for arm in arms):
-                since, failures, converged = at + 1, {}, False
+            failed.add(a_try.batch_size)
+            if converged and failed.issuperset(arms):
+                since, failed, converged = at + 1, set(), False
     to_go: dict[int, float] = {}
     costs: dict[int, list[float]] = {}
     own: dict[int, list[float]] = {}
@@ -230,4 +234,4 @@ def _mended(done: Sequence[Try], arms: Sequence[int], window: int) -> _Known:
             own.setdefault(a_try.batch_size, []).append(a_try.cost_j)
     latest = slice(window or None)
     least = min((min(seen[latest]) for seen in own.values()), default=inf)
-    return _Known({size: seen[latest] for size, seen in costs.items() if size in own}, failures, least)
+    return _Known({size: seen[latest] for size, seen in costs.items()}, failed, own.keys(), least)

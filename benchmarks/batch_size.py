@@ -1,6 +1,6 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
-python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players drift]
+python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift]
 
 Rules of the game: ``analyzers/game.py``; who plays: ``analyzers/players.py``. "zeus" is the reference's
 policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
@@ -12,7 +12,7 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -57,6 +57,9 @@ REGRET = {
 FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 """Cost of the first recurrences against always the default: the reference's, and the floor's."""
 
+BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
+"""Energy against that with 2, %: the reference's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Came:
@@ -67,6 +70,8 @@ class Came:
     """Energy relative to the default's."""
     first: dict[int, list[float]]
     """Cost relative to the default's, by number of recurrences."""
+    energy: list[float]
+    """Of all recurrences, relative to the default's."""
     missed: int
     """Recurrences that did not reach the target."""
 
@@ -76,7 +81,7 @@ def tournament(
 ) -> dict[tuple[str, str], Came]:
     """Return what came of all games, by world and player."""
     games = [Game(w, p, s, drift) for w in worlds for p in players for s in range(seeds)]
-    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in FIRST}, 0))
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in FIRST}, [], 0))
     for game, played in play_all(games):
         key = game.world.name, game.player
         came[key] = _with(came[key], game, played)
@@ -88,10 +93,11 @@ def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
     default, spent = game.world.by_default, by_recurrence(played, len(worlds))
     came.regret.append(regret(played, worlds)[-1])
     came.last_five.append(fmean(took.energy_j for took in spent[-5:]) / default.energy_j)
+    came.energy.append(fmean(took.energy_j for took in spent) / default.energy_j)
     for count, costs in came.first.items():
         costs.append(fmean(took.cost_j for took in spent[:count]) / default.cost_j)
     missed = len(worlds) - len({a_try.recurrence for a_try in played if a_try.ended == "converged"})
-    return Came(came.regret, came.last_five, came.first, came.missed + missed)
+    return replace(came, missed=came.missed + missed)
 
 
 def geometric(values: Iterable[float]) -> float:
@@ -193,6 +199,22 @@ def players(worlds: Sequence[World], seeds: int) -> None:
     table(f"Everybody, {seeds} seeds", head, rows)
 
 
+def beta(worlds: Sequence[World], seeds: int) -> None:
+    """Print what another bound costs: energy of all recurrences relative to that with beta 2."""
+    rows = []
+    usual = tournament(worlds, ["zeus"], seeds)
+    for value, goal in BETA.items():
+        others = [replace(made, job=replace(made.job, beta=value)) for made in worlds]
+        came = tournament(others, ["zeus"], seeds)
+        more = [
+            fmean(came[made.name, "zeus"].energy) / fmean(usual[made.name, "zeus"].energy) for made in worlds
+        ]
+        shown = [f"{100 * (one - 1):+.1f}" for one in (*more, geometric(more))]
+        rows.append([value, *shown, f"{goal:+.1f}"])
+    head = ["beta", *(made.name for made in worlds), "geometric mean", "reference"]
+    table(f"Energy, %, against beta 2, zeus, {seeds} seeds", head, rows)
+
+
 def drift(worlds: Sequence[World], seeds: int) -> None:
     """Print regrets where the world changes, window 10."""
     rows = []
@@ -209,7 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True, help="directory of summary_*.csv")
     parser.add_argument("--seeds", type=int, default=50)
-    parts = ["exhaustive", "reference", "players", "drift"]
+    parts = ["exhaustive", "reference", "players", "beta", "drift"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     traces = read(given.traces)
@@ -220,6 +242,8 @@ def main() -> None:
         reference(worlds, given.seeds)
     if "players" in given.only:
         players(worlds, given.seeds)
+    if "beta" in given.only:
+        beta(worlds, given.seeds)
     if "drift" in given.only:
         windowed = [
             world(traces, gpu, workload, window=10) for gpu in GPUS for workload in WORKLOADS.values()
