@@ -66,7 +66,7 @@ class Process:
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-EPOCHS = Process(slope=0.05, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.2, length=1.6)
+EPOCHS = Process(slope=0.05, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.12, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
 """Logarithms of epochs to the target, and of an epoch's cost, J."""
 CHANGED = Process(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
