@@ -1,9 +1,12 @@
 """Policies that choose batch sizes, by the names that the settings have for them. Pure."""
 
 from dataclasses import dataclass
+from math import sqrt
 from random import Random
 from typing import Any
 
+from analyzers import adaptive
+from analyzers.adaptive import Adaptive
 from analyzers.batch_size import Reference
 from analyzers.recurring import Choice, Job, Policy, Try, Verdict
 from zeus_stream.errors import SettingsError
@@ -29,9 +32,27 @@ class Default:
         return Verdict(go_on=True)
 
 
+def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:
+    """Return what a policy believes of the cost of each batch size, in words; nothing where it has none."""
+    match policy:
+        case Adaptive():
+            return {believed.batch_size: str(believed) for believed in adaptive.beliefs(state, setup)}
+        case Reference():
+            return {
+                size: f"{belief.mean:.3g} J, give or take {sqrt(belief.variance):.3g}"
+                for size, belief in policy.beliefs(state, setup).items()
+            }
+        case _:
+            return {}
+
+
 def parse(text: str) -> Policy[Any]:
     """Return the policy of this name. Raises SettingsError: there is none."""
-    policies: dict[str, Policy[Any]] = {"reference": Reference(), "default": Default()}
+    policies: dict[str, Policy[Any]] = {
+        "adaptive": Adaptive(),
+        "reference": Reference(),
+        "default": Default(),
+    }
     if text not in policies:
         raise SettingsError(
             f"policy = {text!r}: could not be understood: there is no such policy."

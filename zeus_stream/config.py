@@ -65,8 +65,8 @@ class Settings:
         "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
     )
     policy: str = _setting(
-        "reference",
-        "Of batch sizes of jobs that recur: reference, or default: always the job's default size.",
+        "adaptive",
+        "Of batch sizes of jobs that recur: adaptive, reference, or default: always the default size.",
     )
     search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
     stride_w: float = _setting(

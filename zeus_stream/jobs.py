@@ -1,6 +1,5 @@
 """Jobs that recur, as the archive has them: asked in SQL, shown with rich."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TextIO, TypeVar
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analyzers.jobs import MAX_TRIES, Known, Learned, by_job, choose, learn
+from analyzers.policies import beliefs
 from analyzers.recurring import Policy
 from analyzers.rows import JobRow, TryRow
 from zeus_stream.client import quoted
@@ -71,7 +71,11 @@ def look_up(ask: Ask, job: str, policy: Policy[Any]) -> Shown | None:
         ask(_SIZES.format(**about)),
         ask(_SAVED.format(**about)),
         tuple(chosen),
-        tuple(line for setup in setups for line in _beliefs(policy, learned, setup)),
+        tuple(
+            f"{size} on {setup} costs {believed}"
+            for setup in setups
+            for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())
+        ),
     )
 
 
@@ -89,16 +93,6 @@ def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
     return kind(
         **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     )
-
-
-def _beliefs(policy: Policy[Any], learned: Learned, setup: str) -> list[str]:
-    """Return what a policy that can say so believes of the mean cost of each size, a line each."""
-    tell = getattr(policy, "beliefs", None)
-    believed = {} if tell is None else tell(learn(policy, learned), setup)
-    return [
-        f"{size} on {setup} costs {belief.mean:,.0f} J, give or take {math.sqrt(belief.variance):,.0f}"
-        for size, belief in sorted(believed.items())
-    ]
 
 
 def print_job(shown: Shown, out: TextIO) -> None:

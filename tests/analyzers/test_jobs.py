@@ -458,13 +458,13 @@ HISTORIES = st.lists(
 )
 
 
-@given(HISTORIES, st.randoms())
-@settings(max_examples=50)
+@given(HISTORIES, st.randoms(), st.sampled_from(["adaptive", "reference"]))
+@settings(max_examples=50, deadline=None)
 def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_same(
-    history: list[tuple[str, int, int, int]], rng: Random
+    history: list[tuple[str, int, int, int]], rng: Random, name: str
 ) -> None:
     rows = [a_try(number, *one) for number, one in enumerate(history, 1)]
-    policy = policies.parse("reference")
+    policy = policies.parse(name)
     in_order, shuffled = Learned(ROW), Learned(ROW)
     for row in rows:
         in_order.put(replace(row, ended="running", ended_wall_ns=None))
@@ -473,7 +473,10 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
         shuffled.put(row)
         learn(policy, shuffled)
     assert learn(policy, in_order) == learn(policy, shuffled)
-    assert choose(policy, in_order, SETUP) == choose(policy, shuffled, SETUP)
+    chosen = choose(policy, in_order, SETUP)
+    assert chosen == choose(policy, shuffled, SETUP)
+    assert chosen.batch_size in ROW.batch_sizes
+    assert "failed:" not in chosen.reason
 
 
 @given(HISTORIES)

@@ -81,7 +81,7 @@ def stopped_and_tried_again(gpu: str) -> list[tuple[int, str]]:
 
 def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn, of the demo's dependencies")
-    setup = Setup(zeus_dir, gpus=2, analyze=("--select", "none", "--policy", "reference"))
+    setup = Setup(zeus_dir, gpus=2, analyze=("--select", "none"))
     try:
         setup.start("collector")
         setup.start("analyzer")
