@@ -1,6 +1,7 @@
 """What the archive says of jobs that recur: figures by hand, and what people are shown."""
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 
 from analyzers.archive import Archive
 from analyzers.policies import parse
 from analyzers.query import Queries
 from analyzers.rows import TryRow
 from tests.analyzers.test_jobs import ROW, SETUP, a_try
+from zeus_stream.cli import main
 from zeus_stream.config import Settings
 from zeus_stream.jobs import ALL, look_up, print_job
 from zeus_stream.messages import Query
@@ -111,3 +114,28 @@ def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) 
     assert asking(none)(ALL).num_rows == 0
     none.stop()
     empty.close()
+
+
+def test_the_command_line_shows_jobs_and_names_the_cure(zeus_dir: Path) -> None:
+    path = zeus_dir / "energy.duckdb"
+    made = Archive.open(path, Settings())
+    made.put_rows([ROW, *TRIES[1:]], {}, replaying=False)
+    made.close()
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["jobs", *arguments])
+
+    listed = run("--format", "json")
+    assert listed.exit_code == 0, listed.output
+    assert {row["setup"] for row in json.loads(listed.output)} == {SETUP, A100}
+    shown = run("show", "nightly", "--policy", "reference")
+    assert shown.exit_code == 0, shown.output
+    assert "accuracy of at least 0.9" in shown.output
+    for arguments, cure in (
+        (("show", "unheard of"), "Those it has: zeus-stream jobs"),
+        (("show", "nightly", "--policy", "clever"), "Choose one of adaptive, reference, default"),
+        (("forget", "nightly"), "Start one with `zeus-stream analyze`"),
+    ):
+        refused = run(*arguments)
+        assert refused.exit_code == 1
+        assert cure in refused.output
