@@ -215,8 +215,10 @@ class _Following:
     """It has ended and is measured; or had been, when an earlier analyzer heard it."""
     over: tuple[int, int, Ended, str] | None = None
     """Frame time at which that was heard, UTC, how and why it ended."""
-    sizes: set[int] = field(default_factory=set)
-    """That its ranks train with."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """By session: what it trains with."""
+    left: set[str] = field(default_factory=set)
+    """Sessions that have said how it ended."""
     epochs: int = 0
     energy_j: float | None = 0.0
     duration_s: float = 0.0
@@ -305,7 +307,7 @@ class Jobs:
         followed = self._followed(session, event.attempt)
         if followed is None or followed.settled:
             return
-        followed.sizes.add(event.batch_size)
+        followed.sizes[session.session] = event.batch_size
         if followed.row is None:
             reason = "it trains with its default: it got no answer in time"
             self._begin(self._of[session.session], followed, Choice(event.batch_size, reason=reason))
@@ -316,7 +318,10 @@ class Jobs:
     def ended(self, session: Session, event: TryEnded) -> None:
         """A rank says how its try ended; the first to say so is believed, and late is better than never."""
         followed = self._followed(session, event.attempt)
-        if followed is None or (followed.over is not None and followed.over[2] != "lost"):
+        if followed is None:
+            return
+        followed.left.add(session.session)
+        if followed.over is not None and followed.over[2] != "lost":
             return
         if followed.row is not None and followed.row.ended not in ("running", "lost"):
             return
@@ -324,10 +329,10 @@ class Jobs:
         followed.settled = False
 
     def metric(self, session: Session, name: str, value: float) -> None:
-        """A rank tells a metric: of the try under way, if it is its own."""
+        """A rank tells a metric: of its latest try, if that has not ended for it."""
         training = self._of.get(session.session)
-        followed = None if training is None else _under_way(training)
-        if followed is not None and followed.wanted.metric == name:
+        followed = None if training is None else training.tries[max(training.tries)]
+        if followed and followed.wanted.metric == name and session.session not in followed.left:
             followed.metrics.append(value)
             del followed.metrics[:-MAX_METRICS]
 
@@ -406,19 +411,26 @@ class Jobs:
 
     def _look(self, training: _Training) -> None:
         self._measure(training)
-        late = True
+        over = training.run.over
         for attempt, followed in training.tries.items():
-            since_ns = None if followed.over is None else self._now_ns(followed) - followed.over[0]
-            late = late and since_ns is not None and since_ns >= 2 * self._site.plan.timeout_ns
-            if followed.settled:
-                continue
-            if since_ns is None:
+            if followed.over is None:
+                over = False
                 if followed.row is None and self._ready(training, followed):
                     self._choose(training, followed)
-            elif late or all(epoch.attempt != attempt for epoch in training.epochs.values()):
+                continue
+            late = self._now_ns(followed) - followed.over[0] >= 2 * self._site.plan.timeout_ns
+            over = over and late
+            if not followed.settled and (late or not self._unsettled(training, attempt, followed)):
                 self._settle(followed)
-        if training.run.over and late:
+        if over:
             self._drop(training)
+
+    @staticmethod
+    def _unsettled(training: _Training, attempt: int, followed: _Following) -> bool:
+        """Whether a rank may still tell of a try that is over for another, or an epoch is to be measured."""
+        living = {name for name, session in training.run.sessions.items() if session.ended is None}
+        telling = (followed.sizes.keys() & living) - followed.left
+        return bool(telling) or any(epoch.attempt == attempt for epoch in training.epochs.values())
 
     def _ready(self, training: _Training, followed: _Following) -> bool:
         """Whether a choice need wait no longer, for ranks or for tries that are about to be known."""
@@ -457,11 +469,11 @@ class Jobs:
     def _begin(self, training: _Training, followed: _Following, choice: Choice) -> None:
         learned, wanted = self._jobs[followed.wanted.job], followed.wanted
         self._close_orphans(learned)
-        earlier = [other.row for other in training.tries.values() if other.row is not None]
-        if earlier and earlier[-1].version == learned.row.version and earlier[-1].job == wanted.job:
-            recurrence = earlier[-1].recurrence
-        else:
-            recurrence = learned.next_recurrence()
+        recurrence = learned.next_recurrence()
+        for other in training.tries.values():  # a try that missed the target is followed by another
+            if other.row and (other.row.job, other.row.version) == (wanted.job, learned.row.version):
+                converged = other.over is not None and other.over[2] == "converged"
+                recurrence = learned.next_recurrence() if converged else other.row.recurrence
         self._store(
             followed,
             TryRow(
@@ -555,8 +567,8 @@ class Jobs:
         if followed.row is None:
             return  # it was lost before anything was chosen
         _, ended_wall_ns, how, why = followed.over
-        if len(followed.sizes) > 1:
-            sizes = ", ".join(map(str, sorted(followed.sizes)))
+        if len(set(followed.sizes.values())) > 1:
+            sizes = ", ".join(map(str, sorted(set(followed.sizes.values()))))
             how, why = "lost", f"its ranks trained with different batch sizes: {sizes}"
         elif how != "lost" and followed.missing:
             why = f"{why}; its cost is not known: {followed.missing}"

@@ -358,6 +358,37 @@ def test_every_rank_is_given_the_same_size_and_all_their_gpus_count() -> None:
     assert row.metrics == (0.5, 0.7, 0.9)
 
 
+def test_a_rank_that_is_slower_to_say_so_is_waited_for() -> None:
+    made = Recurs("simulated:v100x1", TRAINING, PLAN, more=(("simulated:v100x1,seed=1", 0),))
+    first, second = made.hosts
+    made.at(BEGIN_NS + 1_000_000_000, lambda: second.publish(TryEnded(second.now(), 0, "converged", "early")))
+    made.run()
+    (row,) = Heard().hear(made.frames).tries
+    assert (row.epochs, row.metrics, row.ended_why) == (3, (0.5, 0.7, 0.9), "early")
+    assert row.ended_wall_ns == first.now() - made.now_ns + BEGIN_NS + 1_000_000_000
+
+
+@pytest.mark.parametrize(("how", "recurrences"), [("stopped", [1, 1]), ("converged", [1, 2])])
+def test_a_second_try_of_a_process_is_of_the_same_recurrence_if_the_first_missed(
+    how: Any, recurrences: list[int]
+) -> None:
+    made = Recurs("simulated:v100x1", TRAINING, PLAN)
+    made.ending = TryEnded(0, 1, "converged", "reached accuracy 0.9")
+    (host,) = made.hosts
+
+    def again_with_another() -> None:
+        host.publish(TryEnded(host.now(), 0, how, "as told"))
+        host.publish(replace(WANTED, t_ns=host.now(), attempt=1))
+
+    made.at(BEGIN_NS + 500_000_000, again_with_another)
+    made.at(BEGIN_NS + 790_000_000, lambda: host.publish(TryBegan(host.now(), 1, 32)))
+    made.run()
+    heard = Heard().hear(made.frames)
+    assert [row.recurrence for row in heard.tries] == recurrences
+    assert [row.ended for row in heard.tries] == [how, "converged"]
+    assert [row.epochs for row in heard.tries] == [2, 1]
+
+
 def test_ranks_with_different_sizes_say_nothing_about_either() -> None:
     (row,) = Heard().hear(training(more=(("simulated:v100x1,seed=1", 0),), sizes=(16, 64))).tries
     assert row.ended == "lost"
