@@ -265,8 +265,8 @@ class Jobs:
         """By host."""
         self._next_choice_ns: dict[str, int] = {}
         """By host, frame time."""
-        self._asks: dict[str, tuple[str, AskTry, int]] = {}
-        """By question: host, question, frame time."""
+        self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
+        """By question: host, question, frame time; None: nothing was heard of the host yet."""
         self._outputs: list[Output] = []
 
     # ---- what is heard
@@ -382,7 +382,7 @@ class Jobs:
         if len(self._asks) >= MAX_ASKS and ask.question not in self._asks:
             self._advise(host, ask, None, f"{MAX_ASKS} questions wait already")
             return
-        self._asks.setdefault(ask.question, (host, ask, self._site.now_ns.get(host, 0)))
+        self._asks.setdefault(ask.question, (host, ask, self._site.now_ns.get(host)))
 
     def forget(self, job: str) -> int | None:
         """Let a job begin anew; return how many tries count no more, None if it is not known."""
@@ -399,8 +399,12 @@ class Jobs:
         """Return what follows from what was heard, after a frame of this host."""
         for training in list(self._on.get(host, {}).values()):
             self._look(training)
-        for question, (asker, ask, since_ns) in list(self._asks.items()):
-            if asker == host and self._answer(asker, ask, since_ns):
+        for question, (asker, ask, asked_ns) in list(self._asks.items()):
+            if asker != host:
+                continue
+            since_ns = self._site.now_ns[host] if asked_ns is None else asked_ns
+            self._asks[question] = asker, ask, since_ns
+            if self._answer(asker, ask, since_ns):
                 del self._asks[question]
         return self.told()
 

@@ -336,6 +336,15 @@ def test_a_question_about_no_try_is_answered_in_vain() -> None:
     assert heard.advice["q"].go_on
 
 
+def test_a_question_that_comes_before_its_host_is_heard_is_answered_all_the_same(
+    frames: list[tuple[Frame, Body]],
+) -> None:
+    heard = Heard()
+    heard.interpreter.ask("h0", AskTry("q", "session-h0", 0, 0))
+    heard.hear(frames)
+    assert heard.advice["q"].batch_size == 16
+
+
 def test_what_makes_no_sense_is_not_followed() -> None:
     for wrong in (replace(WANTED, default=48), replace(WANTED, batch_sizes=(64, 32))):
         assert Heard().hear(training(wanted=wrong)).tries == []
