@@ -218,15 +218,15 @@ def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
 
 @jobs.command("show")
 @click.argument("name")
-@settings_options("archive", "policy", "query_rows", "query_seconds", "analyzer")
-def show_job(settings: Settings, name: str) -> None:
+@click.option("--policy", metavar="TEXT", help="Another policy.  [the one that chooses]")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def show_job(settings: Settings, name: str, policy: str | None) -> None:
     """Show the tries of job NAME, what they taught, and what would be tried next."""
     from functools import partial
 
-    from analyzers.policies import parse
     from zeus_stream.jobs import look_up, print_job
 
-    shown = look_up(partial(_ask, settings), name, parse(settings.policy))
+    shown = look_up(partial(_ask, settings), name, policy)
     if shown is None:
         raise RefusedError(
             f"job {name}: could not be shown: the archive has none of this name."

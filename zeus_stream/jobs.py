@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analyzers.jobs import MAX_TRIES, Known, Learned, by_job, choose, learn
-from analyzers.policies import beliefs
-from analyzers.recurring import Policy
+from analyzers.policies import beliefs, parse
 from analyzers.rows import JobRow, TryRow
 from zeus_stream.client import quoted
 from zeus_stream.tables import write
@@ -28,6 +27,7 @@ FROM (
     FROM tries WHERE job = {job} AND version = {version} ORDER BY number DESC LIMIT 40
 ) ORDER BY number
 """
+_POLICY = "SELECT value FROM settings WHERE name = 'policy' ORDER BY start DESC LIMIT 1"
 _SIZES = "SELECT * EXCLUDE (job) FROM job_sizes WHERE job = {job} ORDER BY setup, batch_size"
 _SAVED = "SELECT * FROM job_savings WHERE job = {job} ORDER BY setup"
 
@@ -40,6 +40,7 @@ class Shown:
     """One job, as the archive has it, and as a policy sees it."""
 
     learned: Learned
+    policy: str
     history: pa.Table
     sizes: pa.Table
     saved: pa.Table
@@ -49,8 +50,13 @@ class Shown:
     """The policy's own words, a line each; empty where it has none."""
 
 
-def look_up(ask: Ask, job: str, policy: Policy[Any]) -> Shown | None:
-    """Return what the archive has of a job; None: nothing. ``ask`` answers SQL."""
+def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
+    """Return what the archive has of a job; None: nothing.
+
+    ``ask`` answers SQL. ``name``: of the policy that looks at it; the analyzer's if not given.
+    """
+    name = name or str(ask(_POLICY)["value"].to_pylist()[0])
+    policy = parse(name)
     specs = ask(_JOB.format(columns=_columns(JobRow), job=quoted(job))).to_pylist()
     if not specs:
         return None
@@ -67,6 +73,7 @@ def look_up(ask: Ask, job: str, policy: Policy[Any]) -> Shown | None:
         chosen.append((setup, choice.batch_size, choice.reason))
     return Shown(
         learned,
+        name,
         ask(_HISTORY.format(**about)),
         ask(_SIZES.format(**about)),
         ask(_SAVED.format(**about)),
@@ -107,6 +114,7 @@ def print_job(shown: Shown, out: TextIO) -> None:
         ("sizes", f"{sizes}; {row.default_batch_size} where nothing is known"),
         ("cost", f"{row.eta:g} x energy + {1 - row.eta:g} x highest power limit x time"),
     ]
+    facts.append(("policy", shown.policy))
     facts += [("next", f"{size} on {setup}: {why}") for setup, size, why in shown.next]
     facts += [("believes", line) for line in shown.beliefs]
     for name, value in facts:

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from analyzers.archive import Archive
-from analyzers.policies import parse
 from analyzers.query import Queries
 from analyzers.rows import TryRow
 from tests.analyzers.test_jobs import ROW, SETUP, a_try
@@ -93,9 +92,9 @@ def test_savings_are_against_as_many_trainings_with_the_default(queries: Queries
     assert (other["setup"], other["recurrences"], other["saved_j"]) == (A100, 1, None)
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "reference", "default"])
-def test_a_job_is_shown_with_its_tries_and_what_comes_next(queries: Queries, policy: str) -> None:
-    shown = look_up(asking(queries), "nightly", parse(policy))
+@pytest.mark.parametrize("policy", [None, "adaptive", "reference", "default"])
+def test_a_job_is_shown_with_its_tries_and_what_comes_next(queries: Queries, policy: str | None) -> None:
+    shown = look_up(asking(queries), "nightly", policy)
     assert shown is not None
     assert bool(shown.beliefs) == (policy != "default")
     assert [setup for setup, _, _ in shown.next] == [SETUP, A100]
@@ -108,7 +107,7 @@ def test_a_job_is_shown_with_its_tries_and_what_comes_next(queries: Queries, pol
 
 
 def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) -> None:
-    assert look_up(asking(queries), "unheard of", parse("reference")) is None
+    assert look_up(asking(queries), "unheard of") is None
     empty = Archive.open(tmp_path / "empty.duckdb", Settings())
     none = Queries(empty, Settings())
     assert asking(none)(ALL).num_rows == 0

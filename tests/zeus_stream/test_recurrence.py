@@ -335,3 +335,18 @@ def test_without_a_collector_the_default_is_used_after_the_time_given(
     (sentence,) = sentences
     assert "trains with 64" in sentence
     assert "no collector at" in sentence
+
+
+def test_switched_off_it_trains_with_the_default_at_once_and_in_silence(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert zeus_dir.exists()
+    monkeypatch.setenv("ZEUS_STREAM_OFF", "1")
+    with Publisher() as pub:
+        job = pub.recurring(
+            "nightly", batch_sizes=[16, 64], default=64, target=0.9, metric="f1", timeout_s=600
+        )
+        assert job.batch_size == 64
+        assert train(job, 0.5, 0.9) == [0, 1]
+    assert job.converged
+    assert caplog.records == []
