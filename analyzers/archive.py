@@ -492,7 +492,7 @@ class Archive:
         return known
 
     def known_jobs(self) -> Known:
-        """Return every job that recurs, and its latest tries that count or have not ended."""
+        """Return the latest version of every job that recurs, and its latest tries of all versions."""
         job_columns, try_columns = (
             ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
         )
@@ -502,13 +502,9 @@ class Archive:
                 " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
             ).fetchall()
             tries = cursor.execute(
-                f"""
-                SELECT {try_columns} FROM tries
-                WHERE ended = 'running'
-                    OR (job, version) IN (SELECT (job, max(version)) FROM jobs GROUP BY job)
-                QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1
-                ORDER BY job, number
-                """,  # noqa: S608  (likewise)
+                f"SELECT {try_columns} FROM tries"  # noqa: S608  (likewise)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
+                " ORDER BY job, number",
                 [MAX_TRIES],
             ).fetchall()
         return Known(tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries))

@@ -53,7 +53,7 @@ class Known:
     jobs: tuple[JobRow, ...] = ()
     """The latest version of each."""
     tries: tuple[TryRow, ...] = ()
-    """Of these versions, and those of others that have not ended; ascending by number."""
+    """The latest of each, of whatever version; ascending by number."""
 
 
 @dataclass(slots=True)
@@ -455,7 +455,8 @@ class Jobs:
         )
 
     def _choose(self, training: _Training, followed: _Following) -> None:
-        """Choose a batch size for a try."""
+        """Choose a batch size for a try, of those it offers: another may have offered others since."""
+        self._specify(followed.wanted)
         learned = self._jobs[followed.wanted.job]
         self._close_orphans(learned)
         self._next_choice_ns[followed.session.host] = self._now_ns(followed) + CHOICE_NS

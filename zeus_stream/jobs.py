@@ -17,9 +17,7 @@ from zeus_stream.tables import write
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 _JOB = "SELECT {columns} FROM jobs WHERE job = {job} ORDER BY version DESC LIMIT 1"
-_COUNTED = (
-    "SELECT {columns} FROM tries WHERE job = {job} AND version = {version} ORDER BY number DESC LIMIT {most}"
-)
+_TRIES = "SELECT {columns} FROM tries WHERE job = {job} ORDER BY number DESC LIMIT {most}"
 _HISTORY = """
 FROM (
     SELECT number, recurrence, batch_size, setup, ended, epochs, metrics[-1] AS metric, energy_j, duration_s,
@@ -62,11 +60,10 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
         return None
     spec = _row(JobRow, specs[0])
     about = {"job": quoted(job), "version": spec.version, "most": MAX_TRIES}
-    rows = ask(_COUNTED.format(columns=_columns(TryRow), **about)).to_pylist()
+    rows = ask(_TRIES.format(columns=_columns(TryRow), **about)).to_pylist()
     tries = tuple(_row(TryRow, row) for row in reversed(rows))
     learned = by_job(Known((spec,), tries))[job]
-    learned.numbers = max(learned.numbers, _last_number(ask, job))
-    setups = list(dict.fromkeys(row.setup for row in tries))
+    setups = list(dict.fromkeys(row.setup for row in learned.tries.values()))
     chosen = []
     for setup in setups:
         choice = choose(policy, learned, setup)
@@ -84,12 +81,6 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
             for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())
         ),
     )
-
-
-def _last_number(ask: Ask, job: str) -> int:
-    """Return the number of a job's last try, of whatever version."""
-    (row,) = ask(f"SELECT max(number) AS number FROM tries WHERE job = {quoted(job)}").to_pylist()  # noqa: S608  (quoted)
-    return row["number"] or 0
 
 
 def _columns(kind: type[JobRow] | type[TryRow]) -> str:

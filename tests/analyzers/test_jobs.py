@@ -456,6 +456,17 @@ def test_another_target_begins_the_job_anew_and_other_sizes_do_not(frames: list[
     assert [row.version for row in heard.outputs if isinstance(row, JobRow)] == [1, 1, 2]
 
 
+def test_a_training_is_given_a_size_that_it_offers_whatever_others_offer(
+    frames: list[tuple[Frame, Body]],
+) -> None:
+    other = replace(WANTED, batch_sizes=(128, 256), default=128)
+    both = again(frames, 1), again(training(wanted=other), 2)
+    asks = [AskTry(f"q{number}", f"session-h0-{number}", 0, 0) for number in (1, 2)]
+    heard = Heard().hear([pair for pairs in zip(*both, strict=False) for pair in pairs], asks)
+    assert heard.advice["q1"].batch_size in WANTED.batch_sizes
+    assert heard.advice["q2"].batch_size in other.batch_sizes
+
+
 def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
     frames: list[tuple[Frame, Body]],
 ) -> None:
@@ -470,6 +481,12 @@ def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
     assert [(row.version, row.number) for row in heard.tries] == [(1, 1), (2, 2)]
     assert 1 not in {number for _, number, _ in policy.told}
     assert heard.interpreter.forget("unheard of") is None
+    # Another analyzer does not count it either, nor use its number again, nor take it for new in a replay.
+    known = Known(tuple(row for row in rows if isinstance(row, JobRow)), tuple(heard.tries[:1]))
+    other = Heard(policy, known).hear(frames)
+    assert other.tries == []
+    other.hear(again(frames, 1))
+    assert [(row.version, row.number, row.recurrence) for row in other.tries] == [(2, 2, 2)]
 
 
 # ---- what a policy is told
