@@ -320,7 +320,8 @@ class _Belief:
     @property
     def log_cost(self) -> Floats:
         """Log of the expected cost, J; shape (n,)."""
-        logs = self.epochs.mean + self.epochs.variance / 2 + np.log(self.weight)[:, None]
+        spread = (self.epochs.variance + self.noise[:, None]) / 2
+        logs = self.epochs.mean + spread + np.log(self.weight)[:, None]
         return np.asarray(np.logaddexp.reduce(logs, axis=0) + self.cost.mean[0] + self.cost.variance[0] / 2)
 
     @property
@@ -438,7 +439,7 @@ def _outlook(belief: _Belief, horizon: int) -> tuple[Floats, Floats]:
     )
     by_epochs = epochs.covariance / deviation[:, :, None]
     # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
-    log_cost = epochs.mean + price + (epochs.variance + price_variance) / 2 - unit
+    log_cost = epochs.mean + price + (deviation**2 + price_variance) / 2 - unit
     priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * _Z_COST[:, None]
     after = priced[:, :, :, None] + _moved(by_epochs, _Z, _ALL)
     given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
