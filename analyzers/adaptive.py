@@ -74,6 +74,8 @@ OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
 SCATTER = ((0.04, 0.02), (0.12, 0.03), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
+FEW = 5.0
+"""The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.1, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
 OWN, EXACT = 0.015, 0.001
@@ -374,7 +376,7 @@ def _epochs(
     points = [
         _Point(
             of, at, tally.mean,
-            tuple(noise**2 / tally.count + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
+            tuple(noise**2 * _doubt(tally.count) + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
@@ -389,6 +391,11 @@ def _epochs(
     for at, least in more:
         found = found.given_more(at, least, noise)
     return found.only(np.full(len(noise), True), count), noise, weight / weight.sum()  # noqa: FBT003
+
+
+def _doubt(count: int) -> float:
+    """Return the variance of the mean of so many runs, over that of one of many."""
+    return (1 + FEW / count) / count
 
 
 @lru_cache(maxsize=4)
