@@ -74,6 +74,8 @@ OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
 SCATTER = ((0.04, 0.02), (0.12, 0.03), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
+FEW = 5.0
+"""The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.1, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
 OWN, EXACT = 0.015, 0.001
@@ -320,7 +322,8 @@ class _Belief:
     @property
     def log_cost(self) -> Floats:
         """Log of the expected cost, J; shape (n,)."""
-        logs = self.epochs.mean + self.epochs.variance / 2 + np.log(self.weight)[:, None]
+        spread = (self.epochs.variance + self.noise[:, None]) / 2
+        logs = self.epochs.mean + spread + np.log(self.weight)[:, None]
         return np.asarray(np.logaddexp.reduce(logs, axis=0) + self.cost.mean[0] + self.cost.variance[0] / 2)
 
     @property
@@ -373,7 +376,7 @@ def _epochs(
     points = [
         _Point(
             of, at, tally.mean,
-            tuple(noise**2 / tally.count + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
+            tuple(noise**2 * _doubt(tally.count) + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
@@ -388,6 +391,11 @@ def _epochs(
     for at, least in more:
         found = found.given_more(at, least, noise)
     return found.only(np.full(len(noise), True), count), noise, weight / weight.sum()  # noqa: FBT003
+
+
+def _doubt(count: int) -> float:
+    """Return the variance of the mean of so many runs, over that of one of many."""
+    return (1 + FEW / count) / count
 
 
 @lru_cache(maxsize=4)
@@ -438,7 +446,7 @@ def _outlook(belief: _Belief, horizon: int) -> tuple[Floats, Floats]:
     )
     by_epochs = epochs.covariance / deviation[:, :, None]
     # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
-    log_cost = epochs.mean + price + (epochs.variance + price_variance) / 2 - unit
+    log_cost = epochs.mean + price + (deviation**2 + price_variance) / 2 - unit
     priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * _Z_COST[:, None]
     after = priced[:, :, :, None] + _moved(by_epochs, _Z, _ALL)
     given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
