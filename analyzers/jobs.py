@@ -572,6 +572,8 @@ class Jobs:
         if followed.row is None:
             return  # it was lost before anything was chosen
         _, ended_wall_ns, how, why = followed.over
+        if how == "lost" and _reached(followed):
+            how, why = "converged", f"its metric had reached the target; {why}"
         if len(set(followed.sizes.values())) > 1:
             sizes = ", ".join(map(str, sorted(set(followed.sizes.values()))))
             how, why = "lost", f"its ranks trained with different batch sizes: {sizes}"
@@ -679,6 +681,14 @@ def _under_way(training: _Training) -> _Following | None:
         return None
     latest = training.tries[max(training.tries)]
     return latest if latest.over is None else None
+
+
+def _reached(followed: _Following) -> bool:
+    """Return whether the target was reached by the epochs that are measured, whoever did not say so."""
+    wanted, metrics = followed.wanted, followed.metrics
+    if not metrics or followed.epochs < len(metrics):
+        return False
+    return metrics[-1] <= wanted.target if wanted.lower_is_better else metrics[-1] >= wanted.target
 
 
 def _sound(event: TryWanted) -> bool:

@@ -288,8 +288,23 @@ def test_a_report_that_comes_after_the_end_of_its_process_is_accepted() -> None:
 
 
 def test_a_run_that_ends_without_a_word_on_its_try_has_lost_it() -> None:
-    (row,) = Heard().hear(training(ending=None)).tries
+    wanted = replace(WANTED, target=0.95)
+    (row,) = Heard().hear(training(ending=None, wanted=wanted)).tries
     assert (row.ended, row.ended_why) == ("lost", "its run ended before it")
+
+
+def test_a_try_whose_metric_had_reached_the_target_has_converged_whoever_did_not_say_so() -> None:
+    (row,) = Heard().hear(training(ending=None)).tries
+    assert (row.ended, row.epochs) == ("converged", 3)
+    assert row.ended_why == "its metric had reached the target; its run ended before it"
+    made = Recurs("simulated:v100x1", TRAINING, PLAN)
+    made.at(
+        BEGIN_NS + 1_150_000_000, lambda: made.hosts[0].publish(Metric(made.hosts[0].now(), "accuracy", 0.9))
+    )
+    made.at(BEGIN_NS + 1_170_000_000, made.kill)  # within the last epoch, which has no cost
+    made.run()
+    (row,) = Heard().hear(made.frames).tries
+    assert (row.ended, row.epochs) == ("lost", 2)
 
 
 def test_tries_that_nobody_was_heard_of_again_are_lost_when_the_next_is_chosen(
