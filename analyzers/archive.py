@@ -17,13 +17,14 @@ from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
 
 from analyzers import columns, profiles
+from analyzers.jobs import MAX_TRIES, Known
 from analyzers.profiles import Memory
 from analyzers.rows import (
     AtLimit,
@@ -33,6 +34,7 @@ from analyzers.rows import (
     GapRow,
     GpuLimitRow,
     GpuRow,
+    JobRow,
     MetricRow,
     ProfileRow,
     RationRow,
@@ -42,6 +44,7 @@ from analyzers.rows import (
     SimulatedTryRow,
     SimulationRow,
     TrialRow,
+    TryRow,
     WindowRow,
 )
 from zeus_stream import wire
@@ -63,6 +66,7 @@ _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
 Connection = duckdb.DuckDBPyConnection
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +508,24 @@ class Archive:
             for *row, limits in rows
         }
 
+    def known_jobs(self) -> Known:
+        """Return the latest version of every job that recurs, and its latest tries of all versions."""
+        job_columns, try_columns = (
+            ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
+        )
+        with self._cursor() as cursor:
+            jobs = cursor.execute(
+                f"SELECT {job_columns} FROM jobs"  # noqa: S608  (names of our own columns)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
+            ).fetchall()
+            tries = cursor.execute(
+                f"SELECT {try_columns} FROM tries"  # noqa: S608  (likewise)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
+                " ORDER BY job, number",
+                [MAX_TRIES],
+            ).fetchall()
+        return Known(tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries))
+
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
@@ -662,6 +684,11 @@ def _refusing(who: str) -> Iterator[None]:
         raise RefusedError(f"{who}: could not be answered: {str(wrong).strip()}") from wrong
 
 
+def _as(kind: type[R], row: Sequence[Any]) -> R:
+    """Return a row of the archive, its lists as tuples."""
+    return kind(*(tuple(value) if isinstance(value, list) else value for value in row))
+
+
 def _first_line(says: str) -> str:
     return says.strip().split("\n", 1)[0].rstrip(".")
 
@@ -709,6 +736,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     RationRow: ("rations", ("gpu",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
+    JobRow: ("jobs", ("job", "version"), True),
+    TryRow: ("tries", ("job", "number"), True),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
     SimulationRow: ("simulations", ("game",), True),
     SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
@@ -717,6 +746,8 @@ _DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
 Runs come first: windows take their UTC from them."""
 
 _WITH_UTC = {
+    "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
+    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
     "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
     " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
     " FROM incoming_runs",

@@ -28,6 +28,9 @@ from zeus_stream.messages import (
     RunStarted,
     Seen,
     StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
     Unknown,
     WindowBegan,
     WindowCancelled,
@@ -127,6 +130,12 @@ def _event_columns(
             return "window_cancelled", event.t_ns, None, event.window, None, None
         case Metric():
             return "metric", event.t_ns, None, None, event.name, event.value
+        case TryWanted():
+            return "try_wanted", event.t_ns, None, event.attempt, event.job, None
+        case TryBegan():
+            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
+        case TryEnded():
+            return "try_ended", event.t_ns, None, event.attempt, event.how, None
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():

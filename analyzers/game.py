@@ -490,6 +490,17 @@ def by_recurrence(played: Sequence[Played], recurrences: int) -> list[Spent]:
     return spent
 
 
+def tries(world: World, played: Sequence[Played]) -> list[Try]:
+    """Return the tries of a game in a world as a policy hears of them when they have ended."""
+    return [
+        Try(
+            number, one.recurrence, one.batch_size, world.gpu, one.epochs, one.spent.cost_j,
+            world.sizes[one.batch_size].best.cost_j, ended=one.ended,
+        )
+        for number, one in enumerate(played)
+    ]  # fmt: skip
+
+
 def regret(played: Sequence[Played], worlds: Sequence[World]) -> list[float]:
     """Return the cumulative regret after each recurrence, in units of the optimal cost of its world."""
     optimum = {id(world): world.optimum_j for world in worlds}

@@ -11,14 +11,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
+from analyzers.jobs import Jobs, Known
 from analyzers.ledger import Ledger
+from analyzers.policies import Default
 from analyzers.profiles import Memory, learned
+from analyzers.recurring import Policy
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
 from analyzers.runs import Gpu, Output, Plan, Run, Session, Site, Use
 from analyzers.sensors import Gain
@@ -29,6 +32,7 @@ from zeus_stream.messages import (
     Answer,
     Applied,
     Ask,
+    AskTry,
     Body,
     BudgetsSet,
     CollectorStarted,
@@ -52,6 +56,9 @@ from zeus_stream.messages import (
     RunStarted,
     SessionEnded,
     StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
     Unknown,
     WindowBegan,
     WindowCancelled,
@@ -89,8 +96,18 @@ V = TypeVar("V")
 class Interpreter:
     """Hears everything, in the order of each log. Holds what is open, and little else."""
 
-    def __init__(self, plan: Plan, memory: Memory | None = None) -> None:
-        """``memory``: of what was heard before."""
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory | None = None,
+        policy: tuple[str, Policy[Any]] | None = None,
+        jobs: Known | None = None,
+    ) -> None:
+        """``memory``: of what was heard before.
+
+        ``policy``: name and policy that chooses batch sizes; the default sizes if not given. ``jobs``: what
+        is known of jobs that recur.
+        """
         self._plan = plan
         self._site = Site(plan)
         if memory is not None:
@@ -98,6 +115,8 @@ class Interpreter:
             for profile in memory.profiles:
                 known = self._site.known.get(profile.identity.workload, ())
                 self._site.known[profile.identity.workload] = learned(known, profile)
+        name, chooser = policy or ("default", Default())
+        self._jobs = Jobs(chooser, name, self._site, jobs or Known())
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
@@ -153,8 +172,11 @@ class Interpreter:
         outputs += self._measure(frame.host)
         return outputs + self._ledger.keep(frame.host, outputs)
 
-    def ask(self, host: str, ask: Ask) -> list[Instruction]:
-        """Take in a question. It is answered now, or by `hear` once the window is measured, or in vain."""
+    def ask(self, host: str, ask: Ask | AskTry) -> list[Instruction]:
+        """Take in a question. It is answered now, or by `hear` once it can be, or in vain."""
+        if isinstance(ask, AskTry):
+            self._jobs.ask(host, ask)
+            return []
         if answer := self._answers.get((ask.session, ask.window)):
             return [GiveAnswer(host, replace(answer, question=ask.question))]
         if len(self._asks) >= MAX_ASKS:
@@ -162,6 +184,11 @@ class Interpreter:
             return [GiveAnswer(host, replace(full, question=ask.question))]
         self._asks[ask.question] = (host, ask, self._site.now_ns.get(host, 0))
         return []
+
+    def forget(self, job: str) -> tuple[int, list[Output]] | None:
+        """Let a job begin anew: how many tries count no more, and its row. None: it is not known."""
+        count = self._jobs.forget(job)
+        return None if count is None else (count, [*self._jobs.told()])
 
     # ---- readings
 
@@ -249,7 +276,10 @@ class Interpreter:
                 outputs += self._run_started(host, body, event)
             elif session := self._sessions.get(body.session):
                 session.heard_ns = self._site.now_ns[host]
-                outputs += self._event(session, event) if session.ended is None else []
+                if session.ended is None:
+                    outputs += self._event(session, event)
+                elif isinstance(event, TryEnded):  # late, but it says what became of the try
+                    self._jobs.ended(session, event)
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
@@ -278,6 +308,7 @@ class Interpreter:
             used = self._ended_runs.pop(started.run, (0, 0, 0))
             self._runs[started.run] = Run(started.run, self._site, *used)
         self._runs[started.run].sessions[body.session] = session
+        self._jobs.joined(session, self._runs[started.run])
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
 
@@ -301,9 +332,11 @@ class Interpreter:
                     outputs += self._begin(session, "step", index, "step", began_ns)
                 return outputs + run.step_boundary(session, event)
             case EpochBegan(t_ns, index):
+                self._jobs.epoch_began(session, index)
                 return self._begin(session, "epoch", index, "epoch", t_ns)
             case EpochEnded(t_ns, index):
                 windows.end("epoch", index, t_ns, now_ns)
+                self._jobs.epoch_ended(session, index)
                 return run.epoch_ended(session)
             case WindowBegan(t_ns, window, name):
                 refused = self._begin(session, "window", window, name, t_ns)
@@ -318,7 +351,15 @@ class Interpreter:
                 windows.cancel("window", window)
                 self._leave(session, t_ns, window)
                 return self._settle(session.session, window, _missing("the window was cancelled"))
+            case TryWanted():
+                self._jobs.wanted(session, run, event)
+            case TryBegan(_, _, batch_size):
+                session.batch_size = batch_size
+                self._jobs.began(session, event)
+            case TryEnded():
+                self._jobs.ended(session, event)
             case Metric(t_ns, name, value):
+                self._jobs.metric(session, name, value)
                 return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
@@ -364,6 +405,7 @@ class Interpreter:
         for gpu in session.gpus:
             self._site.gpus[gpu].shape.mark(session.session, t_ns, None)
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
+        self._jobs.session_ended(session, t_ns, how)
         if run.over:
             del self._runs[run.name]
             _remember(self._ended_runs, run.name, (run.numbers, run.decisions, run.rounds))
@@ -490,6 +532,7 @@ class Interpreter:
                 self._drop(session)
         for run in list(self._runs.values()):
             outputs += run.measure()
+        outputs += self._jobs.look(host)
         for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._plan.timeout_ns:
                 del self._asks[question]
@@ -516,6 +559,7 @@ class Interpreter:
 
         rows = [self._remarked(row) for row in session.windows.measured(meters, now_ns, shared)]
         outputs: list[Output] = list(rows)
+        self._jobs.measured(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
             outputs += self._settle(session.session, window, _answer(of_window))

@@ -9,7 +9,15 @@ from typing import TypeAlias
 
 import anyio
 
-from analyzers.rows import ApplyClock, ApplyLimit, GiveAnswer, Instruction, RestoreClock, RestoreLimit
+from analyzers.rows import (
+    ApplyClock,
+    ApplyLimit,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreClock,
+    RestoreLimit,
+)
 from zeus_stream import sockets, wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.endpoints import Source
@@ -17,6 +25,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.messages import (
     Applied,
     Ask,
+    AskTry,
     ClockApplied,
     Frame,
     Hello,
@@ -111,8 +120,8 @@ class Link:
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
-        if isinstance(instruction, GiveAnswer):
-            self._send(instruction.answer)
+        if isinstance(instruction, GiveAnswer | GiveAdvice):
+            self._send(instruction.answer if isinstance(instruction, GiveAnswer) else instruction.advice)
             return
         if self._welcome is None or len(self._unanswered) >= MAX_UNANSWERED:
             self.dropped += 1
@@ -134,7 +143,7 @@ class Link:
         self._unanswered[request.command] = request
         self._send(request)
 
-    async def run(self, asked: Callable[[str, Ask], None]) -> None:
+    async def run(self, asked: Callable[[str, Ask | AskTry], None]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
@@ -161,13 +170,13 @@ class Link:
             beat += 1
             await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask], None]) -> None:
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], None]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
                 try:
                     reply: Reply = wire.decode(
-                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask
+                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask, AskTry
                     )
                 except MalformedError:
                     self.malformed += 1
@@ -184,7 +193,7 @@ class Link:
                         self._known.set()
                     case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
                         self._unanswered.pop(command, None)
-                    case Ask():
+                    case Ask() | AskTry():
                         asked(self._host, reply)
                     case No(reason):
                         self._objection = reason

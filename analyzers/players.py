@@ -7,8 +7,10 @@ from math import inf
 from random import Random
 from typing import Any
 
+from analyzers.adaptive import Adaptive
 from analyzers.batch_size import History, Reference
 from analyzers.game import DEFAULT, Rules, World
+from analyzers.policies import Default
 from analyzers.recurring import Choice, Job, Policy, Try, Verdict
 
 
@@ -27,14 +29,6 @@ class _Remembering:
 
     def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the protocol's words)
         return Verdict(go_on=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Default(_Remembering):
-    """Always the default size."""
-
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
-        return Choice(state.job.default, reason="the default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +88,11 @@ PLAYERS: dict[str, Callable[[World], Player]] = {
     ),
     "zeus": lambda _: Player(Reference(faithful=True), AS_PUBLISHED),
     "reference": lambda _: Player(Reference()),
+    "adaptive": lambda _: Player(Adaptive()),
     "reference-no-stop": lambda _: Player(Reference(stop=False)),
     "reference-no-pruning": lambda _: Player(Reference(rounds=0)),
     "reference-no-profiling": lambda _: Player(Reference(), Rules(profiling="by runs")),
 }
 """By name. default: the default size at the highest limit. known: the floor. grid: every size at every limit,
 those that failed left out. zeus: the reference's policy with its faults, in the reference's game. reference:
-the same, mended, as a training lives it; and without one of its parts."""
+the same, mended, as a training lives it; and without one of its parts. adaptive: `analyzers.adaptive`."""

@@ -6,7 +6,8 @@ Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zeus_stream.messages import Answer
+from analyzers.recurring import Ended
+from zeus_stream.messages import Advice, Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,64 @@ class MetricRow:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRow:
+    """What a job that recurs is for; a later one with the same job and version replaces it."""
+
+    job: str
+    version: int
+    """Grows when what a try is to reach changes, or the job is forgotten: tries of others do not count."""
+    batch_sizes: tuple[int, ...]
+    default_batch_size: int
+    metric: str
+    target: float
+    lower_is_better: bool
+    max_epochs: int
+    eta: float
+    beta: float
+    cost_window: int
+    """Only so many of the latest costs of a size count; 0: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryRow:
+    """One training of a job with one batch size; a later one with the same job and number replaces it."""
+
+    job: str
+    number: int
+    """Grows over the job, whatever its version."""
+    version: int
+    recurrence: int
+    run: str
+    session: str
+    """That asked first, and its ``attempt``: who asks again for these gets the same batch size."""
+    attempt: int
+    setup: str
+    """GPU model and number of GPUs."""
+    batch_size: int
+    policy: str
+    reason: str
+    """Why this size was chosen."""
+    stop_cost_j: float | None
+    """It ends before an epoch that would take its cost above this."""
+    began_wall_ns: int
+    """UTC, ns since 1970."""
+    ended_wall_ns: int | None
+    epochs: int
+    """Whole and measured."""
+    energy_j: float | None
+    """Of them, all GPUs of the run; None: of one it is missing."""
+    duration_s: float
+    """Of them, the slowest rank's."""
+    cost_j: float | None
+    """eta x energy + (1 - eta) x the highest limit of the GPUs x time."""
+    epoch_cost_j: float | None
+    """Of the latest one under one power limit."""
+    metrics: tuple[float, ...]
+    ended: Ended
+    ended_why: str
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationRow:
     """One simulated game of a recurring job. Key: game; stored with its tries when it is over."""
 
@@ -380,6 +439,8 @@ Row = (
     | CommandRow
     | GapRow
     | MetricRow
+    | JobRow
+    | TryRow
     | SimulationRow
     | SimulatedTryRow
     | BudgetRow
@@ -435,5 +496,11 @@ class GiveAnswer:
     answer: Answer
 
 
+@dataclass(frozen=True, slots=True)
+class GiveAdvice:
+    host: str
+    advice: Advice
+
+
 Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
-Instruction = Command | GiveAnswer
+Instruction = Command | GiveAnswer | GiveAdvice

@@ -103,6 +103,19 @@ CREATE TABLE metrics (
     session VARCHAR, run VARCHAR, name VARCHAR, t_ns BIGINT, step BIGINT, value DOUBLE
 );
 
+CREATE TABLE jobs (
+    job VARCHAR, version BIGINT, batch_sizes BIGINT[], default_batch_size BIGINT, metric VARCHAR, target DOUBLE,
+    lower_is_better BOOLEAN, max_epochs BIGINT, eta DOUBLE, beta DOUBLE, cost_window BIGINT
+);
+
+CREATE TABLE tries (
+    job VARCHAR, number BIGINT, version BIGINT, recurrence BIGINT, run VARCHAR, session VARCHAR, attempt BIGINT,
+    setup VARCHAR, batch_size BIGINT, policy VARCHAR, reason VARCHAR, stop_cost_j DOUBLE,
+    began_wall_ns BIGINT, ended_wall_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP,
+    epochs BIGINT, energy_j DOUBLE, duration_s DOUBLE, cost_j DOUBLE, epoch_cost_j DOUBLE, metrics DOUBLE[],
+    ended VARCHAR, ended_why VARCHAR
+);
+
 CREATE TABLE simulations (
     game VARCHAR, world VARCHAR, gpu VARCHAR, workload VARCHAR, player VARCHAR, seed BIGINT, eta DOUBLE,
     beta DOUBLE, cost_window BIGINT, drift VARCHAR, overlap DOUBLE, recurrences BIGINT,
@@ -173,6 +186,42 @@ FROM (
         FROM windows WHERE kind = wanted AND of_host(gpu) GROUP BY run, index, gpu
     ) GROUP BY run, index
 ) AS cpu_windows USING (run, index);
+
+-- What is known of each batch size of a job, on each kind of GPUs: tries that count, by how they ended.
+CREATE VIEW job_sizes AS
+SELECT job, setup, batch_size, count(*) AS tries, count(*) FILTER (ended = 'converged') AS converged,
+    count(*) FILTER (ended IN ('stopped', 'exhausted')) AS failed, count(*) FILTER (ended = 'lost') AS lost,
+    avg(epochs) FILTER (ended = 'converged') AS epochs, avg(cost_j) FILTER (ended = 'converged') AS cost_j,
+    avg(energy_j) FILTER (ended = 'converged') AS energy_j,
+    avg(duration_s) FILTER (ended = 'converged') AS duration_s
+FROM tries WHERE (job, version) IN (SELECT (job, max(version)) FROM jobs GROUP BY job)
+GROUP BY job, setup, batch_size;
+
+-- What jobs that recur have cost, failed tries included and lost ones not, and what that saves: against as many
+-- trainings with the default size as have converged, each of which costs what those with it did on average.
+CREATE VIEW job_savings AS
+WITH paid AS (
+    SELECT tries.job, setup, any_value(default_batch_size) AS default_batch_size,
+        count(DISTINCT recurrence) FILTER (ended = 'converged') AS recurrences,
+        count(*) FILTER (ended <> 'running') AS tries, count(*) FILTER (ended = 'lost') AS lost,
+        count(*) FILTER (ended = 'running') AS running,
+        count(energy_j) FILTER (ended = 'converged') AS measured,
+        sum(energy_j) FILTER (ended NOT IN ('lost', 'running')) AS energy_j,
+        sum(duration_s) FILTER (ended NOT IN ('lost', 'running')) AS duration_s
+    FROM tries JOIN jobs USING (job, version)
+    WHERE (job, version) IN (SELECT (job, max(version)) FROM jobs GROUP BY job)
+    GROUP BY tries.job, setup
+), best AS (
+    SELECT job, setup, arg_min(batch_size, cost_j) AS best_batch_size FROM job_sizes GROUP BY job, setup
+)
+SELECT paid.job, paid.setup, recurrences, paid.tries, paid.lost, running, paid.default_batch_size, best_batch_size,
+    paid.energy_j, usual.energy_j AS default_energy_j,
+    measured * usual.energy_j - paid.energy_j AS saved_j,
+    100 * (1 - paid.energy_j / (measured * usual.energy_j)) AS saved_percent,
+    100 * (paid.duration_s / (measured * usual.duration_s) - 1) AS time_added_percent
+FROM paid JOIN best USING (job, setup)
+LEFT JOIN job_sizes AS usual ON usual.job = paid.job AND usual.setup = paid.setup
+    AND usual.batch_size = paid.default_batch_size;
 
 CREATE VIEW steps AS SELECT run, job, index AS step, * EXCLUDE (run, job, index, name) FROM whole('step');
 

@@ -25,12 +25,12 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import budget, calibrate, forgotten, query, selectors
+from analyzers import budget, calibrate, forgotten, policies, query, selectors
 from analyzers.archive import Archive
 from analyzers.budgets import in_force
 from analyzers.interpreter import OWN, Interpreter, Plan
 from analyzers.link import Link
-from analyzers.rows import ApplyClock, Command, GapRow, GiveAnswer, Instruction, RestoreClock, Row
+from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
 from analyzers.timeline import AGREES
 from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, monotonic_ns
@@ -43,6 +43,7 @@ from zeus_stream.messages import (
     Applied,
     Ask,
     AskStatus,
+    AskTry,
     Body,
     Budget,
     BudgetsSet,
@@ -50,6 +51,8 @@ from zeus_stream.messages import (
     ClockLeaseEnded,
     CollectorStarted,
     Events,
+    ForgetJob,
+    Forgotten,
     Frame,
     LeaseEnded,
     No,
@@ -85,6 +88,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     """
     where = places(environ)
     selector = selectors.parse(settings.select)
+    policy = settings.policy, policies.parse(settings.policy)
     prepare(where, settings.group)
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
@@ -92,7 +96,12 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         archive = Archive.open(path, settings)
         context = sockets.context()
         try:
-            interpreter = Interpreter(Plan.of(settings, selector), archive.memory())
+            interpreter = Interpreter(
+                Plan.of(settings, selector),
+                archive.memory(),
+                policy=policy,
+                jobs=archive.known_jobs(),
+            )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
@@ -289,7 +298,7 @@ class Analyzer:
                 _note_leases(host, body)
         for instruction in instructions:
             host = self._hosts[instruction.host]
-            if not isinstance(instruction, GiveAnswer):
+            if not isinstance(instruction, GiveAnswer | GiveAdvice):
                 clock = isinstance(instruction, ApplyClock | RestoreClock)
                 host.deferred[instruction.gpu, clock] = instruction
             elif host.collector is not None:
@@ -305,7 +314,7 @@ class Analyzer:
                     link.carry_out(deferred)
                 host.deferred.clear()
 
-    def _ask(self, host: str, question: Ask) -> None:
+    def _ask(self, host: str, question: Ask | AskTry) -> None:
         """Take a script's question; the answer goes out by itself, now or when it is known."""
         self._obey([], self._interpreter.ask(host, question))
 
@@ -342,7 +351,7 @@ class Analyzer:
             self._counters["malformed requests"] += 1
             return
         try:
-            request = wire.decode(payload, Query, AskStatus)
+            request = wire.decode(payload, Query, AskStatus, ForgetJob)
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
@@ -350,11 +359,29 @@ class Analyzer:
         match request:
             case AskStatus():
                 reply(self._status(gate))
+            case ForgetJob(job):
+                objection = gate.objection(message, "command")
+                if objection is not None:
+                    reply(No(objection))
+                else:
+                    tasks.start_soon(self._forget, job, reply)
             case Query() if self._under_way >= MAX_QUERIES:
                 reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
             case Query():
                 self._under_way += 1
                 tasks.start_soon(self._query, request, reply)
+
+    async def _forget(self, job: str, reply: Callable[..., None]) -> None:
+        forgotten = self._interpreter.forget(job)
+        if forgotten is None:
+            why = f"job {job}: could not be forgotten: none of this name is known."
+            reply(No(f"{why} Those that are: zeus-stream jobs."))
+            return
+        count, outputs = forgotten
+        rows = [output for output in outputs if isinstance(output, Row)]
+        await self._write(partial(self._archive.put_rows, rows, {}, replaying=False))
+        self._obey([], [output for output in outputs if isinstance(output, Instruction)])
+        reply(Forgotten(count))
 
     async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
         try:
@@ -374,6 +401,7 @@ class Analyzer:
         rows = [
             ("analyzer", "archive", str(self._path)),
             ("analyzer", "selector", self._settings.select),
+            ("analyzer", "policy", self._settings.policy),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *self._gpu_rows(),
             *self._forgotten_rows(),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from analyzers.game import Drift, Played, World, drifting, play
+from analyzers.game import Drift, Played, World, drifting, play, tries
 from analyzers.players import PLAYERS
 
 CHUNK = 10
@@ -25,11 +25,22 @@ class Game:
     seed: int
     drift: Drift = "none"
     overlap: float = 0.0
+    before: World | None = None
+    """Played first by the same policy, which begins with what it has learned there."""
 
     def play(self) -> list[Played]:
         player = PLAYERS[self.player](self.world)
         rules = replace(player.rules, overlap=self.overlap)
-        return play(drifting(self.world, self.drift), player.policy, self.seed, rules)
+        worlds = drifting(self.world, self.drift)
+        if self.before is None:
+            return play(worlds, player.policy, self.seed, rules)
+        known = player.policy.start(self.world.job)
+        past = tries(
+            self.before, play([self.before] * self.before.recurrences, player.policy, self.seed, rules)
+        )
+        for a_try in past:
+            known = player.policy.ended(known, a_try)
+        return play(worlds, player.policy, self.seed, rules, state=known, first=len(past))
 
 
 def _numbered(game: tuple[int, Game]) -> tuple[int, list[Played]]:

@@ -1,6 +1,7 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
-python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift]
+python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
+                                                                   adaptive holdout transfer]
 
 Rules of the game: ``analyzers/game.py``; who plays: ``analyzers/players.py``. "zeus" is the reference's
 policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
@@ -11,13 +12,15 @@ intervals are of 95 %.
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 from common import table
+from worlds import holdout_worlds
 
 from analyzers.game import (
     DRIFTS,
@@ -57,6 +60,12 @@ REGRET = {
 FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 """Cost of the first recurrences against always the default: the reference's, and the floor's."""
 
+ADAPTIVE_FIRST = {5: 0.80, 10: 0.73, 20: 0.69, 50: 0.66}
+"""Goals of the adaptive policy; those of its regret, over the reference's, are in `main` and below."""
+LEAST_RATIO = 0.01
+"""Regrets may be nothing or less by luck; a geometric mean takes them for so much of the reference's."""
+RESAMPLED = 1000
+
 BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
 """Energy against that with 2, %: the reference's."""
 
@@ -80,7 +89,11 @@ def tournament(
     worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
 ) -> dict[tuple[str, str], Came]:
     """Return what came of all games, by world and player."""
-    games = [Game(w, p, s, drift) for w in worlds for p in players for s in range(seeds)]
+    return played_out([Game(w, p, s, drift) for w in worlds for p in players for s in range(seeds)])
+
+
+def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
+    """Return what came of games, by world and player."""
     came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in FIRST}, [], 0))
     for game, played in play_all(games):
         key = game.world.name, game.player
@@ -219,19 +232,107 @@ def drift(worlds: Sequence[World], seeds: int) -> None:
     """Print regrets where the world changes, window 10."""
     rows = []
     for change in DRIFTS:
-        came = tournament(worlds, ["zeus", "reference"], seeds, change)
-        for name in ("zeus", "reference"):
+        came = tournament(worlds, ["zeus", "reference", "adaptive"], seeds, change)
+        for name in ("zeus", "reference", "adaptive"):
             regrets = [f"{fmean(came[made.name, name].regret):.1f}" for made in worlds]
             rows.append([change, name, *regrets, sum(came[made.name, name].missed for made in worlds)])
+        for name in ("zeus", "reference"):
+            over = _over(came, worlds, name)
+            ratios = [f"{ratio:.2f}" for ratio in over.by_world]
+            rows.append([change, f"adaptive / {name}", *ratios, f"{over} (at most 0.40)"])
     head = ["change", "regret", *(made.name for made in worlds), "missed"]
     table(f"Drift, window 10, {seeds} seeds", head, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The adaptive policy's regret over another's."""
+
+    by_world: list[float]
+    mean: float
+    """Geometric."""
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def _over(came: Mapping[tuple[str, str], Came], worlds: Sequence[World], name: str) -> Over:
+    """Return the ratios of mean regrets, and a bootstrap interval (over seeds) of their geometric mean."""
+    rng = np.random.default_rng(0)
+
+    def means(player: str) -> np.ndarray:
+        regrets = np.array([came[made.name, player].regret for made in worlds])
+        drawn = rng.integers(regrets.shape[1], size=(len(worlds), RESAMPLED, regrets.shape[1]))
+        again = np.take_along_axis(regrets[:, None], drawn, axis=2).mean(axis=2)
+        return np.concatenate([regrets.mean(axis=1, keepdims=True), again], axis=1)
+
+    ratios = np.maximum(means("adaptive") / np.maximum(means(name), 1e-9), LEAST_RATIO)
+    mean, *others = np.exp(np.log(ratios).mean(axis=0)).tolist()
+    low, high = np.quantile(others, [0.025, 0.975]).tolist()
+    return Over(ratios[:, 0].tolist(), mean, low, high)
+
+
+def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst: float) -> None:
+    """Print the adaptive policy's regret beside the reference's."""
+    came = tournament(worlds, ["zeus", "reference"], seeds)
+    began = time.perf_counter()
+    came |= tournament(worlds, ["adaptive"], seeds)
+    took_s = time.perf_counter() - began
+    over = {name: _over(came, worlds, name) for name in ("zeus", "reference")}
+    rows = []
+    for at, made in enumerate(worlds):
+        ours = came[made.name, "adaptive"].regret
+        row = [made.name, *(f"{fmean(came[made.name, name].regret):.1f}" for name in over)]
+        row.append(f"{fmean(ours):.1f} +- {1.96 * stdev(ours) / sqrt(seeds):.1f}")
+        rows.append([*row, *(f"{of.by_world[at]:.2f}" for of in over.values()), ""])
+    held = over["zeus"].mean <= goal
+    rows.append(["geometric mean", "", "", "", *(str(of) for of in over.values()),
+                 f"{'yes' if held else 'NO'}: at most {goal:.2f}"])  # fmt: skip
+    most = [max(of.by_world) for of in over.values()]
+    rows.append(["worst", "", "", "", *(f"{ratio:.2f}" for ratio in most),
+                 f"{'yes' if most[0] <= worst else 'NO'}: at most {worst:.1f}"])  # fmt: skip
+    head = ["regret", "zeus", "reference", "adaptive", "over zeus", "over reference", "held"]
+    missed = sum(came[made.name, "adaptive"].missed for made in worlds)
+    table(f"{title}, {len(worlds)} worlds, {seeds} seeds ({took_s:.0f} s, {missed} missed)", head, rows)
+    rows = []
+    for count, most_cost in ADAPTIVE_FIRST.items():
+        costs = {
+            name: geometric(fmean(came[made.name, name].first[count]) for made in worlds)
+            for name in ("zeus", "reference", "adaptive")
+        }
+        held = costs["adaptive"] <= most_cost
+        rows.append([count, *(f"{cost:.3f}" for cost in costs.values()), most_cost, "yes" if held else "NO"])
+    table(f"{title}: cost of the first over always the default's", ["first", *costs, "goal", "held"], rows)
+
+
+def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> None:
+    """Print the regret of a start with what was learned on another GPU over the reference's cold start."""
+    came = tournament(worlds, ["zeus", "reference"], seeds)
+    came |= played_out(
+        [
+            Game(made, "adaptive", seed, before=first)
+            for first, made in zip(before, worlds, strict=True)
+            for seed in range(seeds)
+        ]
+    )
+    over = {name: _over(came, worlds, name) for name in ("zeus", "reference")}
+    rows = [
+        [made.name, *(f"{fmean(came[made.name, name].regret):.1f}" for name in (*over, "adaptive")),
+         *(f"{of.by_world[at]:.2f}" for of in over.values())]
+        for at, made in enumerate(worlds)
+    ]  # fmt: skip
+    rows.append(["geometric mean (at most 0.20)", "", "", "", *(str(of) for of in over.values())])
+    head = ["regret", "zeus", "reference", "adaptive, taught", "over zeus", "over reference"]
+    table(f"Started with what the other GPU has taught, {seeds} seeds", head, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True, help="directory of summary_*.csv")
     parser.add_argument("--seeds", type=int, default=50)
-    parts = ["exhaustive", "reference", "players", "beta", "drift"]
+    parts = ["exhaustive", "reference", "players", "beta", "drift", "adaptive", "holdout", "transfer"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     traces = read(given.traces)
@@ -249,6 +350,12 @@ def main() -> None:
             world(traces, gpu, workload, window=10) for gpu in GPUS for workload in WORKLOADS.values()
         ]
         drift(windowed, given.seeds)
+    if "adaptive" in given.only:
+        adaptive(worlds, given.seeds, "Adaptive", 0.30, 1.0)
+    if "holdout" in given.only:
+        adaptive(holdout_worlds(traces), given.seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5)
+    if "transfer" in given.only:
+        transfer(worlds[: len(WORKLOADS)], worlds[len(WORKLOADS) :], given.seeds)
 
 
 if __name__ == "__main__":

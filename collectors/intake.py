@@ -31,7 +31,20 @@ from collectors.sessions import (
 from zeus_stream import wire
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import BUDGET, Ack, Answer, Ask, Batch, Events, Lost, No, RunAdmitted, SessionEnded
+from zeus_stream.messages import (
+    BUDGET,
+    Ack,
+    Advice,
+    Answer,
+    Ask,
+    AskTry,
+    Batch,
+    Events,
+    Lost,
+    No,
+    RunAdmitted,
+    SessionEnded,
+)
 from zeus_stream.sockets import Channel, Received
 
 MAX_QUESTIONS = 1_000
@@ -55,7 +68,7 @@ class Intake:
         journal: Journal,
         guards: Guards,
         trusted_uids: frozenset[int],
-        pass_on: Callable[[Ask], bool],
+        pass_on: Callable[[Ask | AskTry], bool],
     ) -> None:
         """``pass_on`` takes a question to the analyzer; False: there is none."""
         self._channel = channel
@@ -101,7 +114,7 @@ class Intake:
             return f"run {run} does not use it. Command the GPUs that it uses"
         return f"run {run} is unverified. Start the collector with --trust-uid {of_run[0].uid} to let it"
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: Answer | Advice) -> None:
         """Take an analyzer's answer to who asked."""
         if (asked := self._questions.pop(answer.question, None)) is not None:
             self._channel.send(asked[0], wire.encode(answer))
@@ -113,10 +126,10 @@ class Intake:
             self._wrong(peer, f"more than {most} a second, or than its user may send")
             return
         try:
-            match wire.decode(_only(message.parts), Batch, Ask):
+            match wire.decode(_only(message.parts), Batch, Ask, AskTry):
                 case Batch() as batch:
                     self._take_in(batch, message.sender, peer, tasks)
-                case Ask() as ask:
+                case Ask() | AskTry() as ask:
                     self._ask(ask, message.sender, peer)
         except MalformedError as wrong:
             self._wrong(peer, str(wrong))
@@ -240,7 +253,7 @@ class Intake:
 
     # ---- questions -------------------------------------------------------------------------------------
 
-    def _ask(self, ask: Ask, sender: bytes, peer: Peer) -> None:
+    def _ask(self, ask: Ask | AskTry, sender: bytes, peer: Peer) -> None:
         session = self._sessions.get(ask.session)
         if session is None or (session.uid, session.pid) != peer:
             raise MalformedError(
@@ -254,7 +267,10 @@ class Intake:
         self._questions[ask.question] = sender, peer
         if not self._pass_on(ask):
             missing = "no analyzer is connected to this collector. Start `zeus-stream analyze`."
-            self.answer(Answer(ask.question, None, (), missing))
+            if isinstance(ask, Ask):
+                self.answer(Answer(ask.question, None, (), missing))
+            else:
+                self.answer(Advice(ask.question, None, go_on=True, reason=missing))
 
 
 def _only(parts: list[bytes]) -> bytes:

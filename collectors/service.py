@@ -39,9 +39,11 @@ from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.gate import Gate
 from zeus_stream.keys import Role
 from zeus_stream.messages import (
+    Advice,
     Answer,
     Ask,
     AskStatus,
+    AskTry,
     ClockAnchored,
     CollectorStarted,
     Fetch,
@@ -73,7 +75,16 @@ PUBLISH_QUEUE = 32
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
 Asked: TypeAlias = (
-    Hello | Fetch | SetLimit | ReleaseLimit | LockClock | ReleaseClock | RenewLeases | AskStatus | Answer
+    Hello
+    | Fetch
+    | SetLimit
+    | ReleaseLimit
+    | LockClock
+    | ReleaseClock
+    | RenewLeases
+    | AskStatus
+    | Answer
+    | Advice
 )
 Row: TypeAlias = tuple[str, str, str]
 
@@ -282,7 +293,7 @@ class Collector:
                 self._guards.command(request, objection)
             case RenewLeases():
                 self._guards.renew(request)
-            case Answer():
+            case Answer() | Advice():
                 self._intake.answer(request)
             case Hello() | Fetch() | AskStatus():
                 parts = self._answer(request, message.sender)
@@ -335,7 +346,7 @@ class Collector:
             sender, correlation = asked
             self._control.send(sender, correlation, wire.encode(outcome))
 
-    def _pass_on(self, ask: Ask) -> bool:
+    def _pass_on(self, ask: Ask | AskTry) -> bool:
         return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), wire.encode(ask))
 
     # ---- status ----------------------------------------------------------------------------------------

@@ -57,6 +57,22 @@ def _event(rng: random.Random) -> m.Event:
             m.WindowBegan(t_ns, rng.randrange(5_000), "w" * 200),
             m.WindowEnded(t_ns, rng.randrange(5_000)),
             m.Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
+            m.TryWanted(
+                t_ns,
+                index,
+                f"job{rng.randrange(5)}",
+                (1, 2**40),
+                2**40,
+                rng.choice((0.0, -1e308)),
+                "n",
+                rng.random() < 0.5,
+                rng.choice((1, 1_000_000)),
+                rng.choice((0.0, 1.0)),
+                1e6,
+                2**53,
+            ),
+            m.TryBegan(t_ns, index, rng.choice((1, 2**40))),
+            m.TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
             m.EventsDropped(t_ns, 2**53, "r" * 2000),
             m.RunEnded(t_ns),
         )
@@ -71,6 +87,7 @@ def said(rng: random.Random) -> object:
             lambda: m.Batch(session, 0, (_started(rng), *events)),
             lambda: m.Batch(session, rng.choice((0, 1, 6, 2**53)), events),
             lambda: m.Ask(rng.random().hex(), session, rng.randrange(5_000)),
+            lambda: m.AskTry(rng.random().hex(), session, rng.choice((0, 2**53)), rng.choice((0, 1, 2**53))),
         )
     )()
 
@@ -87,12 +104,15 @@ def commanded(rng: random.Random) -> object:
             m.RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             m.AskStatus(),
             m.Answer("q", None, (), "no"),
+            m.Advice("q", None, go_on=True, reason="no"),
         )
     )
 
 
 def asked(rng: random.Random) -> object:
-    return rng.choice((m.AskStatus(), m.Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100)))
+    return rng.choice(
+        (m.AskStatus(), m.ForgetJob("job1"), m.Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+    )
 
 
 def _row(rng: random.Random) -> bytes:
@@ -128,6 +148,8 @@ def replied(rng: random.Random) -> object:
             m.Ack("s", 2**53),
             m.Answer("q", 1e308, (m.GpuEnergy("GPU-1", 1e308, 0, 0),) * 256, None),
             m.Ask("q", "s", 2**53),
+            m.AskTry("q", "s", 2**53, 2**53),
+            m.Forgotten(2**53),
         )
     )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ends_with,
         epochs,
         metric,
+        recurring,
         steps,
         window,
     )
@@ -40,6 +41,7 @@ __all__ = [
     "ends_with",
     "epochs",
     "metric",
+    "recurring",
     "steps",
     "window",
 ]

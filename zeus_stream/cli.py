@@ -23,9 +23,9 @@ COLLECTOR = (
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
-    "archive", "select", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps", "profile_steps",
-    "settle_ms", "refreshes", "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb",
-    "group", "follow", "listen",
+    "archive", "select", "policy", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps",
+    "profile_steps", "settle_ms", "refreshes", "lease_ms", "window_timeout_ms", "query_rows",
+    "query_seconds", "memory_mb", "group", "follow", "listen",
 )  # fmt: skip
 
 
@@ -201,6 +201,49 @@ def report(settings: Settings, run: str | None) -> None:
         if value is not None
     )
     print_summary(summary, settings.archive, f"zeus-stream sql{options}", sys.stdout)
+
+
+@main.group(invoke_without_command=True)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+@click.pass_context
+def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
+    """Show the jobs that recur: their best batch size, and what it has saved."""
+    if context.invoked_subcommand is None:
+        from zeus_stream.jobs import ALL
+        from zeus_stream.tables import write
+
+        write(_ask(settings, ALL), form, sys.stdout)
+
+
+@jobs.command("show")
+@click.argument("name")
+@click.option("--policy", metavar="TEXT", help="Another policy.  [the one that chooses]")
+@settings_options("archive", "query_rows", "query_seconds", "analyzer")
+def show_job(settings: Settings, name: str, policy: str | None) -> None:
+    """Show the tries of job NAME, what they taught, and what would be tried next."""
+    from functools import partial
+
+    from zeus_stream.jobs import look_up, print_job
+
+    shown = look_up(partial(_ask, settings), name, policy)
+    if shown is None:
+        raise RefusedError(
+            f"job {name}: could not be shown: the archive has none of this name."
+            " Those it has: zeus-stream jobs."
+        )
+    print_job(shown, sys.stdout)
+
+
+@jobs.command("forget")
+@click.argument("name")
+@settings_options("analyzer")
+def forget_job(settings: Settings, name: str) -> None:
+    """Let job NAME begin anew: its tries stay in the archive, and count no more."""
+    from zeus_stream.client import analyzer, forget
+
+    tries = forget(analyzer(os.environ, settings.analyzer), name)
+    click.echo(f"{name} begins anew: {tries} tries count no more.")
 
 
 @main.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zeus_stream import places, sockets, wire
 from zeus_stream.endpoints import Address, Distant, distant
 from zeus_stream.errors import RefusedError, UnreachableError
-from zeus_stream.messages import AskStatus, No, Query, QueryDone, Request, Status
+from zeus_stream.messages import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Request, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,17 @@ def status(where: places.Places | Distant, process: str, timeout_s: float = 2.0)
     path = where.control if process == "collector" else where.query
     reply, _ = _ask(path, AskStatus(), Status, timeout_s, process)
     return reply
+
+
+def forget(where: places.Places | Distant, job: str, timeout_s: float = 10.0) -> int:
+    """Let a job that recurs begin anew; return how many tries count no more.
+
+    Raises:
+        UnreachableError: no analyzer runs there.
+        RefusedError: it knows no such job, or this is not for the key to ask.
+    """
+    reply, _ = _ask(where.query, ForgetJob(job), Forgotten, timeout_s, "analyzer")
+    return reply.tries
 
 
 class Connection:

@@ -64,6 +64,10 @@ class Settings:
     select: str = _setting(
         "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
     )
+    policy: str = _setting(
+        "adaptive",
+        "Of batch sizes of jobs that recur: adaptive, reference, or default: always the default size.",
+    )
     search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
     per_gpu: bool = _setting(
         default=False, text="Lower single GPUs of a job below its power limit where others set the pace."

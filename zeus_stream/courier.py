@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import zmq
@@ -18,7 +18,7 @@ import zmq
 from zeus_stream import wire
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.messages import Ack, Answer, Ask, Batch, No
+from zeus_stream.messages import Ack, Advice, Answer, Ask, AskTry, Batch, No
 from zeus_stream.outbox import Outbox, Question
 from zeus_stream.places import endpoint, trusted
 
@@ -58,7 +58,7 @@ class Courier:
         self._going = threading.Lock()
         """Held until it is to stop: to wait for a lock costs a third of what waiting for an Event does."""
         self._going.acquire()
-        self._answers: WeakValueDictionary[str, queue.SimpleQueue[Answer]] = WeakValueDictionary()
+        self._answers: WeakValueDictionary[str, queue.SimpleQueue[Any]] = WeakValueDictionary()
         self._socket: zmq.Socket[bytes] | None = None
         self._path: Path | None = None
         self._sent: tuple[str, int] | None = None
@@ -86,9 +86,18 @@ class Courier:
 
     def question(self, window: int, until_ns: int) -> "queue.SimpleQueue[Answer]":
         """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""
+        return self._question(Ask, (window,), until_ns)
+
+    def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
+        """Ask the analyzer, likewise, what to try or whether to go on."""
+        return self._question(AskTry, (attempt, epochs), until_ns)
+
+    def _question(
+        self, kind: type[Ask] | type[AskTry], about: tuple[int, ...], until_ns: int
+    ) -> "queue.SimpleQueue[Any]":
         name = os.urandom(8).hex()
         box = self._answers[name] = queue.SimpleQueue()
-        self._outbox.put((Question, name, window, until_ns))
+        self._outbox.put((Question, name, kind, about, until_ns))
         return box
 
     def silence(self) -> str:
@@ -181,7 +190,7 @@ class Courier:
             " there is room. Start it again with `zeus-stream collect`.",
         )
 
-    def _send(self, socket: "zmq.Socket[bytes]", message: Batch | Ask) -> bool:
+    def _send(self, socket: "zmq.Socket[bytes]", message: Batch | Ask | AskTry) -> bool:
         try:
             socket.send(wire.encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -193,7 +202,8 @@ class Courier:
             if not _is(socket, zmq.POLLIN):
                 return
             try:
-                message = wire.decode(socket.recv_multipart(zmq.NOBLOCK)[-1], Ack, Answer, No)
+                data = socket.recv_multipart(zmq.NOBLOCK)[-1]
+                message: Ack | Answer | Advice | No = wire.decode(data, Ack, Answer, Advice, No)
             except MalformedError as wrong:
                 self.errors += 1
                 self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")
@@ -202,7 +212,7 @@ class Courier:
                 case Ack():
                     if self._outbox.acknowledge(message):
                         self._progress_ns, self._patience_ns = now_ns, PATIENCE_NS
-                case Answer(question):
+                case Answer(question) | Advice(question):
                     self._outbox.answered(question)
                     if (box := self._answers.get(question)) is not None:
                         box.put(message)

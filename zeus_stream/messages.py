@@ -3,12 +3,12 @@
 Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not known", never 0.
 
     training process --publish-->  collector  --feed-->     analyzer
-      Batch, Ask                     Frame(Readings | Events | Notes)
-                     <--Ack, Answer             <--control--
+      Batch, Ask, AskTry             Frame(Readings | Events | Notes)
+            <--Ack, Answer, Advice              <--control--
                                      Hello, Fetch, SetLimit, ReleaseLimit, LockClock, ReleaseClock,
-                                     RenewLeases, Answer
+                                     RenewLeases, Answer, Advice
     anybody        --query-->      analyzer
-      Query, AskStatus
+      Query, AskStatus, ForgetJob
 
 How these become bytes is `wire`'s business; what is out of bounds never becomes one of these values.
 """
@@ -44,6 +44,7 @@ Milliwatts = Annotated[int, Within(0, 100_000_000)]
 Megahertz = Annotated[int, Within(1, 100_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
+BatchSize = Annotated[int, Within(1, 2**40)]
 
 
 BUDGET = "budget:"
@@ -144,6 +145,48 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class TryWanted:
+    """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
+
+    ``attempt`` counts within the session, from 0: a try that misses the target may be followed by another.
+    """
+
+    t_ns: Ns
+    attempt: Count
+    job: Name
+    batch_sizes: Annotated[tuple[BatchSize, ...], Within(1, 100)]
+    """Ascending."""
+    default: BatchSize
+    """One of them."""
+    target: float
+    metric: Name
+    lower_is_better: bool
+    max_epochs: Annotated[int, Within(1, 1_000_000)]
+    eta: Annotated[float, Within(0, 1)]
+    beta: Annotated[float, Within(1, 1e6)]
+    window: Count
+
+
+@dataclass(frozen=True, slots=True)
+class TryBegan:
+    """From here on the session trains with this batch size, whether or not it was the one advised."""
+
+    t_ns: Ns
+    attempt: Count
+    batch_size: BatchSize
+
+
+@dataclass(frozen=True, slots=True)
+class TryEnded:
+    """How the session's try ended; one whose session ends without it was lost."""
+
+    t_ns: Ns
+    attempt: Count
+    how: Literal["converged", "stopped", "exhausted", "lost"]
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
 class EventsDropped:
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
@@ -168,6 +211,9 @@ Event = (
     | WindowEnded
     | WindowCancelled
     | Metric
+    | TryWanted
+    | TryBegan
+    | TryEnded
     | EventsDropped
     | RunEnded
 )
@@ -224,6 +270,25 @@ class Answer:
     gpus: Annotated[tuple[GpuEnergy, ...], Within(0, 256)]
     missing: Text | None
     """Why there is no energy; then ``gpus`` is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskTry:
+    """A script asks which batch size to try (``epochs`` is 0), or whether to go on after so many epochs."""
+
+    question: Name
+    session: Name
+    attempt: Count
+    epochs: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    question: Name
+    batch_size: BatchSize | None
+    """None: there is none, for the reason given."""
+    go_on: bool
+    reason: Text
 
 
 # ---- log and feed: collector -> everybody who follows ----------------------------------------------
@@ -639,6 +704,19 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """Let a job that recurs begin anew. Its tries stay in the archive, and count no more."""
+
+    job: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    tries: Count
+    """That count no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueryDone:
     """An Arrow IPC stream follows in the next message part."""
 
@@ -657,6 +735,10 @@ Request = (
     | RenewLeases
     | AskStatus
     | Query
+    | ForgetJob
     | Answer
+    | Advice
 )
-Reply = Welcome | Fetched | Applied | ClockApplied | Refused | Status | QueryDone | No | Ask
+Reply = (
+    Welcome | Fetched | Applied | ClockApplied | Refused | Status | QueryDone | Forgotten | No | Ask | AskTry
+)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from zeus_stream.messages import Ack, Ask, Batch, Event, EventsDropped, Name, Ns, RunStarted
+from zeus_stream.messages import Ack, Ask, AskTry, Batch, Event, EventsDropped, Name, Ns, RunStarted
 
 ROOM = 100_000
 """Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps."""
@@ -27,7 +27,9 @@ class Question:
     """Asked once everything put before it is acknowledged; given up at ``until_ns``."""
 
     question: Name
-    window: int
+    kind: type[Ask] | type[AskTry]
+    about: tuple[int, ...]
+    """The fields of ``kind`` after the session."""
     until_ns: Ns
 
 
@@ -139,7 +141,7 @@ class Outbox:
         self.acknowledged += done
         return True
 
-    def asks(self, now_ns: Ns) -> tuple[Ask, ...]:
+    def asks(self, now_ns: Ns) -> tuple[Ask | AskTry, ...]:
         """Return the questions to be sent now, for the first time or again."""
         if not self._questions:
             return ()
@@ -150,7 +152,7 @@ class Outbox:
         }
         due = [asked for asked, next_ns in self._questions.values() if now_ns >= next_ns]
         self._questions.update({asked.question: (asked, now_ns + ASK_AGAIN_NS) for asked in due})
-        return tuple(Ask(asked.question, self.session, asked.window) for asked in due)
+        return tuple(asked.kind(asked.question, self.session, *asked.about) for asked in due)
 
     def answered(self, question: Name) -> None:
         """Ask no more."""

@@ -46,6 +46,8 @@ from zeus_stream.messages import (
 from zeus_stream.nudge import Nudge
 from zeus_stream.outbox import Outbox
 from zeus_stream.places import publish_candidates
+from zeus_stream.recurrence import ANSWER_S as RECURRING_S
+from zeus_stream.recurrence import Box, Line, Recurring, Wish, checked
 
 MAX_OPEN_WINDOWS = 1_000
 ANSWER_S = 10.0
@@ -283,6 +285,7 @@ class Publisher:
         self._open: dict[str, Window] = {}
         self._followers: dict[type[Follower], Follower] = {}
         self._epoch = self._step = 0
+        self._attempts = itertools.count()
         self._looping = self._stepping = False
         self._ended_ns: int | None = None
         """When the last step ended, while that is not told: it is with the next one's beginning."""
@@ -291,8 +294,8 @@ class Publisher:
         )
         self._boundaries = Boundaries(monotonic_ns, self._say, Nudge())
         self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
-        started = _run_started(job, run, gpus, batch_size, self._queue())
-        self._outbox = Outbox(started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
+        self._started = _run_started(job, run, gpus, batch_size, self._queue())
+        self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
         self._line = _Line(itertools.count(), self._outbox.put, self._energy, self._say, self._energy_later)
         if self._silent:
@@ -414,6 +417,60 @@ class Publisher:
         if kind not in self._followers:
             self._followers[kind] = new()
         return cast("F", self._followers[kind])
+
+    # ---- jobs that recur
+
+    def recurring(
+        self,
+        name: str,
+        *,
+        batch_sizes: Sequence[int],
+        default: int,
+        target: float,
+        metric: str,
+        lower_is_better: bool = False,
+        max_epochs: int = 100,
+        eta: float = 0.5,
+        beta: float = 2.0,
+        window: int = 0,
+        timeout_s: float = RECURRING_S,
+        agree: Callable[[Any], Any] | None = None,
+    ) -> Recurring:
+        """Return one training of the job that recurs under this name.
+
+        Args:
+            batch_sizes: those that may be tried; they may differ from training to training.
+            default: the one of them that is used where nothing is known.
+            target: of the metric; what reaches it has converged.
+            max_epochs: of one try.
+            eta: what the cost is made of: 1, energy only; 0, time only.
+            beta: a try may cost so many times the least a converged one has cost.
+            window: only so many of the latest tries of a size count; 0: all.
+            timeout_s: a batch size is waited for so long.
+            agree: returns, in every rank, what the first one gave it. Without it a training of several ranks
+                is never stopped early: its ranks would not stop together.
+
+        Raises:
+            SettingsError: this makes no sense; the sentence says what would.
+        """
+        wish = Wish(
+            name, tuple(batch_sizes), default, target, metric, lower_is_better, max_epochs, eta, beta, window
+        )
+        line = Line(
+            self._attempts,
+            self._outbox.put,
+            self.epoch,
+            self.metric,
+            self._question_of_try,
+            self._courier.silence,
+            self._say,
+            self._started.rank,
+            self._started.world_size,
+        )
+        return Recurring(line, checked(wish), timeout_s, agree)
+
+    def _question_of_try(self, attempt: int, epochs: int, until_ns: int) -> Box | None:
+        return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
 
     # ---- windows and metrics
 
@@ -735,12 +792,44 @@ _process = _Process()
 """The one global of the project: a script in one line has nowhere to keep a publisher."""
 
 
-def default_publisher() -> Publisher:
-    """Return the publisher of a script that makes none of its own."""
+def default_publisher(job: str | None = None) -> Publisher:
+    """Return the publisher of a script that makes none of its own. ``job``: of one that is made now."""
     if (publisher := _process.default) is None:
         with _process.lock:
-            publisher = _process.default = _process.default or Publisher()
+            publisher = _process.default = _process.default or Publisher(job=job)
     return publisher
+
+
+def recurring(
+    name: str,
+    *,
+    batch_sizes: Sequence[int],
+    default: int,
+    target: float,
+    metric: str,
+    lower_is_better: bool = False,
+    max_epochs: int = 100,
+    eta: float = 0.5,
+    beta: float = 2.0,
+    window: int = 0,
+    timeout_s: float = RECURRING_S,
+    agree: Callable[[Any], Any] | None = None,
+) -> Recurring:
+    """Return one training of the job that recurs under this name: see `Publisher.recurring`."""
+    return default_publisher(name).recurring(
+        name,
+        batch_sizes=batch_sizes,
+        default=default,
+        target=target,
+        metric=metric,
+        lower_is_better=lower_is_better,
+        max_epochs=max_epochs,
+        eta=eta,
+        beta=beta,
+        window=window,
+        timeout_s=timeout_s,
+        agree=agree,
+    )
 
 
 def steps(iterable: Iterable[T]) -> Loop[T]:

@@ -29,7 +29,8 @@ from analyzers.game import (
     regret,
     world,
 )
-from analyzers.players import PLAYERS, Default, Known
+from analyzers.players import PLAYERS, Known
+from analyzers.policies import Default
 from analyzers.recurring import Choice, Try, Verdict
 from analyzers.tournament import Game, play_all
 from analyzers.traces import read

@@ -28,10 +28,12 @@ from zeus_stream.errors import PermissionMissingError, RefusedError, Unsupported
 from zeus_stream.messages import (
     READING_FIELDS,
     Ack,
+    Advice,
     Answer,
     Applied,
     Ask,
     AskStatus,
+    AskTry,
     Batch,
     ClockApplied,
     ClockLeaseEnded,
@@ -401,6 +403,19 @@ async def test_a_question_goes_to_the_analyzer_and_its_answer_comes_back(zeus_di
         assert wire.decode(received.parts[0], Answer) == answer
 
 
+async def test_a_question_about_a_try_goes_the_same_way(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        await client.greet()
+        await client.start_run()
+        await client.send(client.publish, wire.encode(AskTry("q", "s", 0, 3)))
+        (passed,) = await client.control.receive()
+        assert wire.decode(passed.parts[1], AskTry) == AskTry("q", "s", 0, 3)
+        advice = Advice("q", 64, go_on=False, reason="it costs too much")
+        await client.send(client.control, bytes(8), wire.encode(advice))
+        (received,) = await client.publish.receive()
+        assert wire.decode(received.parts[0], Advice) == advice
+
+
 async def test_a_question_about_no_session_of_ones_own_is_refused(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         await client.greet()
@@ -423,8 +438,14 @@ async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir
                 with anyio.move_on_after(0.2):
                     received, *_ = await other.publish.receive()  # of several: it was asked again
                     missing = wire.decode(received.parts[0], Answer).missing
+            await first.send(other.publish, wire.encode(AskTry("q2", "s", 0, 0)))
+            advice = None
+            while advice is None or advice.question != "q2":
+                for received in await other.publish.receive():
+                    advice = wire.decode(received.parts[0], Answer, Advice)
         other.close()
     assert "zeus-stream analyze" in missing
+    assert advice == Advice("q2", None, go_on=True, reason=missing)
 
 
 # ---- commands --------------------------------------------------------------------------------------

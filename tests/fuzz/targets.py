@@ -13,12 +13,12 @@ from zeus_stream.follower import Sequencer
 
 NOW_NS = 10**12
 KINDS: tuple[tuple[type, ...], ...] = (
-    (m.Batch, m.Ask),
-    (m.Hello, m.Fetch, m.SetLimit, m.ReleaseLimit, m.RenewLeases, m.AskStatus, m.Answer),
+    (m.Batch, m.Ask, m.AskTry),
+    (m.Hello, m.Fetch, m.SetLimit, m.ReleaseLimit, m.RenewLeases, m.AskStatus, m.Answer, m.Advice),
     (m.LockClock, m.ReleaseClock, m.ClockApplied),
-    (m.Query,),
+    (m.Query, m.ForgetJob),
     (m.Ack, m.No),
-    (m.Welcome, m.Fetched, m.Applied, m.Refused, m.Status, m.QueryDone),
+    (m.Welcome, m.Fetched, m.Applied, m.Refused, m.Status, m.QueryDone, m.Forgotten),
     (m.Readings, m.Events, m.Notes),
 )
 """What is decoded where."""

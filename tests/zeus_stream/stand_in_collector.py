@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 import zmq
 
 from zeus_stream import wire
-from zeus_stream.messages import Ack, Answer, Ask, Batch, Event, RunStarted, Unknown
+from zeus_stream.messages import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted, Unknown
 
 M = TypeVar("M")
 
@@ -34,6 +34,7 @@ class Collector(AbstractContextManager["Collector"]):
         self.path = path
         self.acknowledges = acknowledges
         self.answer: Callable[[Ask], bytes] | None = None
+        self.advise: Callable[[AskTry], bytes] | None = None
         self.sessions: dict[str, list[Event | Unknown]] = {}
         self.asks: list[Ask] = []
         self.batches = 0
@@ -79,7 +80,9 @@ class Collector(AbstractContextManager["Collector"]):
             context.destroy(linger=0)
 
     def _hear(self, parts: Iterable[bytes]) -> bytes | None:
-        message: object = wire.decode(b"".join(parts), Batch, Ask)
+        message: object = wire.decode(b"".join(parts), Batch, Ask, AskTry)
+        if isinstance(message, AskTry):
+            return self.advise(message) if self.advise else None
         if isinstance(message, Ask):
             self.asks.append(message)
             return self.answer(message) if self.answer else None

@@ -139,7 +139,7 @@ def test_a_full_outbox_drops_what_is_new_and_says_how_much_where_there_is_room_a
 def test_a_question_waits_for_what_was_put_before_it_and_is_asked_again_until_it_is_answered() -> None:
     box = outbox()
     box.put((StepBoundary, 0, None, 5))
-    box.put((Question, "q", 7, 10 * ASK_AGAIN_NS))
+    box.put((Question, "q", Ask, (7,), 10 * ASK_AGAIN_NS))
     box.put((StepBoundary, 1, 6, 7))
     for _ in range(2):
         batch = box.batch(0)
@@ -156,7 +156,7 @@ def test_a_question_waits_for_what_was_put_before_it_and_is_asked_again_until_it
 
 def test_a_question_is_given_up_when_nobody_waits_for_it_any_more() -> None:
     box = outbox()
-    box.put((Question, "q", 7, 100))
+    box.put((Question, "q", Ask, (7,), 100))
     flush(box)
     assert box.asks(99) != ()
     assert box.asks(ASK_AGAIN_NS) == ()
