@@ -24,7 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers import columns
-from analyzers.jobs import MAX_TRIES, Known
+from analyzers.learning import MAX_TRIES, Known
 from analyzers.rows import (
     CommandRow,
     DecisionRow,

@@ -17,7 +17,8 @@ import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
-from analyzers.jobs import Jobs, Known
+from analyzers.jobs import Jobs
+from analyzers.learning import Known
 from analyzers.policies import Default
 from analyzers.recurring import Policy
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, TrialRow, WindowRow
