@@ -66,17 +66,17 @@ class Process:
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-EPOCHS = Process(slope=0.05, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.12, length=1.6)
+EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
 """Logarithms of epochs to the target, and of an epoch's cost, J."""
 CHANGED = Process(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
 OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
-SCATTER = ((0.04, 0.02), (0.12, 0.03), (0.35, 0.1))
+SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
-FEW = 5.0
+FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
-BAD, WORSE = 0.1, 1.0
+BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
 OWN, EXACT = 0.015, 0.001
 """Standard deviations of the log of an epoch's cost: what a size has to itself, and as it is measured."""
