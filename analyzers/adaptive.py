@@ -19,8 +19,9 @@ the next epochs cost and may show, not what was spent.
 Where epochs, or what they cost, leave their level an era ends: what was seen before it still tells the shape
 of the curves, but not where they lie.
 
-The figures of the processes are fitted to Zeus's published V100 traces, rounded. A flatter slope of the
-epochs than fitted (0.15) made the game there cheaper: larger sizes were tried.
+The figures of the processes were fitted to Zeus's published V100 traces, then those of the epochs tuned in the
+game there (`analyzers.game`): flatter than fitted (slope 0.15, bend 0.08), so that larger sizes are tried,
+and smoother (0.3).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -376,7 +377,7 @@ def _epochs(
     points = [
         _Point(
             of, at, tally.mean,
-            tuple(noise**2 * _doubt(tally.count) + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
+            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
