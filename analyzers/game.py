@@ -329,7 +329,7 @@ def _harder(size: Size, factor: float) -> Size:
         return size
     trainings = (
         Training(
-            None if run.epochs is None else ceil(run.epochs * factor),
+            None if run.epochs is None else round(run.epochs * factor),
             tuple(run.metrics[floor(at / factor)] for at in range(ceil(len(run.metrics) * factor))),
         )
         for run in size.trainings

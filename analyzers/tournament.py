@@ -1,6 +1,7 @@
 """Plays many games on all cores; every one of them is the same wherever and whenever it is played."""
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -57,9 +58,14 @@ def play_all(games: Sequence[Game], processes: int | None = None) -> Iterator[tu
     if workers <= 1:
         yield from ((game, game.play()) for game in games)
         return
-    with _one_thread_each(), get_context("spawn").Pool(workers) as pool:
+    with _one_thread_each(), get_context("spawn").Pool(workers, _ignore_interrupts) as pool:
         for number, played in pool.imap_unordered(_numbered, enumerate(games), CHUNK):
             yield games[number], played
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one: it ends this one, without a traceback of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

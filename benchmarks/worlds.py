@@ -3,6 +3,7 @@
 Frozen before the adaptive policy was written: whoever looks at them to improve a policy has spent them.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from random import Random
@@ -30,12 +31,14 @@ def holdout_worlds(traces: Traces) -> list[World]:
     chosen = []
     for gpu in GPUS:
         for workload in WORKLOADS.values():
-            fit = [found for other in _others(traces, workload) if (found := _fits(traces, gpu, other))]
+            its = tuple(row for row in traces.trained if row.dataset == workload.dataset)
+            fit = [one for one in _others(replace(traces, trained=its), gpu, workload) if _fits(one)]
             lots = sorted(fit, key=lambda _: dice.random())
             for one in lots[:EACH]:
                 eta = ETAS[int(dice.random() * len(ETAS))]
-                made = world(traces, gpu, one, eta=eta)
-                name = f"{made.name} to {one.target:g} from {one.default}, eta {eta:g}"
+                other = replace(workload, target=one.job.target, default=one.job.default)
+                made = world(traces, gpu, other, eta=eta)
+                name = f"{made.name} to {other.target:g} from {other.default}, eta {eta:g}"
                 chosen.append(replace(made, name=name))
     digest = sha256("\n".join(made.name for made in chosen).encode()).hexdigest()[:16]
     if digest != FROZEN:
@@ -43,22 +46,17 @@ def holdout_worlds(traces: Traces) -> list[World]:
     return chosen
 
 
-def _others(traces: Traces, workload: Workload) -> list[Workload]:
-    sizes = sorted({row.batch_size for row in traces.trained if row.dataset == workload.dataset})
-    return [
-        replace(workload, target=level, default=size)
-        for level in levels(traces, workload.dataset)
-        for size in sizes
-        if (level, size) != (workload.target, workload.default)
-    ]
+def _others(traces: Traces, gpu: str, workload: Workload) -> Iterator[World]:
+    """Yield the worlds of other targets and default sizes."""
+    for level in levels(traces, workload.dataset):
+        made = world(traces, gpu, replace(workload, target=level))
+        for size in made.sizes:
+            if (level, size) != (workload.target, workload.default):
+                yield replace(made, job=replace(made.job, default=size))
 
 
-def _fits(traces: Traces, gpu: str, workload: Workload) -> Workload | None:
-    try:
-        made = world(traces, gpu, workload)
-    except ValueError:
-        return None
-    if workload.default not in made.competing or len(made.competing) < 3:
-        return None
-    fits = made.sizes[workload.default].mean_epochs >= 2 and made.by_default.cost_j <= FAR * made.optimum_j
-    return workload if fits else None
+def _fits(made: World) -> bool:
+    if made.job.default not in made.competing or len(made.competing) < 3:
+        return False
+    default = made.sizes[made.job.default]
+    return default.mean_epochs >= 2 and made.by_default.cost_j <= FAR * made.optimum_j

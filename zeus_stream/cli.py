@@ -352,7 +352,11 @@ def simulate(
     from zeus_stream.tables import write
 
     wanted = Wanted(traces, policy, seeds, gpu, workload, eta, beta, window, drift, overlap)
-    path = settings.archive or places(os.environ).archive
+    path = settings.archive
+    if path is None:
+        where = places(os.environ)
+        prepare(where)
+        path = where.archive
     console = Console(stderr=True)
     results = play(path, settings, wanted, processes=processes, report=report, console=console)
     write(results, form, sys.stdout)

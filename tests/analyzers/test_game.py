@@ -13,6 +13,7 @@ import pytest
 from analyzers.batch_size import History, Reference
 from analyzers.game import (
     DRIFTS,
+    GPUS,
     WORKLOADS,
     Powered,
     Rules,
@@ -32,6 +33,7 @@ from analyzers.players import PLAYERS, Default, Known
 from analyzers.recurring import Choice, Try, Verdict
 from analyzers.tournament import Game, play_all
 from analyzers.traces import read
+from benchmarks.worlds import holdout_worlds
 from zeus_stream.errors import RefusedError
 
 PUBLISHED = Path(__file__).parents[2] / "../shared/data/traces"
@@ -299,3 +301,12 @@ def test_the_default_plays_at_the_highest_limit() -> None:
     assert PLAYERS["default"](DIGITS).policy == Default()
     (_, played), *_ = play_all([Game(DIGITS, "default", 1)], 1)
     assert [one.spent.cost_j for one in played] == pytest.approx([30_000] * DIGITS.recurrences)
+
+
+@published
+def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
+    worlds = holdout_worlds(read(PUBLISHED))
+    golden = {(gpu, workload.target, workload.default) for gpu in GPUS for workload in WORKLOADS.values()}
+    assert len(worlds) >= 60
+    assert len({here.name for here in worlds}) == len(worlds)
+    assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}

@@ -131,15 +131,14 @@ def test_a_report_that_cannot_be_written_says_so(traces: Path, tmp_path: Path) -
         played(tmp_path / "a.duckdb", wanted(traces, 1), tmp_path / "none" / "report.html")
 
 
-def test_the_command(zeus: Cli, traces: Path, tmp_path: Path) -> None:
+def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path) -> None:
     given = ("--traces", str(traces), "--gpu", "v100", "--workload", "squad", "--seeds", "1", "--eta", "0,1")
-    done = zeus(
-        "simulate", *given, "--archive", str(tmp_path / "a.duckdb"), "--format", "json", "--processes", "1"
-    )
+    done = zeus("simulate", *given, "--format", "json", "--processes", "1")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert {row["world"] for row in rows} == {"v100 squad, eta 0", "v100 squad, eta 1"}
     assert {row["player"] for row in rows} == {"default", "known", "reference", "zeus"}
+    assert (zeus.directory / "energy.duckdb").exists()
     wrong = zeus("simulate", *given, "--eta", "half")
     assert wrong.returncode == 2
     assert "'half': expected numbers" in wrong.stderr
