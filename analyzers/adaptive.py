@@ -19,9 +19,9 @@ the next epochs cost and may show, not what was spent.
 Where epochs, or what they cost, leave their level an era ends: what was seen before it still tells the shape
 of the curves, but not where they lie.
 
-The figures of the processes were fitted to Zeus's published V100 traces, those of the epochs then tuned in the
-game there (`analyzers.game`): flatter than fitted (slope 0.15, bend 0.08), so that larger sizes are tried,
-and smoother (0.3).
+The figures of the processes were fitted to Zeus's published V100 traces; those of the epochs were then tuned
+in the game there (`analyzers.game`): flatter than fitted (slope 0.15, bend 0.08), so that larger sizes are
+tried, and smoother (0.3).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
