@@ -79,8 +79,9 @@ FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
-OWN, EXACT = 0.015, 0.001
-"""Standard deviations of the log of an epoch's cost: what a size has to itself, and as it is measured."""
+OWN, EXACT, WHOLE = 0.015, 0.001, 0.1
+"""Standard deviations of the log of an epoch's cost: what a size has to itself; as it is known once the power
+limit is chosen; as it is seen before, from a try with its profiling."""
 NEVER = 0.06
 """With each octave from the nearest that did, so likely a size never reaches the target."""
 PROFILING = 1.2
@@ -126,8 +127,8 @@ class _Seen:
     """Logarithms, by era and batch size, of those that converged."""
     more: tuple[tuple[int, float], ...] = ()
     """In this era: batch size, and the log of the epochs that were not enough."""
-    cost: Mapping[tuple[tuple[int, str], int], float] = field(default_factory=dict)
-    """Log of an epoch's cost, by era and setup, and batch size; the latest."""
+    cost: Mapping[tuple[tuple[int, str], int], tuple[float, float]] = field(default_factory=dict)
+    """Log of an epoch's cost and its standard deviation, by era and setup, and batch size; the latest."""
     era: int = 0
     first: int = 0
     """Recurrence of this era."""
@@ -170,13 +171,16 @@ class _Seen:
 
     def priced(self, a_try: Try) -> "_Seen":
         """Return it with what an epoch of a try costs."""
+        exact = a_try.epoch_cost_j is not None
         epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
-        if not 0 < epoch_j < inf:
+        key = (self.era, a_try.setup), a_try.batch_size
+        before, deviation = self.cost.get(key, (0.0, inf))
+        if not 0 < epoch_j < inf or (not exact and deviation == EXACT):
             return self
-        key, price = ((self.era, a_try.setup), a_try.batch_size), log(epoch_j)
-        if abs(price - self.cost.get(key, price)) > JUMP:
+        price = log(epoch_j)
+        if exact and deviation == EXACT and abs(price - before) > JUMP:
             return self.changed(a_try).priced(a_try)
-        return replace(self, cost={**self.cost, key: price})
+        return replace(self, cost={**self.cost, key: (price, EXACT if exact else WHOLE)})
 
     def changed(self, a_try: Try) -> "_Seen":
         """Return it with an era that begins with a try."""
@@ -355,7 +359,7 @@ def _believe(job: Job, seen: _Seen, setup: str) -> _Belief:
         octaves,
         count,
         (seen.era, setup),
-        tuple((group, index[size], price) for (group, size), price in seen.cost.items()),
+        tuple((group, index[size], *price) for (group, size), price in seen.cost.items()),
     )
     reached = {octaves[index[size]] for _, size in seen.epochs}
     away = np.array([min(abs(x - other) for other in reached) for x in octaves[:count]])
@@ -401,10 +405,13 @@ def _doubt(count: int) -> float:
 
 @lru_cache(maxsize=4)
 def _cost(
-    octaves: tuple[float, ...], count: int, group: Hashable, seen: tuple[tuple[Hashable, int, float], ...]
+    octaves: tuple[float, ...],
+    count: int,
+    group: Hashable,
+    seen: tuple[tuple[Hashable, int, float, float], ...],
 ) -> _Curves:
     """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
-    points = [_Point(of, at, price, (EXACT**2,)) for of, at, price in seen]
+    points = [_Point(of, at, price, (deviation**2,)) for of, at, price, deviation in seen]
     return _curves(np.array(octaves), COST, OTHER, group, points, [OWN]).only(np.array([True]), count)
 
 

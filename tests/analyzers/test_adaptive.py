@@ -261,6 +261,15 @@ def test_moments_beyond_a_value_are_those_of_draws() -> None:
     assert found.variance[0, 0] == pytest.approx(z[z > 0.7].var(), abs=0.01)
 
 
+def test_a_try_that_was_profiled_and_none_whose_limit_was_chosen_are_no_change() -> None:
+    profiled = replace(training(0, 64), cost_j=1.4 * 240, epoch_cost_j=None)
+    before = after(profiled)
+    assert 1.3 * 240 < believed(before, 64).expected_cost_j < 1.7 * 240
+    state = after(profiled, training(1, 64), replace(profiled, number=2, recurrence=2))
+    assert believed(state, 64).expected_cost_j == pytest.approx(240, rel=0.2)
+    assert believed(state, 64).tries == 3
+
+
 def test_costs_that_are_no_numbers_are_left_out() -> None:
     state = after(training(0, 128), replace(training(1, 64), epoch_cost_j=nan))
     assert all(isfinite(one.expected_cost_j) for one in beliefs(state, GPU))
