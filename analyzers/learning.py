@@ -3,17 +3,19 @@
     rows of its tries -> `learn`: the policy's state -> `choose`: the next batch size
                                                      -> `verdict`: whether a try goes on
 
-The state is made anew from the rows, in the order of UTC, whenever they have changed: it is the same before
-and after a restart, however late a report has come.
+The state is made of the rows alone, in the order of UTC: it is the same before and after a restart, however
+late a report has come.
 """
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from analyzers.recurring import Choice, Ended, Job, Policy, Try, Verdict
 from analyzers.rows import JobRow, TryRow
 
+Happened: TypeAlias = tuple[int, bool, int]
+"""UTC, whether it is an end, and the number of the try that began or ended."""
 MAX_TRIES = 1_000
 """Of a job, that its policy is told of; the oldest go."""
 MAX_RECURRENCE_TRIES = 20
@@ -41,7 +43,10 @@ class Learned:
     """Used up, by other versions as well; likewise the recurrences."""
     recurrences: int = 0
     state: Any = None
-    """Of the policy; None: to be made anew."""
+    """Of the policy, after all that happened but what waits; None: to be made anew."""
+    heard: Happened = (-1, False, 0)
+    """What it was told last."""
+    waits: list[Happened] = field(default_factory=list)
 
     def put(self, row: TryRow) -> None:
         """Take in what a try has come to; one of another version does not count."""
@@ -50,11 +55,15 @@ class Learned:
         if row.version != self.row.version:
             return
         before = self.tries.get(row.number)
-        if before is None or row.ended != "running" or row.batch_size != before.batch_size:
-            self.state = None
         self.tries[row.number] = row
+        if before is None or (before.ended == "running" and before.batch_size == row.batch_size):
+            known = [] if before is None else _happened(before)
+            self.waits += [new for new in _happened(row) if new not in known]
+        elif row != before:
+            self.state = None
         if len(self.tries) > MAX_TRIES:
             del self.tries[min(self.tries)]
+            self.state = None
 
     def next_recurrence(self) -> int:
         """Return the latest recurrence that waits for another try, or a new one."""
@@ -98,22 +107,33 @@ def try_of(row: TryRow) -> Try:
 
 
 def learn(policy: Policy[Any], learned: Learned) -> Any:
-    """Return what a policy knows of a job: its state after all tries, in the order of UTC."""
-    if learned.state is None:
-        state, happened = policy.start(job_of(learned.row)), list[tuple[int, bool, int]]()
-        for row in learned.tries.values():
-            if row.batch_size in learned.row.batch_sizes:
-                happened.append((row.began_wall_ns, False, row.number))
-                if row.ended != "running":
-                    happened.append((max(row.began_wall_ns, row.ended_wall_ns or 0), True, row.number))
-        for _, over, number in sorted(happened):
-            a_try = try_of(learned.tries[number])
-            if over:
-                state = policy.ended(state, a_try)
-            else:
-                state = policy.began(state, Try(number, a_try.recurrence, a_try.batch_size, a_try.setup))
-        learned.state = state
-    return learned.state
+    """Return what a policy knows of a job: its state after all tries, in the order of UTC.
+
+    What happened after all that it was told is added; for a report that comes late it is made anew.
+    """
+    state, waits = learned.state, sorted(learned.waits)
+    if state is None or (waits and waits[0] < learned.heard):
+        state = policy.start(job_of(learned.row))
+        waits = sorted(at for row in learned.tries.values() for at in _happened(row))
+    for _, over, number in waits:
+        a_try = try_of(learned.tries[number])
+        if a_try.batch_size not in learned.row.batch_sizes:
+            continue
+        if over:
+            state = policy.ended(state, a_try)
+        else:
+            state = policy.began(state, Try(number, a_try.recurrence, a_try.batch_size, a_try.setup))
+    learned.state, learned.waits = state, []
+    learned.heard = waits[-1] if waits else learned.heard
+    return state
+
+
+def _happened(row: TryRow) -> list[Happened]:
+    """Return when a try began and, if it has, when it ended."""
+    began = row.began_wall_ns, False, row.number
+    if row.ended == "running":
+        return [began]
+    return [began, (max(row.began_wall_ns, row.ended_wall_ns or 0), True, row.number)]
 
 
 def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:

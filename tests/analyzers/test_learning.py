@@ -73,6 +73,8 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
     in_order, shuffled = Learned(ROW), Learned(ROW)
     for row in rows:
         in_order.put(replace(row, ended="running", ended_wall_ns=None))
+        if rng.random() < 0.5:
+            learn(policy, in_order)
         in_order.put(row)
     for row in rng.sample(rows, len(rows)):
         shuffled.put(row)
