@@ -334,10 +334,9 @@ class _Belief:
     @property
     def bounds(self) -> Floats:
         """Log of the 95 % interval of a size's mean cost, J; shape (2, n)."""
-        mean = self.weight @ self.epochs.mean
-        variance = (
-            self.weight @ (self.epochs.variance + (self.epochs.mean - mean) ** 2) + self.cost.variance[0]
-        )
+        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2
+        mean = self.weight @ by_hypothesis
+        variance = self.weight @ (self.epochs.variance + (by_hypothesis - mean) ** 2) + self.cost.variance[0]
         return np.asarray(mean + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance))
 
 
@@ -548,7 +547,7 @@ class Adaptive:
         failed = f"{_listed(seen.failed)} did not reach the target. " if seen.failed else ""
         left = [at for at, size in enumerate(job.batch_sizes) if size not in seen.failed]
         if not left:
-            failed = f"No batch size has reached the target since recurrence {_last_reached(state)}. "
+            failed = f"No batch size has reached the target {_since(state)}. "
             left = list(range(len(job.batch_sizes)))
         if not seen.epochs:
             nearest = min(left, key=lambda at: abs(log(job.batch_sizes[at] / job.default)))
@@ -587,8 +586,9 @@ def _listed(sizes: frozenset[int] | set[int]) -> str:
     return ", ".join(str(size) for size in sorted(sizes))
 
 
-def _last_reached(state: State) -> int:
-    return max((one.recurrence for one in state.history.tries if one.ended == "converged"), default=0)
+def _since(state: State) -> str:
+    reached = [one.recurrence for one in state.history.tries if one.ended == "converged"]
+    return f"since recurrence {max(reached)}" if reached else "yet"
 
 
 @lru_cache(maxsize=16)

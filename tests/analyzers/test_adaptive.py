@@ -203,6 +203,8 @@ def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
         if choice.reason.startswith("No batch size"):
             break
     assert choice.reason.startswith("No batch size has reached the target since recurrence 29.")
+    never = after(*(training(at, size, 50, "exhausted") for at, size in enumerate(JOB.batch_sizes)))
+    assert asked(never).reason.startswith("No batch size has reached the target yet.")
 
 
 def ended_tries() -> st.SearchStrategy[Try]:
@@ -238,6 +240,7 @@ def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random)
         assert asked(other).batch_size == asked(state).batch_size
     for one in beliefs(state, OTHER_GPU):
         assert 0 <= one.low_j <= one.high_j
+        assert one.low_j <= one.expected_cost_j
         assert isfinite(one.high_j)
 
 
