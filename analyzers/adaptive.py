@@ -19,8 +19,9 @@ the next epochs cost and may show, not what was spent.
 Where epochs, or what they cost, leave their level an era ends: what was seen before it still tells the shape
 of the curves, but not where they lie.
 
-The figures of the processes are fitted to Zeus's published V100 traces, rounded. A flatter slope of the
-epochs than fitted (0.15) made the game there cheaper: larger sizes were tried.
+The figures of the processes were fitted to Zeus's published V100 traces; those of the epochs were then tuned
+in the game there (`analyzers.game`): flatter than fitted (slope 0.15, bend 0.08), so that larger sizes are
+tried, and smoother (0.3).
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -66,20 +67,21 @@ class Process:
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-EPOCHS = Process(slope=0.05, bend=0.08, level=10, line=0.25, parabola=0.03, smooth=0.12, length=1.6)
+EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
 """Logarithms of epochs to the target, and of an epoch's cost, J."""
 CHANGED = Process(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
 OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
-SCATTER = ((0.04, 0.02), (0.12, 0.03), (0.35, 0.1))
+SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
-FEW = 5.0
+FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
-BAD, WORSE = 0.1, 1.0
+BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
-OWN, EXACT = 0.015, 0.001
-"""Standard deviations of the log of an epoch's cost: what a size has to itself, and as it is measured."""
+OWN, EXACT, WHOLE = 0.015, 0.001, 0.1
+"""Standard deviations of the log of an epoch's cost: what a size has to itself; as it is known once the power
+limit is chosen; as it is seen before, from a try with its profiling."""
 NEVER = 0.06
 """With each octave from the nearest that did, so likely a size never reaches the target."""
 PROFILING = 1.2
@@ -125,8 +127,8 @@ class _Seen:
     """Logarithms, by era and batch size, of those that converged."""
     more: tuple[tuple[int, float], ...] = ()
     """In this era: batch size, and the log of the epochs that were not enough."""
-    cost: Mapping[tuple[tuple[int, str], int], float] = field(default_factory=dict)
-    """Log of an epoch's cost, by era and setup, and batch size; the latest."""
+    cost: Mapping[tuple[tuple[int, str], int], tuple[float, float]] = field(default_factory=dict)
+    """Log of an epoch's cost and its standard deviation, by era and setup, and batch size; the latest."""
     era: int = 0
     first: int = 0
     """Recurrence of this era."""
@@ -169,13 +171,16 @@ class _Seen:
 
     def priced(self, a_try: Try) -> "_Seen":
         """Return it with what an epoch of a try costs."""
+        exact = a_try.epoch_cost_j is not None
         epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
-        if not 0 < epoch_j < inf:
+        key = (self.era, a_try.setup), a_try.batch_size
+        before, deviation = self.cost.get(key, (0.0, inf))
+        if not 0 < epoch_j < inf or (not exact and deviation == EXACT):
             return self
-        key, price = ((self.era, a_try.setup), a_try.batch_size), log(epoch_j)
-        if abs(price - self.cost.get(key, price)) > JUMP:
+        price = log(epoch_j)
+        if exact and deviation == EXACT and abs(price - before) > JUMP:
             return self.changed(a_try).priced(a_try)
-        return replace(self, cost={**self.cost, key: price})
+        return replace(self, cost={**self.cost, key: (price, EXACT if exact else WHOLE)})
 
     def changed(self, a_try: Try) -> "_Seen":
         """Return it with an era that begins with a try."""
@@ -329,10 +334,9 @@ class _Belief:
     @property
     def bounds(self) -> Floats:
         """Log of the 95 % interval of a size's mean cost, J; shape (2, n)."""
-        mean = self.weight @ self.epochs.mean
-        variance = (
-            self.weight @ (self.epochs.variance + (self.epochs.mean - mean) ** 2) + self.cost.variance[0]
-        )
+        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2
+        mean = self.weight @ by_hypothesis
+        variance = self.weight @ (self.epochs.variance + (by_hypothesis - mean) ** 2) + self.cost.variance[0]
         return np.asarray(mean + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance))
 
 
@@ -354,7 +358,7 @@ def _believe(job: Job, seen: _Seen, setup: str) -> _Belief:
         octaves,
         count,
         (seen.era, setup),
-        tuple((group, index[size], price) for (group, size), price in seen.cost.items()),
+        tuple((group, index[size], *price) for (group, size), price in seen.cost.items()),
     )
     reached = {octaves[index[size]] for _, size in seen.epochs}
     away = np.array([min(abs(x - other) for other in reached) for x in octaves[:count]])
@@ -376,7 +380,7 @@ def _epochs(
     points = [
         _Point(
             of, at, tally.mean,
-            tuple(noise**2 * _doubt(tally.count) + (WORSE**2 if bad == i else 0) for noise, _, bad in supposed),
+            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
@@ -400,10 +404,13 @@ def _doubt(count: int) -> float:
 
 @lru_cache(maxsize=4)
 def _cost(
-    octaves: tuple[float, ...], count: int, group: Hashable, seen: tuple[tuple[Hashable, int, float], ...]
+    octaves: tuple[float, ...],
+    count: int,
+    group: Hashable,
+    seen: tuple[tuple[Hashable, int, float, float], ...],
 ) -> _Curves:
     """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
-    points = [_Point(of, at, price, (EXACT**2,)) for of, at, price in seen]
+    points = [_Point(of, at, price, (deviation**2,)) for of, at, price, deviation in seen]
     return _curves(np.array(octaves), COST, OTHER, group, points, [OWN]).only(np.array([True]), count)
 
 
@@ -540,7 +547,7 @@ class Adaptive:
         failed = f"{_listed(seen.failed)} did not reach the target. " if seen.failed else ""
         left = [at for at, size in enumerate(job.batch_sizes) if size not in seen.failed]
         if not left:
-            failed = f"No batch size has reached the target since recurrence {_last_reached(state)}. "
+            failed = f"No batch size has reached the target {_since(state)}. "
             left = list(range(len(job.batch_sizes)))
         if not seen.epochs:
             nearest = min(left, key=lambda at: abs(log(job.batch_sizes[at] / job.default)))
@@ -579,8 +586,9 @@ def _listed(sizes: frozenset[int] | set[int]) -> str:
     return ", ".join(str(size) for size in sorted(sizes))
 
 
-def _last_reached(state: State) -> int:
-    return max((one.recurrence for one in state.history.tries if one.ended == "converged"), default=0)
+def _since(state: State) -> str:
+    reached = [one.recurrence for one in state.history.tries if one.ended == "converged"]
+    return f"since recurrence {max(reached)}" if reached else "yet"
 
 
 @lru_cache(maxsize=16)

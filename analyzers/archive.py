@@ -24,7 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers import columns, profiles
-from analyzers.jobs import MAX_TRIES, Known
+from analyzers.learning import MAX_TRIES, Known
 from analyzers.profiles import Memory
 from analyzers.rows import (
     AtLimit,

@@ -17,7 +17,8 @@ import numpy as np
 
 from analyzers import sensors
 from analyzers.columns import well_formed
-from analyzers.jobs import Jobs, Known
+from analyzers.jobs import Jobs
+from analyzers.learning import Known
 from analyzers.ledger import Ledger
 from analyzers.policies import Default
 from analyzers.profiles import Memory, learned

@@ -6,28 +6,23 @@
     run over    -> lost, which says nothing about the batch size             -> TryRow
 
 A choice is a row before it is an answer: who asks again is given what is recorded, in another rank and after
-another start too. What a policy knows of a job is made anew from the rows of its tries, in the order of UTC,
-whenever they have changed: it is the same before and after a restart, however late a report has come.
+another start too.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from random import Random
 from typing import Any
 
-from analyzers.recurring import Choice, Ended, Job, Policy, Try, Verdict
+from analyzers.learning import Known, Learned, by_job, choose, verdict
+from analyzers.recurring import Choice, Ended, Policy, Verdict
 from analyzers.rows import GiveAdvice, JobRow, TryRow, WindowRow
 from analyzers.runs import Run, Session, Site
 from zeus_stream.messages import Advice, AskTry, TryBegan, TryEnded, TryWanted, of_host
 
 MAX_JOBS = 10_000
 """Remembered; the oldest go."""
-MAX_TRIES = 1_000
-"""Of a job, that its policy is told of; the oldest go."""
-MAX_RECURRENCE_TRIES = 20
-"""Then the next try begins a new recurrence."""
 MAX_TRAININGS = 10_000
 """Runs whose tries are followed; the oldest go."""
 MAX_ATTEMPTS = 32
@@ -44,145 +39,6 @@ PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
 
 Output = JobRow | TryRow | GiveAdvice
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What earlier analyzers have stored."""
-
-    jobs: tuple[JobRow, ...] = ()
-    """The latest version of each."""
-    tries: tuple[TryRow, ...] = ()
-    """The latest of each, of whatever version; ascending by number."""
-
-
-@dataclass(slots=True)
-class Learned:
-    """A job, and all its tries that count."""
-
-    row: JobRow
-    tries: dict[int, TryRow] = field(default_factory=dict)
-    """By number."""
-    numbers: int = 0
-    """Used up, by other versions as well; likewise the recurrences."""
-    recurrences: int = 0
-    state: Any = None
-    """Of the policy; None: to be made anew."""
-
-    def put(self, row: TryRow) -> None:
-        """Take in what a try has come to; one of another version does not count."""
-        self.numbers = max(self.numbers, row.number)
-        self.recurrences = max(self.recurrences, row.recurrence)
-        if row.version != self.row.version:
-            return
-        before = self.tries.get(row.number)
-        if before is None or row.ended != "running" or row.batch_size != before.batch_size:
-            self.state = None
-        self.tries[row.number] = row
-        if len(self.tries) > MAX_TRIES:
-            del self.tries[min(self.tries)]
-
-    def next_recurrence(self) -> int:
-        """Return the latest recurrence that waits for another try, or a new one."""
-        open_yet: dict[int, int] = {}
-        for row in self.tries.values():
-            count = open_yet.get(row.recurrence, 0)
-            busy = row.ended in ("running", "converged")
-            open_yet[row.recurrence] = MAX_RECURRENCE_TRIES if busy else count + 1
-        waiting = (recurrence for recurrence, count in open_yet.items() if count < MAX_RECURRENCE_TRIES)
-        return max(waiting, default=self.recurrences + 1)
-
-
-def job_of(row: JobRow) -> Job:
-    """Return what a policy is told of a job."""
-    return Job(
-        row.batch_sizes,
-        row.default_batch_size,
-        row.max_epochs,
-        row.eta,
-        row.beta,
-        row.cost_window,
-        row.target,
-        row.lower_is_better,
-    )
-
-
-def try_of(row: TryRow) -> Try:
-    """Return what a policy is told of a try. One whose cost is not known is lost to it."""
-    ended: Ended = "lost" if row.ended != "running" and row.cost_j is None else row.ended
-    return Try(
-        row.number,
-        row.recurrence,
-        row.batch_size,
-        row.setup,
-        row.epochs,
-        row.cost_j or 0.0,
-        row.epoch_cost_j,
-        row.metrics,
-        ended,
-    )
-
-
-def learn(policy: Policy[Any], learned: Learned) -> Any:
-    """Return what a policy knows of a job: its state after all tries, in the order of UTC."""
-    if learned.state is None:
-        state, happened = policy.start(job_of(learned.row)), list[tuple[int, bool, int]]()
-        for row in learned.tries.values():
-            if row.batch_size in learned.row.batch_sizes:
-                happened.append((row.began_wall_ns, False, row.number))
-                if row.ended != "running":
-                    happened.append((max(row.began_wall_ns, row.ended_wall_ns or 0), True, row.number))
-        for _, over, number in sorted(happened):
-            a_try = try_of(learned.tries[number])
-            if over:
-                state = policy.ended(state, a_try)
-            else:
-                state = policy.began(state, Try(number, a_try.recurrence, a_try.batch_size, a_try.setup))
-        learned.state = state
-    return learned.state
-
-
-def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
-    """Return what the next try is to train with: the same whenever it is asked of the same tries.
-
-    A policy that fails has the default chosen, and the reason says so.
-    """
-    rng = Random(f"{learned.row.job}/{learned.row.version}/{learned.numbers + 1}")  # noqa: S311  (to be the same again, not to be secret)
-    try:
-        choice = policy.choose(learn(policy, learned), setup, rng)
-    except Exception as wrong:  # noqa: BLE001  (an optimizer that stumbles ends neither a training nor the analyzer)
-        return Choice(
-            learned.row.default_batch_size, reason=f"the default, since the policy failed: {wrong!r}"
-        )
-    return choice
-
-
-def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> Verdict:
-    """Return whether a running try goes on with another epoch."""
-    if row.cost_j is None or not row.epochs or row.version != learned.row.version:
-        return Verdict(go_on=True)
-    next_j = row.cost_j / row.epochs if row.epoch_cost_j is None else row.epoch_cost_j
-    if row.stop_cost_j is not None and row.cost_j + next_j > row.stop_cost_j:
-        return Verdict(
-            go_on=False,
-            reason=f"another epoch would take its cost from {row.cost_j:.0f} J above {row.stop_cost_j:.0f} J",
-        )
-    try:
-        return policy.verdict(learn(policy, learned), try_of(row))
-    except Exception as wrong:  # noqa: BLE001  (likewise)
-        return Verdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
-
-
-def by_job(known: Known) -> dict[str, Learned]:
-    """Return what is known of each job."""
-    jobs = {row.job: Learned(row) for row in known.jobs}
-    for row in known.tries:
-        if row.job in jobs:
-            jobs[row.job].put(row)
-    return jobs
-
-
-# ---- live ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -245,7 +101,7 @@ class _Training:
 class Jobs:
     """All jobs, and the runs of them that are open. Its outputs are handed over by `look`."""
 
-    def __init__(self, policy: Policy[Any], name: str, site: Site, known: Known = Known()) -> None:
+    def __init__(self, policy: Policy[Any], name: str, site: Site, known: Known) -> None:
         """``name``: the policy's, as the settings have it."""
         self._policy = policy
         self._name = name

@@ -925,7 +925,7 @@ class Run:
             gpu_model=models.pop(),
             driver=", ".join(sorted({device.driver for device in found})),
             gpus=len(found),
-            world_size=lead.started.world_size,
+            world_size=len(self._ranks),
             batch_size=lead.batch_size,
             least_limit_w=limits_mw[-1] / 1000 if limits_mw else None,
             highest_limit_w=limits_mw[0] / 1000 if limits_mw else None,

@@ -233,17 +233,19 @@ class Intake:
     async def _see_out(self, name: str) -> None:
         """Say so when the session's process is gone."""
         session = self._sessions.get(name)
+        ended_ns = monotonic_ns()
         if session is not None and session.boot_id == self._boot_id:
             if not session.pid:
                 return  # of a container whose processes cannot be seen: it ends by its own word only
             with anyio.CancelScope() as self._watches[name]:
                 await processes.ended(session.pid, session.started_ticks)
+                ended_ns = monotonic_ns()
                 await anyio.sleep(LAST_WORDS_S)
         self._watches.pop(name, None)
         if (session := self._sessions.get(name)) is None:
             return  # forgotten, to make room
         session = self._sessions[name] = replace(session, over=True, gone=True)
-        self._journal.say(SessionEnded(monotonic_ns(), name, f"process {session.pid} has ended"))
+        self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
         self._journal.remember(_memory(session))
         self._end_run(session.run)
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analyzers.jobs import MAX_TRIES, Known, Learned, by_job, choose, learn
+from analyzers.learning import MAX_TRIES, Known, Learned, by_job, choose, learn
 from analyzers.policies import beliefs, parse
 from analyzers.rows import JobRow, TryRow
 from zeus_stream.client import quoted

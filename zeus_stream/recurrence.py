@@ -17,6 +17,7 @@ import queue
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
@@ -58,8 +59,8 @@ class Wish:
     def wanted(self, t_ns: int, attempt: int) -> tuple[Any, ...]:
         """Return the event as an outbox takes it in."""
         return (
-            TryWanted, t_ns, attempt, named(self.job), self.batch_sizes, self.default, self.target,
-            named(self.metric), self.lower_is_better, self.max_epochs, self.eta, self.beta, self.window,
+            TryWanted, t_ns, attempt, self.job, self.batch_sizes, self.default, self.target,
+            self.metric, self.lower_is_better, self.max_epochs, self.eta, self.beta, self.window,
         )  # fmt: skip
 
     def reached(self, value: float) -> bool:
@@ -68,14 +69,15 @@ class Wish:
 
 
 def checked(wish: Wish) -> Wish:
-    """Return the wish with its sizes ascending. Raises SettingsError if it makes no sense."""
+    """Return the wish as it can be sent, its sizes ascending. Raises SettingsError if it makes no sense."""
 
     def wrong(what: str, cure: str) -> SettingsError:
         return SettingsError(f"recurring {wish.job!r}: could not begin: {what}. {cure}")
 
-    sizes = tuple(sorted(set(wish.batch_sizes)))
-    if not sizes or len(sizes) > 100 or not all(_whole(size) and 1 <= size <= MOST for size in sizes):
-        raise wrong(f"batch_sizes is {list(wish.batch_sizes)}", "Give 1 to 100 whole numbers above 0.")
+    sizes = wish.batch_sizes
+    if not 1 <= len(sizes) <= 100 or not all(_whole(size) and 1 <= size <= MOST for size in sizes):
+        raise wrong(f"batch_sizes is {list(sizes)}", "Give 1 to 100 whole numbers above 0.")
+    sizes = tuple(sorted({int(size) for size in sizes}))
     if wish.default not in sizes:
         raise wrong(f"default is {wish.default}", f"Give one of batch_sizes: {', '.join(map(str, sizes))}.")
     if not _whole(wish.max_epochs) or not 1 <= wish.max_epochs <= 1_000_000:
@@ -90,19 +92,26 @@ def checked(wish: Wish) -> Wish:
         if not _finite(value) or not least <= value <= most:
             within = "a finite number" if least == -math.inf else f"a number from {least:g} to {most:g}"
             raise wrong(f"{name} is {value!r}", f"Give {within}.")
-    target, eta, beta = float(wish.target), float(wish.eta), float(wish.beta)
     return Wish(
-        wish.job, sizes, wish.default, target, wish.metric, bool(wish.lower_is_better), wish.max_epochs,
-        eta, beta, wish.window,
-    )  # fmt: skip
+        named(wish.job),
+        sizes,
+        int(wish.default),
+        float(wish.target),
+        named(wish.metric),
+        bool(wish.lower_is_better),
+        int(wish.max_epochs),
+        float(wish.eta),
+        float(wish.beta),
+        int(wish.window),
+    )
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,10 +187,10 @@ def test_a_job_that_becomes_harder_is_noticed(harder: float) -> None:
 
 
 def test_a_change_of_what_epochs_cost_is_noticed_at_once() -> None:
-    state, _ = recur(POLICY.start(JOB), 30)
-    state, _ = recur(state, 1, dearer=3.0)
+    before, _ = recur(POLICY.start(JOB), 30)
+    state, _ = recur(before, 1, dearer=3.0)
     assert believed(state, 64).expected_cost_j == pytest.approx(720, rel=0.1)
-    assert believed(state, 16).expected_cost_j > 1500
+    assert believed(state, 16).expected_cost_j > 2 * believed(before, 16).expected_cost_j
 
 
 def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
@@ -203,6 +203,8 @@ def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
         if choice.reason.startswith("No batch size"):
             break
     assert choice.reason.startswith("No batch size has reached the target since recurrence 29.")
+    never = after(*(training(at, size, 50, "exhausted") for at, size in enumerate(JOB.batch_sizes)))
+    assert asked(never).reason.startswith("No batch size has reached the target yet.")
 
 
 def ended_tries() -> st.SearchStrategy[Try]:
@@ -238,6 +240,7 @@ def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random)
         assert asked(other).batch_size == asked(state).batch_size
     for one in beliefs(state, OTHER_GPU):
         assert 0 <= one.low_j <= one.high_j
+        assert one.low_j <= one.expected_cost_j
         assert isfinite(one.high_j)
 
 
@@ -259,6 +262,15 @@ def test_moments_beyond_a_value_are_those_of_draws() -> None:
     found = curves.given_more(0, 0.7, np.zeros(1))
     assert found.mean[0, 0] == pytest.approx(z[z > 0.7].mean(), abs=0.01)
     assert found.variance[0, 0] == pytest.approx(z[z > 0.7].var(), abs=0.01)
+
+
+def test_a_try_that_was_profiled_and_none_whose_limit_was_chosen_are_no_change() -> None:
+    profiled = replace(training(0, 64), cost_j=1.4 * 240, epoch_cost_j=None)
+    before = after(profiled)
+    assert 1.3 * 240 < believed(before, 64).expected_cost_j < 1.7 * 240
+    state = after(profiled, training(1, 64), replace(profiled, number=2, recurrence=2))
+    assert believed(state, 64).expected_cost_j == pytest.approx(240, rel=0.2)
+    assert believed(state, 64).tries == 3
 
 
 def test_costs_that_are_no_numbers_are_left_out() -> None:

@@ -1,24 +1,22 @@
 """Jobs that recur, live: what becomes of the tries that a stream tells of."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from analyzers import policies
 from analyzers.interpreter import Interpreter
-from analyzers.jobs import MAX_RECURRENCE_TRIES, Known, Learned, choose, learn
+from analyzers.learning import Known, Learned, learn
 from analyzers.policies import Default
 from analyzers.recurring import Choice, Job, Policy, Try, Verdict
 from analyzers.rows import GiveAdvice, JobRow, TryRow, WindowRow
 from analyzers.runs import Output
 from tests.analyzers.test_interpreter import QUICK
+from tests.analyzers.test_learning import SETUP, Turns
 from tests.simulation.world import BEGIN_NS, Training, World
-from zeus_stream.errors import SettingsError
 from zeus_stream.messages import (
     Advice,
     AskTry,
@@ -45,32 +43,6 @@ WANTED = TryWanted(
     beta=2.0, window=0,
 )  # fmt: skip
 HIGHEST_W = 250
-SETUP = "Tesla V100-PCIE-16GB x1"
-
-
-@dataclass(frozen=True)
-class Turns(Default):
-    """Each size in turn, whatever became of it. Remembers what it was told."""
-
-    stop_cost_j: float = float("inf")
-    told: list[tuple[str, int, str]] = field(default_factory=list)
-
-    def start(self, job: Job) -> Job:
-        self.told.clear()
-        return job
-
-    def began(self, state: Job, a_try: Try) -> Job:
-        self.told.append(("began", a_try.number, a_try.ended))
-        return state
-
-    def ended(self, state: Job, a_try: Try) -> Job:
-        self.told.append(("ended", a_try.number, a_try.ended))
-        return state
-
-    def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
-        sizes = state.batch_sizes
-        begun = sum(what == "began" for what, _, _ in self.told)
-        return Choice(sizes[begun % len(sizes)], self.stop_cost_j, f"turn {begun} on {setup}")
 
 
 class Recurs(World):
@@ -502,81 +474,3 @@ def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
     assert other.tries == []
     other.hear(again(frames, 1))
     assert [(row.version, row.number, row.recurrence) for row in other.tries] == [(2, 2, 2)]
-
-
-# ---- what a policy is told
-
-
-ROW = JobRow("nightly", 1, (16, 32, 64), 32, "accuracy", 0.9, False, 10, 0.5, 2.0, 0)  # noqa: FBT003
-
-
-def a_try(number: int, ended: str, began_s: int, took_s: int, size: int = 32) -> TryRow:
-    ended_ns = None if ended == "running" else (began_s + took_s) * 10**9
-    return TryRow(
-        "nightly", number, 1, number, f"run-{number}", f"s-{number}", 0, SETUP, size, "reference", "", None,
-        began_s * 10**9, ended_ns, 3, 100.0, 1.0, 100.0 + number, 33.0, (0.5, 0.9),
-        ended, "",  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-HISTORIES = st.lists(
-    st.tuples(
-        st.sampled_from(["running", "converged", "stopped", "exhausted", "lost"]),
-        st.integers(0, 100),
-        st.integers(0, 100),
-        st.sampled_from([16, 32, 64, 128]),
-    ),
-    max_size=12,
-)
-
-
-@given(HISTORIES, st.randoms(), st.sampled_from(["adaptive", "reference"]))
-@settings(max_examples=50, deadline=None)
-def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_same(
-    history: list[tuple[str, int, int, int]], rng: Random, name: str
-) -> None:
-    rows = [a_try(number, *one) for number, one in enumerate(history, 1)]
-    policy = policies.parse(name)
-    in_order, shuffled = Learned(ROW), Learned(ROW)
-    for row in rows:
-        in_order.put(replace(row, ended="running", ended_wall_ns=None))
-        in_order.put(row)
-    for row in rng.sample(rows, len(rows)):
-        shuffled.put(row)
-        learn(policy, shuffled)
-    assert learn(policy, in_order) == learn(policy, shuffled)
-    chosen = choose(policy, in_order, SETUP)
-    assert chosen == choose(policy, shuffled, SETUP)
-    assert chosen.batch_size in ROW.batch_sizes
-    assert "failed:" not in chosen.reason
-
-
-@given(HISTORIES)
-def test_a_policy_hears_of_each_try_once_and_of_its_end_after_its_beginning(
-    history: list[tuple[str, int, int, int]],
-) -> None:
-    policy, learned = Turns(), Learned(ROW)
-    for number, one in enumerate(history, 1):
-        learned.put(a_try(number, *one))
-    learn(policy, learned)
-    offered = {number: one for number, one in enumerate(history, 1) if one[3] != 128}
-    assert sorted(number for what, number, _ in policy.told if what == "began") == sorted(offered)
-    ended = {number: how for what, number, how in policy.told if what == "ended"}
-    assert ended == {number: one[0] for number, one in offered.items() if one[0] != "running"}
-    for number in ended:
-        places = [place for place, (_, of, _) in enumerate(policy.told) if of == number]
-        assert [policy.told[place][0] for place in places] == ["began", "ended"]
-
-
-def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:
-    learned = Learned(ROW)
-    for number in range(1, MAX_RECURRENCE_TRIES + 1):
-        assert learned.next_recurrence() == 1
-        learned.put(replace(a_try(number, "stopped", number, 1), recurrence=1))
-    assert learned.next_recurrence() == 2
-
-
-def test_there_are_so_many_policies_and_no_others() -> None:
-    with pytest.raises(SettingsError, match="Choose one of"):
-        policies.parse("clever")
-    assert choose(policies.parse("default"), Learned(ROW), SETUP).batch_size == 32

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from analyzers.archive import Archive
 from analyzers.query import Queries
 from analyzers.rows import TryRow
-from tests.analyzers.test_jobs import ROW, SETUP, a_try
+from tests.analyzers.test_learning import ROW, SETUP, a_try
 from zeus_stream.cli import main
 from zeus_stream.config import Settings
 from zeus_stream.jobs import ALL, look_up, print_job

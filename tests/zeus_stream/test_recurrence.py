@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,6 +252,14 @@ def test_sizes_are_sent_ascending_each_once_as_the_wire_takes_them(sizes: list[i
     kind, *fields = wish.wanted(7, 0)
     event = kind(*fields)
     assert wire.decode(wire.encode(event), TryWanted) == event
+
+
+def test_numbers_of_numpy_and_names_of_any_characters_can_be_sent() -> None:
+    sizes, half = tuple(np.array([64, 16, 32])), cast("float", np.float32(0.5))
+    wish = checked(replace(WISH, batch_sizes=sizes, default=sizes[1], target=half, metric="\udc80"))
+    kind, *fields = wish.wanted(7, 0)
+    event = wire.decode(wire.encode(kind(*fields)), TryWanted)
+    assert (event.batch_sizes, event.default, event.target, event.metric) == ((16, 32, 64), 16, 0.5, "?")
 
 
 # ---- through a publisher
