@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from analyzers import power_limit, search
 from analyzers.calibration import calibrated
 from analyzers.counters import CounterKind
-from analyzers.energy import Meter, Missing, measure
+from analyzers.energy import ALIASED, Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
     Barred,
@@ -95,6 +95,8 @@ class Plan:
     """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
     exhaustive: bool = False
     """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
+    profiling_share: float = 0.05
+    """Of a run's steps, that profiling again may take."""
 
     @classmethod
     def of(cls, settings: Settings, selector: Selector | None) -> "Plan":
@@ -114,6 +116,7 @@ class Plan:
             settings.refreshes,
             settings.window_timeout_ms * 1_000_000,
             settings.search == "exhaustive",
+            settings.profiling_share,
         )
 
 
@@ -465,6 +468,7 @@ class Run:
             0,
             plan.timeout_ns,
             goal,
+            profiling_share=plan.profiling_share,
         )
         self._state = power_limit.start(self._plan, self.numbers)
         if (barred := self._barred(gpus, limits_mw)) is not None:
@@ -593,6 +597,7 @@ class Run:
         energy_uj = duration_ns = 0
         temperatures: list[float] = []
         counted: set[str] = set()
+        locked = False
         for session in self.sessions.values():
             edges = [session.edges(span) for span in asked.spans]
             whole = [edge for edge in edges if edge is not None]
@@ -616,8 +621,9 @@ class Run:
                     if isinstance(energy, Missing):
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj
+                    locked |= energy.phase_coverage is not None and energy.phase_coverage < ALIASED
                 temperatures += _known(timeline.temperature_c(begin, end) for begin, end in whole)
-        measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns)
+        measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns, locked)
         if asked.purpose is Purpose.WATCH:
             return None, measured
         row = self._trial_row(asked, measured, lead, temperatures)

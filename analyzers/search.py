@@ -23,6 +23,12 @@ with a bound on the time, how far it may be on the other side of the bound than 
 largest gain for its cost is measured next, or the one it is compared with if that is less known. When no gain
 is above `WORTH` the search ends. It also ends after `most_blocks`, with what is known by then.
 
+An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
+curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
+and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
+What is measured weighs it against the others: where it holds, its best limit is confirmed by a
+visit or two; where it does not, its weight is gone, and the search goes on with what was measured.
+
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
 by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
 expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
@@ -69,6 +75,14 @@ KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
 """Standard deviations, and the time in which they fade to a third."""
+AGAIN = ((0.03, 0.5), (0.3, 0.3))
+"""Standard deviation of a remembered curve's level, and how likely that is before anything is measured."""
+ALIKE = 0.004
+"""Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
+ANEW = 1.0
+"""Standard deviation of the level of another workload around it."""
+TRUSTED = 0.9
+"""A remembered curve that is so likely stands for limits measured."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -113,6 +127,8 @@ class Choose:
 
     limit_mw: int
     confidence: Confidence
+    remembered: float | None = None
+    """How likely the curve is the one remembered; None: none was."""
 
 
 def added(trials: Sequence[Trial]) -> Trial:
@@ -133,7 +149,13 @@ def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(added(same) for same in of.values())
 
 
-def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> Measure | Choose:
+def advise(
+    limits_mw: Sequence[int],
+    gpus: int,
+    goal: Goal,
+    visits: Sequence[Visit],
+    remembered: Sequence[Trial] = (),
+) -> Measure | Choose:
     """Return what to do next.
 
     Args:
@@ -141,20 +163,28 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
         gpus: of the job.
         goal: what is minimized.
         visits: of these limits, in order; the last may be under way.
+        remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
+            others.
     """
     visits = settled([visit for visit in visits if visit.limit_mw in limits_mw])
-    if not visits:
-        return Measure(limits_mw[0])
+    memory = _recalled(limits_mw, gpus, goal, remembered)
+    if not visits and (memory is None or goal.factor is not None):
+        return Measure(limits_mw[0])  # at whose time a bound is set
+    if not visits and memory is not None:
+        known = {trial.limit_mw for trial in remembered}
+        of = [i for i, limit in enumerate(limits_mw) if limit in known] or range(len(limits_mw))
+        return Measure(limits_mw[min(of, key=lambda i: float(memory.mean[i]))])
     if len(visits[-1].blocks) < BLOCKS:
         return Measure(visits[-1].limit_mw)
-    belief = _believe(limits_mw, gpus, goal, visits)
+    belief = _believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
-    few = np.count_nonzero(belief.steps) < min(LIMITS, len(limits_mw))
+    least = 1 if belief.remembered >= TRUSTED else min(LIMITS, len(limits_mw))
+    few = np.count_nonzero(belief.steps) < least
     if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
         best = belief.best(measured=True)
-        return Choose(limits_mw[best], belief.confidence(best))
+        return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
     return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
 
 
@@ -221,10 +251,20 @@ class _Belief:
     steps: Floats
     """Measured at each limit."""
     curves: tuple[_Curves, ...]
+    remembered: float = 0.0
+    """Weight of those that are the remembered one."""
 
     @property
     def mean(self) -> Floats:
         return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
+
+    @property
+    def as_one(self) -> _Curves:
+        """All of it as one distribution of the same mean and covariance."""
+        mean = self.mean
+        around = [c.covariance + np.outer(c.mean - mean, c.mean - mean) for c in self.curves]
+        weighted = sum(c.weight * of for c, of in zip(self.curves, around, strict=True))
+        return _Curves(1.0, mean, np.asarray(weighted))
 
     @property
     def top(self) -> int:
@@ -292,45 +332,110 @@ class _Belief:
         return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
 
 
-def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> _Belief:
-    """Return the belief after some visits, one at least."""
+def _recalled(limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial]) -> _Curves | None:
+    """Return what a remembered curve tells of limits, among which its own need not be."""
+    if not remembered:
+        return None
+    visits = [Visit((trial,), 0) for trial in remembered]
+    known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
+    whole = _believe(known_mw, limits_mw[0], gpus, goal, visits).as_one
+    at = [known_mw.index(limit) for limit in limits_mw]
+    return _Curves(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
+
+
+def _believe(
+    limits_mw: Sequence[int],
+    top_mw: int,
+    gpus: int,
+    goal: Goal,
+    visits: Sequence[Visit],
+    memory: _Curves | None = None,
+) -> _Belief:
+    """Return the belief after some visits, one at least.
+
+    Args:
+        limits_mw: it is about these, descending; shape (n,).
+        top_mw: the highest that may be chosen.
+        gpus: of the job.
+        goal: what is minimized.
+        visits: of some of the limits.
+        memory: of an earlier run, at each limit.
+    """
     index = {limit: i for i, limit in enumerate(limits_mw)}
     at = np.array([index[visit.limit_mw] for visit in visits])
     wholes = [visit.whole for visit in visits]
     steps = np.array([whole.steps for whole in wholes], dtype=float)
-    top_mw = limits_mw[0]
 
     def value(trial: Trial) -> float:
         return log(goal.of(trial, top_mw, gpus) / trial.steps)
 
+    y = np.array([value(whole) for whole in wholes])
     high = max(wholes, key=lambda whole: whole.limit_mw)
-    power_mw = high.energy_mj / high.duration_ns * 1e9
+    power_mw = _at_highest(high.energy_mj / high.duration_ns * 1e9 / gpus, high.limit_mw, limits_mw[0])
     limit = np.array(limits_mw, dtype=float)
-    s = SOFT * np.log1p(np.minimum(power_mw / gpus / limit, MOST) ** (1 / SOFT))
+    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
     s -= s[0]
     energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
-    time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
+    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
     usual = np.log(energy + time)
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
+    alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
     capped = np.tanh(s / CAPPED)
-    around += SMOOTH**2 * np.outer(capped, capped) * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    around += SMOOTH**2 * np.outer(capped, capped) * alike
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
     noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
-    y = np.array([value(whole) for whole in wholes]) - usual[at]
-    found = [
-        _condition(around + kink**2 * np.exp(-apart / KINK_LENGTH), at, noise, y - y[0]) for kink in KINKS
-    ]
-    weights = np.exp([evidence - max(evidence for *_, evidence in found) for *_, evidence in found])
-    weights /= weights.sum()
-    curves = tuple(
-        _Curves(float(weight), usual + mean, covariance)
-        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+
+    level, again = y[0], []
+    if memory is not None:
+        level, around = memory.mean[at[0]], around + ANEW**2
+        again = [
+            _Curves(weight, memory.mean, memory.covariance + ALIKE**2 * alike + deviation**2)
+            for deviation, weight in AGAIN
+        ]
+    weight = (1 - sum(curves.weight for curves in again)) / len(KINKS)
+    usual = usual + level - usual[at[0]]
+    anew = [_Curves(weight, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH)) for kink in KINKS]
+    curves = _observed([*anew, *again], at, noise, y)
+    remembered = sum(known.weight for known in curves[len(KINKS) :])
+    return _Belief(
+        goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), tuple(curves), remembered
     )
-    return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
+
+
+def _at_highest(power_mw: float, limit_mw: int, highest_mw: int) -> float:
+    """Return the mean power at the highest limit of what draws ``power_mw`` at another.
+
+    The bend tells it, as power falls with ``s``; of one that is held back entirely, the mean of both limits.
+    """
+    of_limit = min(power_mw / limit_mw, MOST) ** (1 / SOFT)
+    of_highest = of_limit * (limit_mw / highest_mw) ** (1 / SOFT)
+    held = of_limit - 1
+    root = sqrt(held**2 + 4 * of_highest)
+    solved = 2 * of_highest / (root - held) if held < 0 else (root + held) / 2
+    return highest_mw * float(solved**SOFT)
+
+
+def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats, y: Floats) -> list[_Curves]:
+    """Return distributions of curves given what was observed, weighed by how well they explain it.
+
+    Args:
+        curves: before.
+        at: m of the limits.
+        noise: covariance of what is added in observing them, shape (m, m).
+        y: what was observed, shape (m,).
+    """
+    found = [_condition(known, at, noise, y) for known in curves]
+    likely = np.array([log(known.weight) for known in curves]) + [evidence for *_, evidence in found]
+    weights = np.exp(likely - likely.max())
+    weights /= weights.sum()
+    return [
+        _Curves(float(weight), mean, covariance)
+        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+    ]
 
 
 def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
@@ -344,21 +449,15 @@ def _step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
 
 
 def _condition(
-    prior: Floats, at: npt.NDArray[np.intp], noise: Floats, y: Floats
+    curves: _Curves, at: npt.NDArray[np.intp], noise: Floats, y: Floats
 ) -> tuple[Floats, Floats, float]:
-    """Return mean and covariance of a process given ``y`` at some limits, and the log of its evidence.
-
-    Args:
-        prior: its covariance, shape (n, n).
-        at: m of the limits.
-        noise: covariance of what is added in observing them, shape (m, m).
-        y: what was observed, shape (m,).
-    """
+    """Return mean and covariance of curves given ``y`` at some limits, and the log of its evidence."""
+    prior, off = curves.covariance, y - curves.mean[at]
     total = prior[np.ix_(at, at)] + noise
     known = np.linalg.solve(total, prior[at]).T
     covariance = prior - known @ prior[at]
-    evidence = -0.5 * float(y @ np.linalg.solve(total, y) + np.linalg.slogdet(total)[1])
-    return known @ y, (covariance + covariance.T) / 2, evidence
+    evidence = -0.5 * float(off @ np.linalg.solve(total, off) + np.linalg.slogdet(total)[1])
+    return curves.mean + known @ off, (covariance + covariance.T) / 2, evidence
 
 
 _erf = np.vectorize(erf, otypes=[float])

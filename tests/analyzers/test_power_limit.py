@@ -10,7 +10,6 @@ from analyzers import power_limit, selectors
 from analyzers.power_limit import (
     BLOCK_NS,
     BLOCK_STEPS,
-    CALM,
     MAX_ASKED,
     MAX_AWAITED,
     MAX_LAPSES,
@@ -335,7 +334,7 @@ def test_a_changed_workload_is_profiled_again(factor: float, rounds: int) -> Non
     bench = Bench(SHORT)
     bench.steps(40)
     bench.factor = factor
-    bench.steps(4 * (CALM + 1) + 40)
+    bench.steps(100)
     assert bench.state.round == rounds
     assert len(bench.decided) == rounds
 
@@ -495,7 +494,7 @@ def test_a_changed_workload_is_searched_again() -> None:
     bench = Bench(ADAPTIVE)
     bench.steps(500)
     bench.factor = 1.5
-    bench.steps(40 * (CALM + 1) + 500)
+    bench.steps(600)
     assert [decided.round for decided in bench.decided] == [1, 2]
 
 
