@@ -485,12 +485,15 @@ def _closed(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Mea
 
 def _enough(state: State, trial: Measuring, plan: Plan) -> bool:
     steps = sum(span.end - span.first for span in trial.spans)
-    least_steps, least_ns = plan.profile_steps, plan.window_ns
+    whole_ns, least_steps, least_ns = trial.whole_ns, plan.profile_steps, plan.window_ns
     if _purpose(state) is Purpose.WATCH:
         least_steps = min(least_steps, WATCH_STEPS)
     elif plan.goal is not None and state.chosen is None:
-        least_steps, least_ns = BLOCK_STEPS + state.locked, max(BLOCK_NS, -(-plan.window_ns // BLOCKS))
-    return steps >= least_steps and trial.whole_ns >= least_ns and len(state.awaited) < MAX_AWAITED
+        least_steps, least_ns = BLOCK_STEPS, max(BLOCK_NS, -(-plan.window_ns // BLOCKS))
+        # More steps on top of those that would do.
+        whole_ns = whole_ns * max(0, steps - state.locked) // max(1, steps)
+        steps -= state.locked
+    return steps >= least_steps and whole_ns >= least_ns and len(state.awaited) < MAX_AWAITED
 
 
 def _end_trial(state: State, trial: Measuring, t_ns: int, plan: Plan) -> Answer:

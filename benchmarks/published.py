@@ -94,7 +94,7 @@ class Training:
             self.steps += 1
             self.spent.append(at)
         self.t_ns += duration_ns
-        return Trial(self.curve.limits_mw[at], round(energy_mj * 1e3), round(duration_ns * 1e3), count)
+        return Trial(self.curve.limits_mw[at], round(energy_mj), round(duration_ns), count)
 
 
 def excess(curve: Curve, selector: Selector, chosen: int) -> tuple[float, float]:
