@@ -37,7 +37,7 @@ Functions", J. Global Optimization 13, 1998.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import erf, log, pi, sqrt
+from math import erf, exp, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -75,14 +75,15 @@ KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
 """Standard deviations, and the time in which they fade to a third."""
-AGAIN = ((0.03, 0.5), (0.3, 0.3))
-"""Standard deviation of a remembered curve's level, and how likely that is before anything is measured."""
+AGAIN = ((0.03, 0.03, 0.5), (0.3, 0.1, 0.3))
+"""Standard deviations of a remembered curve's level and of the mean power at its limits, and how likely they
+are before anything is measured."""
 ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
-ANEW = 1.0
-"""Standard deviation of the level of another workload around it."""
-TRUSTED = 0.9
-"""A remembered curve that is so likely stands for limits measured."""
+ANEW = (1.0, 0.4)
+"""The same standard deviations of another workload."""
+TRUSTED, CHECKED = 0.9, 2
+"""Where a remembered curve is so likely, so many limits are enough: that one agrees may be chance."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -167,24 +168,25 @@ def advise(
             others.
     """
     visits = settled([visit for visit in visits if visit.limit_mw in limits_mw])
-    memory = _recalled(limits_mw, gpus, goal, remembered)
+    memory = _recalled(limits_mw, gpus, goal, remembered, visits)
     if not visits and (memory is None or goal.factor is not None):
         return Measure(limits_mw[0])  # at whose time a bound is set
     if not visits and memory is not None:
-        known = {trial.limit_mw for trial in remembered}
-        of = [i for i, limit in enumerate(limits_mw) if limit in known] or range(len(limits_mw))
-        return Measure(limits_mw[min(of, key=lambda i: float(memory.mean[i]))])
+        of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
+        return Measure(limits_mw[min(of, key=lambda i: float(memory.curves.mean[i]))])
     if len(visits[-1].blocks) < BLOCKS:
         return Measure(visits[-1].limit_mw)
     belief = _believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
-    least = 1 if belief.remembered >= TRUSTED else min(LIMITS, len(limits_mw))
+    least = min(LIMITS if belief.remembered < TRUSTED else CHECKED, len(limits_mw))
     few = np.count_nonzero(belief.steps) < least
     if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
+    if sure:  # what would be worth most, were it otherwise
+        gain = belief.gain(best, anew=True)
     return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
 
 
@@ -244,6 +246,22 @@ class _Curves:
 
 
 @dataclass(frozen=True, slots=True)
+class _Memory:
+    """What a remembered curve tells."""
+
+    curves: _Curves
+    """Of the limits of now."""
+    trials: dict[int, Trial]
+    """By limit."""
+
+    def power(self, wholes: Sequence[Trial]) -> float:
+        """Return by how much the logarithm of mean power differs now, where both measured it."""
+        pairs = [(whole, self.trials.get(whole.limit_mw)) for whole in wholes]
+        differ = [_log_power(whole) - _log_power(known) for whole, known in pairs if known is not None]
+        return sum(differ) / len(differ) if differ else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Belief:
     """What is known of the curve after some visits. Limits are indices, the highest is 0."""
 
@@ -284,9 +302,13 @@ class _Belief:
         """Return what other limits are compared with."""
         return best if self.factor is None else self.top
 
-    def gain(self, best: int) -> Floats:
-        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,)."""
-        return np.asarray(sum(curves.weight * self._gain(best, curves) for curves in self.curves))
+    def gain(self, best: int, *, anew: bool = False) -> Floats:
+        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,).
+
+        ``anew``: as if nothing was remembered.
+        """
+        curves = self.curves[: len(KINKS)] if anew else self.curves
+        return np.asarray(sum(of.weight * self._gain(best, of) for of in curves))
 
     def _gain(self, best: int, curves: _Curves) -> Floats:
         against, mean, covariance = self.against(best), curves.mean, curves.covariance
@@ -332,15 +354,21 @@ class _Belief:
         return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
 
 
-def _recalled(limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial]) -> _Curves | None:
-    """Return what a remembered curve tells of limits, among which its own need not be."""
+def _recalled(
+    limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial], visits: Sequence[Visit]
+) -> _Memory | None:
+    """Return what a remembered curve tells of limits, among which its own need not be.
+
+    Its steps are taken to have been as noisy as those of ``visits``.
+    """
     if not remembered:
         return None
-    visits = [Visit((trial,), 0) for trial in remembered]
+    known = [Visit((trial,), 0) for trial in remembered]
     known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
-    whole = _believe(known_mw, limits_mw[0], gpus, goal, visits).as_one
+    whole = _believe(known_mw, limits_mw[0], gpus, goal, known, noisy=visits).as_one
     at = [known_mw.index(limit) for limit in limits_mw]
-    return _Curves(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
+    curves = _Curves(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
+    return _Memory(curves, {trial.limit_mw: trial for trial in remembered})
 
 
 def _believe(
@@ -349,7 +377,8 @@ def _believe(
     gpus: int,
     goal: Goal,
     visits: Sequence[Visit],
-    memory: _Curves | None = None,
+    memory: _Memory | None = None,
+    noisy: Sequence[Visit] = (),
 ) -> _Belief:
     """Return the belief after some visits, one at least.
 
@@ -359,7 +388,8 @@ def _believe(
         gpus: of the job.
         goal: what is minimized.
         visits: of some of the limits.
-        memory: of an earlier run, at each limit.
+        memory: of an earlier run.
+        noisy: other visits, by whose blocks steps are noisy as well.
     """
     index = {limit: i for i, limit in enumerate(limits_mw)}
     at = np.array([index[visit.limit_mw] for visit in visits])
@@ -385,20 +415,29 @@ def _believe(
     capped = np.tanh(s / CAPPED)
     around += SMOOTH**2 * np.outer(capped, capped) * alike
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    noise = np.diag(_step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
+    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *noisy)]
+    noise = np.diag(_step_variance(blocks) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
 
     level, again = y[0], []
+    weight = 1.0
     if memory is not None:
-        level, around = memory.mean[at[0]], around + ANEW**2
+        of, power = memory.curves, memory.power(wholes)
+        level, around = of.mean[at[0]], around + ANEW[0] ** 2
         again = [
-            _Curves(weight, memory.mean, memory.covariance + ALIKE**2 * alike + deviation**2)
-            for deviation, weight in AGAIN
+            _Curves(
+                likely * _density(power, power_deviation),
+                of.mean,
+                of.covariance + ALIKE**2 * alike + deviation**2,
+            )
+            for deviation, power_deviation, likely in AGAIN
         ]
-    weight = (1 - sum(curves.weight for curves in again)) / len(KINKS)
+        weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, ANEW[1])
     usual = usual + level - usual[at[0]]
-    anew = [_Curves(weight, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH)) for kink in KINKS]
+    anew = [
+        _Curves(weight / len(KINKS), usual, around + kink**2 * np.exp(-apart / KINK_LENGTH)) for kink in KINKS
+    ]
     curves = _observed([*anew, *again], at, noise, y)
     remembered = sum(known.weight for known in curves[len(KINKS) :])
     return _Belief(
@@ -429,7 +468,9 @@ def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats
         y: what was observed, shape (m,).
     """
     found = [_condition(known, at, noise, y) for known in curves]
-    likely = np.array([log(known.weight) for known in curves]) + [evidence for *_, evidence in found]
+    likely = np.array([log(max(known.weight, 1e-300)) for known in curves]) + [
+        evidence for *_, evidence in found
+    ]
     weights = np.exp(likely - likely.max())
     weights /= weights.sum()
     return [
@@ -458,6 +499,10 @@ def _condition(
     covariance = prior - known @ prior[at]
     evidence = -0.5 * float(off @ np.linalg.solve(total, off) + np.linalg.slogdet(total)[1])
     return curves.mean + known @ off, (covariance + covariance.T) / 2, evidence
+
+
+def _density(off: float, deviation: float) -> float:
+    return exp(-((off / deviation) ** 2) / 2) / deviation
 
 
 _erf = np.vectorize(erf, otypes=[float])
