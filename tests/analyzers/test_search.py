@@ -227,7 +227,7 @@ def test_the_best_of_the_remembered_limits_is_measured_first() -> None:
     limits = limits_mw(250_000, 100_000, 25_000)
     assert advise(limits, 1, goal("energy"), (), known) == Measure(250_000)
     assert advise(limits, 1, goal("slowdown:1.1"), (), known) == Measure(250_000)
-    assert advise(limits[1:], 1, goal("energy"), (), known[2:]) in map(Measure, limits[1:])
+    assert advise(limits[1:], 1, goal("energy"), (), known[2:]) in {Measure(x) for x in limits[1:]}
 
 
 def block(seconds: float, watts: float = 100.0) -> Trial:

@@ -115,6 +115,18 @@ def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
     assert other == pytest.approx(1.33 * one, rel=0.02)
 
 
+def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() -> None:
+    """At 150 W a step takes 100 ms, the period of the sensor, which looks at the last quarter of each."""
+    training = Training("imagenet", 0.075, 200, load_s=0.01)
+    world = World(
+        "simulated:v100x1,kind=boxcar,period_ms=100,window_ms=25", training, Plan(selectors.parse("time"))
+    )
+    world.run()
+    steps = {row.power_limit_w: row.steps for row in world.rows(TrialRow) if not row.confirms}
+    assert steps.pop(150.0) >= 2 * max(steps.values())
+    assert len(world.rows(DecisionRow)) == 1
+
+
 def test_a_limit_the_device_refuses_is_left_out() -> None:
     plan = Plan(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
     training = Training("imagenet", 0.02, 300)
