@@ -2,12 +2,13 @@
 
     windows of steps, one after the other -> how energy and time per step have changed, once that is sure
 
-The first `FIRST` windows say what it is like: their median, so that one of them may be odd. From then on two
-hypotheses are weighed for each direction and each of both figures' logarithms x: it is off by `CALM` at most,
-or by `CHANGED` at least. Their log likelihood ratio is summed, never below 0, and a sum above `SURE` is an
-alarm: the CUSUM test. Under the first hypothesis windows until a false one are at least exp(`SURE`) in the
-mean; no test with as few is quicker. Between the hypotheses lies what no alarm should be raised for: that a
-GPU warms up, that noise is not quite what is believed, that the first windows were off.
+The first `FIRST` windows say what it is like: their median, so that one of them may be odd; unless it had
+changed by then, which what was measured when the limit was chosen tells. From then on two hypotheses are
+weighed for each direction and each of both figures' logarithms x: it is off by `CALM` at most, or by
+`CHANGED` at least. Their log likelihood ratio is summed, never below 0, and a sum above `SURE` is an alarm:
+the CUSUM test. Under the first hypothesis there are exp(`SURE`) windows and more until a false one, in the
+mean; no test of which that can be said is quicker. Between the hypotheses lies what no alarm should be raised
+for: that a GPU warms up, that noise is not quite what is believed, that the first windows were off.
 
 A window counts for at most `MOST`, so that no three of them are an alarm, however odd: a checkpoint, or other
 load on the machine for a second. What changes slowly is noticed when it has changed by enough.
@@ -22,7 +23,7 @@ for Reacting to a Change in Distribution", Annals of Mathematical Statistics 42,
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import expm1, log
+from math import expm1, log, sqrt
 from statistics import median
 
 from analyzers.search import CORRELATED
@@ -63,6 +64,8 @@ class Window:
 class Watch:
     """What was seen since the limit was chosen."""
 
+    chosen: Window | None = None
+    """What was measured of it then."""
     recent: tuple[Window, ...] = ()
     """At most `RECENT`."""
     usual: Pair | None = None
@@ -85,14 +88,19 @@ class Watch:
         return expm1(energy - self.usual[0]), expm1(time - self.usual[1])
 
 
+def begun(trial: Trial | None) -> Watch:
+    """Return the watch over a limit that was chosen by this measurement."""
+    return Watch(None if trial is None else _window(trial))
+
+
 def seen(watch: Watch, trial: Trial) -> Watch:
     """Return the watch after one more window of steps at the limit chosen."""
-    if min(trial.energy_mj, trial.duration_ns, trial.steps) <= 0:
+    window = _window(trial)
+    if window is None:
         return watch
-    window = Window((log(trial.step_mj), log(trial.step_ns)), trial.steps)
     watch = replace(watch, recent=(*watch.recent, window)[-RECENT:])
     if watch.usual is None:
-        return replace(watch, usual=_middle(watch.recent)) if len(watch.recent) == FIRST else watch
+        return replace(watch, usual=_usual(watch)) if len(watch.recent) == FIRST else watch
     off = [x - usual for x, usual in zip(window.logs, watch.usual, strict=True)]
     variances = [_step_variance(watch.recent, of) / window.steps for of in (0, 1)]
     more, less = (
@@ -103,6 +111,24 @@ def seen(watch: Watch, trial: Trial) -> Watch:
         for sign, sums in ((1, watch.more), (-1, watch.less))
     )
     return replace(watch, more=(more[0], more[1]), less=(less[0], less[1]))
+
+
+def _window(trial: Trial) -> Window | None:
+    """Return what a measurement tells; None if it counted nothing."""
+    if min(trial.energy_mj, trial.duration_ns, trial.steps) <= 0:
+        return None
+    return Window((log(trial.step_mj), log(trial.step_ns)), trial.steps)
+
+
+def _usual(watch: Watch) -> Pair:
+    """Return what the workload is like: by its first windows or, where they are surely off, by its choice."""
+    middle, chosen = _middle(watch.recent), watch.chosen
+    if chosen is not None:
+        for of in (0, 1):
+            noise = sqrt(_step_variance(watch.recent, of) / chosen.steps)
+            if abs(middle[of] - chosen.logs[of]) > CHANGED + 3 * noise:
+                return chosen.logs
+    return middle
 
 
 def _middle(windows: Sequence[Window]) -> Pair:

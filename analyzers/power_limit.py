@@ -672,6 +672,8 @@ def _choose(
 ) -> Answer:
     """Tell the decision, and set the limit."""
     took = state.steps - state.began if state.round > 1 else 0
+    measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
+    chosen = replace(chosen, watch=drift.begun(measured))
     reason += f"; {state.why}" if state.why else ""
     state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
     decided = Decide(chosen.limit_mw, state.round, _curve(state, plan), reason, confidence)

@@ -83,7 +83,8 @@ ALIKE = 0.004
 ANEW = (1.0, 0.4)
 """The same standard deviations of another workload."""
 TRUSTED, CHECKED = 0.9, 2
-"""Where a remembered curve is so likely, so many limits are enough: that one agrees may be chance."""
+"""Where a remembered curve is so likely, so many limits are enough, as that one agrees may be chance; and one
+more where its level has changed."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -180,8 +181,7 @@ def advise(
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
-    least = min(LIMITS if belief.remembered < TRUSTED else CHECKED, len(limits_mw))
-    few = np.count_nonzero(belief.steps) < least
+    few = np.count_nonzero(belief.steps) < min(belief.least, len(limits_mw))
     if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
@@ -275,6 +275,14 @@ class _Belief:
     @property
     def mean(self) -> Floats:
         return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
+
+    @property
+    def least(self) -> int:
+        """Return at how many limits at least is measured."""
+        if self.remembered < TRUSTED:
+            return LIMITS
+        as_it_was = self.curves[len(KINKS)].weight  # at the tightest level
+        return CHECKED if as_it_was >= TRUSTED else CHECKED + 1
 
     @property
     def as_one(self) -> _Curves:

@@ -10,10 +10,10 @@ costs). Where no limit caps the workload (38 W under limits of 100 W and more), 
 to 10 % as runs do, without order; ``where capped`` leaves those curves out. Profiling: what the steps until
 the decision cost above as many at the best limit, as a share of a run of 2000.
 
-Memory: the same search after one of the same curve with other noise (``right``), at levels that differ by a
-quarter, or after one of another workload on the same GPU model (``wrong``). ``there``: steps until the limit
-in force is within `USUAL` of the best one for the first time; ``off``: steps until the decision at limits
-that are not.
+Memory: the same search after one of the same curve with other noise (``right``), whose steps take a quarter
+more or less, or after one of another workload on the same GPU model (``wrong``). ``there``: steps until the
+limit in force is within `USUAL` of the best one for the first time; ``off``: steps until the decision at
+limits that are not.
 
 The machine: driven step by step (`driven.py`). In mid-run another curve of the same GPU model takes the place
 of the first, where that changes energy or time per step at the limit in force by a tenth.
@@ -24,7 +24,7 @@ python benchmarks/search.py --traces DIR [--tables search memory machine] [--lim
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -158,16 +158,16 @@ def another(workloads: Sequence[Curve], curve: Curve, rng: Random) -> Curve:
 
 
 def at_level(trials: Iterable[Trial], rng: Random) -> tuple[Trial, ...]:
-    """Return a curve with its energies and times a quarter more or less."""
-    energy, time = rng.choice((0.8, 1.25)), rng.choice((0.8, 1.25))
+    """Return a curve with steps that take a quarter more or less."""
+    factor = rng.choice((0.8, 1.25))
     return tuple(
-        Trial(t.limit_mw, round(t.energy_mj * energy), round(t.duration_ns * time), t.steps) for t in trials
+        Trial(t.limit_mw, round(t.energy_mj * factor), round(t.duration_ns * factor), t.steps) for t in trials
     )
 
 
 def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str, noise: float) -> list[str]:
     """Return the figures of searches that remember."""
-    steps, excesses, visits, there, off, trusted = [], [], [], [], [], []
+    steps, excesses, visits, there, off, trusted, capped = [], [], [], [], [], [], []
     for text, seed, (number, curve) in product(given.selectors, range(given.seeds), enumerate(workloads)):
         selector, rng = parsed(text), Random(f"{text} {seed} {number} {noise}")
         remembered: tuple[Trial, ...] = ()
@@ -185,6 +185,7 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
         steps.append(training.steps)
         visits.append(done.visits)
         excesses.append(found[at[-1]])
+        capped += [found[at[-1]]] if curve.capped else []
         there.append(next((step for step, of in enumerate(at) if found[of] <= USUAL), 10 * RUN_STEPS))
         off.append(sum(found[of] > USUAL for of in at[:-1]))
         trusted.append(done.remembered is not None and done.remembered >= search.TRUSTED)
@@ -196,6 +197,8 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
         f"{percent.mean():.2f}",
         f"{np.percentile(percent, 95):.1f}",
         f"{percent.max():.1f}",
+        f"{100 * np.mean(capped):.2f}",
+        f"{100 * max(capped):.1f}",
         f"{np.median(there):.0f}",
         f"{100 * np.mean(np.array(there) <= 60):.0f}",
         f"{np.mean(off):.0f}",
@@ -206,6 +209,7 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
 def memory_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
     head = [
         "noise, %", "remembered", "steps, median", "p90", "visits", "excess, mean %", "p95", "worst",
+        "where capped, mean", "worst",
         "there, steps, median", "there within 60 steps, %", "off, steps, mean", "taken as remembered, %",
     ]  # fmt: skip
     kinds = ("none", "right", "right, at another level", "wrong", "wrong, at another level")
@@ -227,15 +231,26 @@ def settled(driven: Driven) -> None:
         driven.steps(1)
 
 
-def switched(workloads: Sequence[Curve], given: argparse.Namespace, noise: float) -> list[str]:
-    """Return the figures of runs whose workload is another from some step on."""
+def heavier(curve: Curve) -> Curve:
+    """Return the same workload with steps that take a quarter more."""
+    return replace(
+        curve,
+        step_ns=tuple(1.25 * ns for ns in curve.step_ns),
+        step_mj=tuple(1.25 * mj for mj in curve.step_mj),
+    )
+
+
+def switched(
+    workloads: Sequence[Curve], given: argparse.Namespace, noise: float, *, other_workload: bool
+) -> list[str]:
+    """Return the figures of runs whose workload is another, or heavier, from some step on."""
     noticed, again, excesses = [], [], []
     for text, seed, (number, curve) in product(given.selectors, range(given.seeds), enumerate(workloads)):
         rng = Random(f"switched {text} {seed} {number} {noise}")
         driven = Driven(Training(curve, noise, rng), parsed(text))
         settled(driven)
         driven.steps(rng.randrange(200))
-        other, at = another(workloads, curve, rng), driven.at
+        other, at = another(workloads, curve, rng) if other_workload else heavier(curve), driven.at
         factors = other.step_mj[at] / curve.step_mj[at], other.step_ns[at] / curve.step_ns[at]
         if len(driven.rounds) > 1 or all(1 / 1.1 < factor < 1.1 for factor in factors):
             continue
@@ -280,11 +295,15 @@ def false_alarms(noise: float, runs: int, steps: int = 100_000) -> int:
 
 def machine_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
     head = [
-        "noise, %", "runs switched", "noticed after, steps, median", "p95", "worst", "within 100, %",
+        "noise, %", "from then on", "runs", "noticed after, steps, median", "p95", "worst", "within 100, %",
         "decided again after, steps, median", "p90", "excess then, mean %", "p95",
     ]  # fmt: skip
     for count, workloads in by_count.items():
-        rows = [[f"{100 * noise:g}", *switched(workloads, given, noise)] for noise in given.noise]
+        rows = [
+            [f"{100 * noise:g}", name, *switched(workloads, given, noise, other_workload=other)]
+            for noise in given.noise
+            for name, other in (("another workload", True), ("the same, a quarter heavier", False))
+        ]
         table(f"{len(workloads)} published curves at {count} limits, switched in mid-run", head, rows)
     alarms = [[f"{100 * n:g}", given.alarm_runs, false_alarms(n, given.alarm_runs)] for n in given.noise]
     table("nothing changes for 100 000 steps", ["noise, %", "runs", "of them with a false alarm"], alarms)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.drift import FIRST, Watch, seen
+from analyzers.drift import FIRST, Watch, begun, seen
 from analyzers.selectors import Trial
 
 STEPS = 10
@@ -81,6 +81,30 @@ def test_a_disturbance_of_three_windows_is_none(factor: float) -> None:
             assert not watch.alarm
         for _ in range(4):
             watch = seen(watch, trial(*next(come)))
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_a_change_right_after_the_choice_is_noticed_by_what_was_measured_then(factor: float) -> None:
+    for seed in range(30):
+        come, watch = windows(f"{seed}"), begun(trial(1, 1, 12))
+        for _ in range(FIRST):
+            e, t = next(come)
+            watch = seen(watch, trial(e * factor, t))
+        for _ in range(4):
+            assert not watch.alarm
+            e, t = next(come)
+            watch = seen(watch, trial(e * factor, t))
+        assert watch.alarm
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+def test_noise_in_what_was_measured_then_is_no_change(noise: float) -> None:
+    for seed in range(30):
+        come = windows(f"{seed}", noise)
+        watch = begun(trial(*next(come)))
+        for _ in range(30):
+            watch = seen(watch, trial(*next(come)))
+            assert not watch.alarm
 
 
 def test_an_odd_window_at_the_beginning_does_not_matter() -> None:
