@@ -37,7 +37,7 @@ The rules:
  6. After the decision windows go on. The first is as long as a trial and confirms it, those after it hold
     `WATCH_STEPS` steps and `window_ns`. When `drift` is sure that energy or time per step has changed, a new
     round begins. An adaptive one goes on at the limit in force, and starts from the curve of the round
-    before: if only its level has changed, a visit or two tell.
+    before: if only its level has changed, three visits tell.
  7. Rounds after the first take at most ``profiling_share`` of the run's steps: another begins when those
     before it have taken no more. Until then the limit stays, and the decision is repeated once, saying so.
 

@@ -26,8 +26,8 @@ is above `WORTH` the search ends. It also ends after `most_blocks`, with what is
 An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
 curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
 and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
-What is measured weighs it against the others: where it holds, its best limit is confirmed by a
-visit or two; where it does not, its weight is gone, and the search goes on with what was measured.
+What is measured weighs it against the others: where it holds, a visit of its best limit and one of the
+highest confirm it; where it does not, its weight is gone, and the search goes on with what was measured.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
 by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
@@ -83,8 +83,8 @@ ALIKE = 0.004
 ANEW = (1.0, 0.4)
 """The same standard deviations of another workload."""
 TRUSTED, CHECKED = 0.9, 2
-"""Where a remembered curve is so likely, so many limits are enough, as that one agrees may be chance; and one
-more where its level has changed."""
+"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
+that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -181,11 +181,13 @@ def advise(
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
-    few = np.count_nonzero(belief.steps) < min(belief.least, len(limits_mw))
-    if (sure and not few) or sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw)):
+    most = sum(len(visit.blocks) for visit in visits) >= most_blocks(len(limits_mw))
+    if most or (sure and belief.enough):
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
-    if sure:  # what would be worth most, were it otherwise
+    if sure and belief.as_remembered and not belief.steps[0]:
+        return Measure(limits_mw[0])
+    if sure:  # what would be worth most, were it not as remembered
         gain = belief.gain(best, anew=True)
     return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
 
@@ -277,12 +279,17 @@ class _Belief:
         return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
 
     @property
-    def least(self) -> int:
-        """Return at how many limits at least is measured."""
-        if self.remembered < TRUSTED:
-            return LIMITS
-        as_it_was = self.curves[len(KINKS)].weight  # at the tightest level
-        return CHECKED if as_it_was >= TRUSTED else CHECKED + 1
+    def as_remembered(self) -> bool:
+        return self.remembered >= TRUSTED
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many limits were measured that what is believed is more than chance."""
+        measured, limits = np.count_nonzero(self.steps), len(self.steps)
+        if not self.as_remembered:
+            return bool(measured >= min(LIMITS, limits))
+        as_it_was = self.curves[len(KINKS)].weight >= TRUSTED  # at the tightest level
+        return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
 
     @property
     def as_one(self) -> _Curves:

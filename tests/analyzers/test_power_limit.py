@@ -557,7 +557,7 @@ def remembered(best_mw: int, limits: tuple[int, ...] = ADAPTIVE.limits_mw, facto
 def test_what_is_remembered_rightly_is_confirmed_at_two_limits_the_best_first() -> None:
     bench = Bench(remembered(150_000))
     bench.steps(100)
-    assert bench.limits == [150_000, 175_000, 150_000]
+    assert bench.limits == [150_000, 250_000, 150_000]
     assert len(visits(bench)) == 2
     decided = bench.decided[0]
     assert decided.limit_mw == 150_000
@@ -569,11 +569,11 @@ def test_what_is_remembered_rightly_is_confirmed_at_two_limits_the_best_first() 
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.3])
-def test_where_only_the_level_differs_a_visit_or_two_more_tell(factor: float) -> None:
+def test_where_only_the_level_differs_one_limit_more_is_measured(factor: float) -> None:
     bench = Bench(remembered(150_000, factor=factor))
     bench.steps(150)
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
-    assert 2 <= len(visits(bench)) <= 3
+    assert len(visits(bench)) == 3
     assert "as remembered" in bench.decided[0].reason
     levels = {trial.limit_mw: trial.step_mj for trial in bench.decided[0].trials}
     assert levels == pytest.approx({limit: bench.step_mj(limit) for limit in ADAPTIVE.limits_mw}, rel=0.01)
@@ -605,18 +605,19 @@ def test_remembered_limits_that_this_run_cannot_have_are_neither_set_nor_told() 
     bench.steps(200)
     assert set(bench.limits) <= set(ADAPTIVE.limits_mw)
     assert bench.decided[0].limit_mw == 150_000
-    assert max(trial.limit_mw for trial in bench.decided[0].trials) == 210_000
+    told = {trial.limit_mw for trial in bench.decided[0].trials}
+    assert {210_000, 80_000} <= told <= {210_000, 80_000, *ADAPTIVE.limits_mw}
 
 
 def test_a_workload_that_only_got_heavier_is_checked_and_not_searched() -> None:
     bench = Bench(ADAPTIVE)
     bench.steps(500)
     searched = len(visits(bench))
-    bench.factor = 1.5
+    bench.factor = 1.15
     bench.steps(500)
     assert [(decided.round, decided.limit_mw) for decided in bench.decided] == [(1, 150_000), (2, 150_000)]
     assert len(visits(bench)) - searched <= 3
-    assert bench.decided[1].reason.endswith("as remembered; since then +50% energy and +0% time per step")
+    assert bench.decided[1].reason.endswith("as remembered; since then +15% energy and +0% time per step")
 
 
 def test_a_workload_with_another_optimum_is_searched() -> None:
