@@ -671,7 +671,7 @@ def _choose(
     state: State, chosen: Chosen, reason: str, plan: Plan, confidence: Confidence | None = None
 ) -> Answer:
     """Tell the decision, and set the limit."""
-    took = state.steps - state.began if state.round > 1 else 0
+    took = state.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
     chosen = replace(chosen, watch=drift.begun(measured))
     reason += f"; {state.why}" if state.why else ""
