@@ -7,7 +7,8 @@ watch. It counts in steps of the run; the only clock is that of the steps it hea
 
     exhaustive    the plan's, from the highest down, each once (``plan.goal`` is None)
     adaptive      what `search` advises after every measurement, which is of a short block of steps; the
-                  blocks at a limit follow each other until another is advised
+                  blocks at a limit follow each other until another is advised. It starts from the curve that
+                  an earlier run left, if there is one (``plan.remembered``)
 
 Whoever carries out an instruction tells what came of it as an event:
 
@@ -24,6 +25,8 @@ The rules:
     step to the begin of the one after its last; a block of an adaptive search `BLOCK_STEPS`, `BLOCK_NS` and
     a `BLOCKS`-th of `window_ns`, as a visit counts from `BLOCKS` blocks on. A pause (the end of an epoch or
     of a loop) cuts it into spans that add up: short epochs decide too, and one that ends at a pause counts.
+    While steps beat with a sensor that sees a part of the time, a visit goes on, for `MOST_LOCKED` blocks at
+    most, each a step longer than the one before, so that their ends move against the sensor.
  4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in
     all. A trial that could not be measured is repeated once; an adaptive search does without a limit after
     `MAX_MISSING` visits in vain.
@@ -31,9 +34,13 @@ The rules:
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
     (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
     times in all.
- 6. After the decision, windows of the same length go on. The first confirms it. When energy or time per
-    step, averaged over `CALM` windows, leaves the confirmed one by `DRIFT`, a new round begins.
- 7. Limits above what a power budget allows are not to be had while it does. When it allows less than is in
+ 6. After the decision windows go on. The first is as long as a trial and confirms it, those after it hold
+    `WATCH_STEPS` steps and `window_ns`. When `drift` is sure that energy or time per step has changed, a new
+    round begins. An adaptive one goes on at the limit in force, and starts from the curve of the round
+    before: if only its level has changed, three visits tell.
+ 7. Rounds after the first take at most ``profiling_share`` of the run's steps: another begins when those
+    before it have taken no more. Until then the limit stays, and the decision is repeated once, saying so.
+ 8. Limits above what a power budget allows are not to be had while it does. When it allows less than is in
     force, or more than the choice was made from, the machine goes on from what it knows: measures, chooses.
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
@@ -49,14 +56,15 @@ What happens, by phase ('-': nothing, or only the step under way is noted):
 
 In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. Lapsed: Warming and Measuring
 -> Applying (5.), and so does Applying. Shifted: Measuring the choice -> Warming, to be confirmed once more.
-Capped: Applying, Warming and Measuring -> Applying (7.).
+Capped: Applying, Warming and Measuring -> Applying (8.).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil, exp, log
+from statistics import fmean
 
-from analyzers import search
+from analyzers import drift, search
 from analyzers.search import BLOCKS, Choose, Confidence, Measure, Visit
 from analyzers.selectors import Goal, Selector, Trial
 from zeus_stream.errors import SettingsError
@@ -72,10 +80,10 @@ MAX_AWAITED = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 MAX_ROUNDS = 20
 """Then a run's workload counts as restless, and the last decision stands."""
-CALM = 3
-"""Windows that have to agree on a drift."""
-DRIFT = 0.08
-"""So that a shift of 10 % is seen although both sides of the comparison are noisy."""
+WATCH_STEPS = 10
+"""Of a window after the decision: five tell a change, fifty steps of the hundred it may take."""
+MOST_LOCKED = 6
+"""Blocks of a visit in which a sensor saw the same parts of steps again and again."""
 BLOCK_STEPS = 4
 BLOCK_NS = 500_000_000
 """At least, of a block: so that `BLOCKS` of them are 12 steps and 1.5 s."""
@@ -103,6 +111,8 @@ class Plan:
     """What an adaptive search minimizes; None: every limit is measured."""
     remembered: tuple[Trial, ...] = ()
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
+    profiling_share: float = 0.05
+    """Of a run's steps, that rounds after the first may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,8 @@ class TrialMeasured:
     number: int
     energy_mj: int
     duration_ns: int
+    locked: bool = False
+    """Its sensor saw the same parts of steps again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,7 @@ class Decide:
     limit_mw: int
     round: int
     trials: tuple[Trial, ...]
+    """What it was chosen from: measured or, if that was as remembered, remembered, at the level of now."""
     reason: str
     confidence: Confidence | None = None
     """Of an adaptive search."""
@@ -337,9 +350,14 @@ class Chosen:
     """The decision, and what was seen of it since."""
 
     limit_mw: int
-    confirmed: Trial | None = None
-    recent: tuple[Trial, ...] = ()
-    """At most the last `CALM` windows."""
+    confirmed: bool = False
+    watch: drift.Watch = drift.Watch()
+    as_remembered: bool = False
+    """Chosen by a curve that an earlier run or round left."""
+    waits: bool = False
+    """It has changed, and a new round has to wait; that was said."""
+    shifted: bool = False
+    """Single GPUs are below it."""
     cap: Capped = Capped(None)
     """What a power budget allowed when it was chosen."""
 
@@ -354,11 +372,15 @@ class State:
     round: int = 1
     step: StepBegan | None = None
     """The step under way; None in a pause."""
+    steps: int = 0
+    """Of the run, that have begun."""
     attempts: int = 0
     numbers: int = 0
     """Trials asked for."""
     visit: int | None = None
     """Of the measurements since the last limit was asked for."""
+    locked: int = 0
+    """Blocks since then in which a sensor saw the same parts of steps again and again."""
     visits: tuple[tuple[int, Visit], ...] = ()
     """What was measured in this round, by the visit's number."""
     without_mw: frozenset[int] = frozenset()
@@ -371,7 +393,15 @@ class State:
     """Why the last limit was skipped."""
     chosen: Chosen | None = None
     cap: Capped = Capped(None)
-    """What a power budget allows (rule 7)."""
+    """What a power budget allows (rule 8)."""
+    memory: tuple[Trial, ...] = ()
+    """What was known of the curve when the round began."""
+    why: str = ""
+    """Of a round after the first: what had changed."""
+    began: int = 0
+    """Steps of the run when the round began."""
+    profiled: int = 0
+    """Steps that finished rounds after the first took."""
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -389,7 +419,8 @@ def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
 
 def start(plan: Plan, numbers: int = 0, rounds: int = 0) -> State:
     """Return the state of a run that has just begun. ``numbers``, ``rounds``: those that already were."""
-    return State(Waiting(), _todo(plan), round=rounds + 1, numbers=numbers)
+    usable = (known for known in plan.remembered if min(known.energy_mj, known.duration_ns, known.steps) > 0)
+    return State(Waiting(), _todo(plan), round=rounds + 1, numbers=numbers, memory=tuple(usable))
 
 
 def _todo(plan: Plan) -> tuple[int, ...]:
@@ -416,7 +447,7 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
         case _, StepBegan(index) if state.step is not None and index <= state.step.index:
             return state, ()  # a repeat
         case _, StepBegan():
-            return _step_began(replace(state, step=event), event, plan)
+            return _step_began(replace(state, step=event, steps=event.index + 1), event, plan)
         case phase, StepsPaused(index, t_ns):
             state = replace(state, step=None)
             if isinstance(phase, Measuring) and phase.opened is not None:
@@ -432,10 +463,11 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
         case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
             return _refused(state, limit_mw, cause, reason, plan)
         case Measuring(limit_mw), Shifted(since) if state.chosen is not None:
-            state = replace(state, chosen=Chosen(state.chosen.limit_mw), awaited=())
-            return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
-        case _, TrialMeasured(number, energy_mj, duration_ns):
-            return _measured(state, number, energy_mj, duration_ns, plan)
+            chosen = replace(state.chosen, confirmed=False, watch=drift.Watch(), shifted=True)
+            state = replace(state, chosen=chosen, awaited=(), phase=Warming(limit_mw, since))
+            return _measure_if_warm(state, plan), ()
+        case _, TrialMeasured():
+            return _measured(state, event, plan)
         case _, TrialMissing(number, reason):
             return _missing(state, number, reason, plan)
         case _:
@@ -491,10 +523,15 @@ def _closed(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Mea
 
 def _enough(state: State, trial: Measuring, plan: Plan) -> bool:
     steps = sum(span.end - span.first for span in trial.spans)
-    least_steps, least_ns = plan.profile_steps, plan.window_ns
-    if plan.goal is not None and state.chosen is None:
+    whole_ns, least_steps, least_ns = trial.whole_ns, plan.profile_steps, plan.window_ns
+    if _purpose(state) is Purpose.WATCH:
+        least_steps = min(least_steps, WATCH_STEPS)
+    elif plan.goal is not None and state.chosen is None:
         least_steps, least_ns = BLOCK_STEPS, max(BLOCK_NS, -(-plan.window_ns // BLOCKS))
-    return steps >= least_steps and trial.whole_ns >= least_ns and len(state.awaited) < MAX_AWAITED
+        # More steps on top of those that would do.
+        whole_ns = whole_ns * max(0, steps - state.locked) // max(1, steps)
+        steps -= state.locked
+    return steps >= least_steps and whole_ns >= least_ns and len(state.awaited) < MAX_AWAITED
 
 
 def _end_trial(state: State, trial: Measuring, t_ns: int, plan: Plan) -> Answer:
@@ -512,29 +549,28 @@ def _end_trial(state: State, trial: Measuring, t_ns: int, plan: Plan) -> Answer:
 def _purpose(state: State) -> Purpose:
     if state.chosen is None:
         return Purpose.PROFILE
-    confirmed = state.chosen.confirmed is not None
     under_way = any(asked.purpose is Purpose.CONFIRM for asked in state.awaited)
-    return Purpose.WATCH if confirmed or under_way else Purpose.CONFIRM
+    return Purpose.WATCH if state.chosen.confirmed or under_way else Purpose.CONFIRM
 
 
-def _measured(state: State, number: int, energy_mj: int, duration_ns: int, plan: Plan) -> Answer:
-    asked, state = _take(state, number)
+def _measured(state: State, measured: TrialMeasured, plan: Plan) -> Answer:
+    asked, state = _take(state, measured.number)
     if asked is None:
         return state, ()
-    trial = Trial(asked.limit_mw, energy_mj, duration_ns, asked.steps)
+    trial = Trial(asked.limit_mw, measured.energy_mj, measured.duration_ns, asked.steps)
     if asked.purpose is Purpose.PROFILE:
-        if plan.goal is not None and min(energy_mj, duration_ns) <= 0:
+        if plan.goal is not None and min(trial.energy_mj, trial.duration_ns) <= 0:
             return _missed(state, asked, "no energy was counted in it", plan)
-        return _go_on(replace(state, visits=_with(state.visits, asked, trial)), asked, plan)
-    if state.chosen is None:
+        state = replace(state, visits=_with(state.visits, asked, trial))
+        if measured.locked and state.visit == asked.visit and state.locked < MOST_LOCKED:
+            state = replace(state, locked=state.locked + 1)
+            if plan.goal is not None and isinstance(state.phase, Measuring):
+                return state, ()
+        return _go_on(state, asked, plan)
+    if state.chosen is None or state.chosen.limit_mw != asked.limit_mw:
         return state, ()  # of a choice that was refused
-    if asked.purpose is Purpose.CONFIRM:
-        return replace(state, chosen=replace(state.chosen, confirmed=trial)), ()
-    recent = (*state.chosen.recent, trial)[-CALM:]
-    state = replace(state, chosen=replace(state.chosen, recent=recent))
-    if state.round < MAX_ROUNDS and _drifted(state.chosen):
-        return _next_limit(_next_round(state, plan), plan)
-    return state, ()
+    chosen = replace(state.chosen, confirmed=True, watch=drift.seen(state.chosen.watch, trial))
+    return _watched(replace(state, chosen=chosen), chosen, plan)
 
 
 def _missing(state: State, number: int, reason: str, plan: Plan) -> Answer:
@@ -570,17 +606,70 @@ def _take(state: State, number: int) -> tuple[MeasureTrial | None, State]:
     return asked, replace(state, awaited=tuple(other for other in state.awaited if other is not asked))
 
 
-def _drifted(chosen: Chosen | None) -> bool:
-    """Whether the workload is no longer what was confirmed (rule 6)."""
-    if chosen is None or chosen.confirmed is None or len(chosen.recent) < CALM:
-        return False
-    return _departs([trial.step_mj for trial in chosen.recent], chosen.confirmed.step_mj) or _departs(
-        [trial.step_ns for trial in chosen.recent], chosen.confirmed.step_ns
+# ---- the watch ---------------------------------------------------------------------------------------
+
+
+def _watched(state: State, chosen: Chosen, plan: Plan) -> Answer:
+    """Begin a new round if the workload has changed and there may be one (rules 6 and 7)."""
+    if not chosen.watch.alarm:
+        return replace(state, chosen=replace(chosen, waits=False)), ()
+    if state.round >= MAX_ROUNDS:
+        return state, ()
+    why = "since then {:+.0%} energy and {:+.0%} time per step".format(*chosen.watch.change)
+    if state.profiled >= plan.profiling_share * state.steps:
+        if chosen.waits:
+            return state, ()
+        least = ceil(state.profiled / plan.profiling_share) if plan.profiling_share else None
+        until = "ever" if least is None else f"until step {least}"
+        reason = f"kept for now; {why}, but profiling_share allows no other search {until}"
+        state = replace(state, chosen=replace(chosen, waits=True))
+        return state, (Decide(chosen.limit_mw, state.round, _curve(state, plan), reason),)
+    anew = replace(_next_round(state, plan), why=why)
+    match state.phase:
+        case Measuring(limit_mw) if plan.goal is not None and state.step is not None and not chosen.shifted:
+            # It is in force: what is measured next is the first block of a visit of it.
+            return _search(replace(anew, phase=Measuring(limit_mw, state.step)), plan, limit_mw)
+        case _:
+            return _next_limit(anew, plan)
+
+
+def _next_round(state: State, plan: Plan) -> State:
+    return State(
+        Waiting(),
+        _todo(plan),
+        round=state.round + 1,
+        step=state.step,
+        steps=state.steps,
+        attempts=state.attempts,
+        numbers=state.numbers,
+        lapses=state.lapses,
+        memory=_curve(state, plan),
+        began=state.steps,
+        profiled=state.profiled,
+        cap=state.cap,
     )
 
 
-def _departs(recent: Sequence[float], from_: float) -> bool:
-    return abs(sum(recent) / len(recent) - from_) > DRIFT * from_
+def _curve(state: State, plan: Plan) -> tuple[Trial, ...]:
+    """Return what a round leaves to the next: what it measured and, where that was as remembered, what was
+    remembered, at the level that the workload has now."""
+    both = [
+        (known, trial) for known in state.memory for trial in state.trials if known.limit_mw == trial.limit_mw
+    ]
+    if state.chosen is None or not state.chosen.as_remembered or not both:
+        return state.trials
+    energy = exp(fmean(log(trial.step_mj / known.step_mj) for known, trial in both))
+    time = exp(fmean(log(trial.step_ns / known.step_ns) for known, trial in both))
+    now = [
+        replace(
+            known,
+            energy_mj=ceil(known.energy_mj * energy),
+            duration_ns=ceil(known.duration_ns * time),
+        )
+        for known in state.memory
+        if known.limit_mw <= plan.limits_mw[0]
+    ]
+    return search.by_limit([*state.trials, *now])
 
 
 # ---- limits --------------------------------------------------------------------------------------------
@@ -603,17 +692,33 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
     limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
     if not limits_mw:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
-    match search.advise(limits_mw, plan.gpus, plan.goal, [visit for _, visit in state.visits]):
+    visits = [visit for _, visit in state.visits]
+    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory):
         case Measure(limit_mw) if limit_mw == now_mw:
             return state, ()
         case Measure(limit_mw):
             return _apply(state, limit_mw)
-        case Choose(limit_mw, confidence):
+        case Choose(limit_mw, confidence, remembered):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
-            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured{_by(state)}"
-            decided = Decide(limit_mw, state.round, state.trials, reason, confidence)
-            state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
-            return state, (decided, *then)
+            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            as_remembered = remembered is not None and remembered >= search.TRUSTED
+            if remembered is not None:
+                reason += ", as remembered" if as_remembered else ", not as remembered"
+            return _choose(state, Chosen(limit_mw, as_remembered=as_remembered), reason, plan, confidence)
+
+
+def _choose(
+    state: State, chosen: Chosen, reason: str, plan: Plan, confidence: Confidence | None = None
+) -> Answer:
+    """Tell the decision, and set the limit."""
+    took = state.steps - state.began if state.why else 0
+    measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
+    chosen = replace(chosen, watch=drift.begun(measured), cap=state.cap)
+    reason += (f"; {state.why}" if state.why else "") + _by(state)
+    state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
+    decided = Decide(chosen.limit_mw, state.round, _curve(state, plan), reason, confidence)
+    state, then = _apply(state, chosen.limit_mw)
+    return state, (decided, *then)
 
 
 def _next_limit(state: State, plan: Plan) -> Answer:
@@ -629,7 +734,7 @@ def _apply(state: State, limit_mw: int, asked: int = 1) -> Answer:
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
     applying = Applying(limit_mw, attempt, asked, since_ns)
-    return replace(state, phase=applying, attempts=attempt, visit=None), (Apply(attempt, limit_mw),)
+    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0), (Apply(attempt, limit_mw),)
 
 
 def _lapsed(state: State, limit_mw: int, reason: str) -> Answer:
@@ -639,7 +744,7 @@ def _lapsed(state: State, limit_mw: int, reason: str) -> Answer:
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
     applying = Applying(limit_mw, attempt, 0, since_ns)
-    return replace(state, phase=applying, attempts=attempt, visit=None, lapses=state.lapses + 1), ()
+    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0, lapses=state.lapses + 1), ()
 
 
 def _refused(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:
@@ -660,7 +765,7 @@ def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
 
 
 def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
-    """Go on with the limits that there are now, from what is known of them (rule 7)."""
+    """Go on with the limits that there are now, from what is known of them (rule 8)."""
     state = replace(state, cap=cap)
     profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
     match state.phase:
@@ -700,23 +805,8 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
         limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return _observe(state, str(wrong))
-    reason = f"{plan.selector.text} of {len(trials)} limits measured{_by(state)}"
-    decided = Decide(limit_mw, state.round, state.trials, reason)
-    state, then = _apply(replace(state, chosen=Chosen(limit_mw, cap=state.cap)), limit_mw)
-    return state, (decided, *then)
-
-
-def _next_round(state: State, plan: Plan) -> State:
-    return State(
-        Waiting(),
-        _todo(plan),
-        round=state.round + 1,
-        step=state.step,
-        attempts=state.attempts,
-        numbers=state.numbers,
-        lapses=state.lapses,
-        cap=state.cap,
-    )
+    reason = f"{plan.selector.text} of {len(trials)} limits measured"
+    return _choose(state, Chosen(limit_mw), reason, plan)
 
 
 def _observe(state: State, reason: str) -> Answer:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from analyzers import power_limit, profiles, search, stragglers
 from analyzers.calibration import calibrated
 from analyzers.counters import CounterKind
-from analyzers.energy import Meter, Missing, measure
+from analyzers.energy import ALIASED, Meter, Missing, measure
 from analyzers.power_limit import (
     Apply,
     Barred,
@@ -117,6 +117,8 @@ class Plan:
     """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
     per_gpu: bool = False
     """Lower GPUs that wait for others below the limit of their job."""
+    profiling_share: float = 0.05
+    """Of a run's steps, that profiling again may take."""
 
     @classmethod
     def of(cls, settings: Settings, selector: Selector | None) -> "Plan":
@@ -137,6 +139,7 @@ class Plan:
             settings.window_timeout_ms * 1_000_000,
             settings.search == "exhaustive",
             settings.per_gpu,
+            settings.profiling_share,
         )
 
 
@@ -610,6 +613,7 @@ class Run:
             plan.timeout_ns,
             goal,
             remembered=profiles.trials(recalled.limits),
+            profiling_share=plan.profiling_share,
         )
         self._state = power_limit.start(self._plan, self.numbers, self.rounds)
         self.rounds = self._state.round
@@ -841,6 +845,7 @@ class Run:
         energy_uj = duration_ns = 0
         temperatures: list[float] = []
         by_gpu_uj: dict[str, int] = {}
+        locked = False
         if isinstance(asked, MeasureTrial) and self._trying:
             return None, TrialMissing(asked.number, "limits of single GPUs were tried meanwhile")
         for session in self._ranks:
@@ -867,13 +872,14 @@ class Run:
                         return None, TrialMissing(asked.number, f"{gpu}: {energy.reason}")
                     energy_uj += energy.energy_uj
                     by_gpu_uj[gpu] += energy.energy_uj
+                    locked |= energy.phase_coverage is not None and energy.phase_coverage < ALIASED
                 temperatures += _known(timeline.temperature_c(begin, end) for begin, end in whole)
         if isinstance(asked, stragglers.Measure):
             assert self._even_plan is not None
             of_each = tuple(by_gpu_uj[gpu] // 1000 for gpu in self._even_plan.gpus)
             return None, stragglers.BlockMeasured(asked.number, of_each, duration_ns)
         self._drawn_uj = by_gpu_uj
-        measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns)
+        measured = TrialMeasured(asked.number, round(energy_uj / 1000), duration_ns, locked)
         if asked.purpose is Purpose.WATCH:
             return None, measured
         return self._trial_row(asked, measured, lead, temperatures), measured

@@ -23,6 +23,12 @@ with a bound on the time, how far it may be on the other side of the bound than 
 largest gain for its cost is measured next, or the one it is compared with if that is less known. When no gain
 is above `WORTH` the search ends. It also ends after `most_blocks`, with what is known by then.
 
+An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
+curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
+and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
+What is measured weighs it against the others: where it holds, a visit of its best limit and one of the
+highest confirm it; where it does not, its weight is gone, and the search goes on with what was measured.
+
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
 by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
 expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
@@ -31,7 +37,7 @@ Functions", J. Global Optimization 13, 1998.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import erf, log, pi, sqrt
+from math import erf, exp, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +75,16 @@ KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
 """Standard deviations, and the time in which they fade to a third."""
+AGAIN = ((0.03, 0.03, 0.5), (0.3, 0.1, 0.3))
+"""Standard deviations of a remembered curve's level and of the mean power at its limits, and how likely they
+are before anything is measured."""
+ALIKE = 0.004
+"""Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
+ANEW = (1.0, 0.4)
+"""The same standard deviations of another workload."""
+TRUSTED, CHECKED = 0.9, 2
+"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
+that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -113,6 +129,8 @@ class Choose:
 
     limit_mw: int
     confidence: Confidence
+    remembered: float | None = None
+    """How likely the curve is the one remembered; None: none was."""
 
 
 def added(trials: Sequence[Trial]) -> Trial:
@@ -133,7 +151,13 @@ def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(added(same) for same in of.values())
 
 
-def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> Measure | Choose:
+def advise(
+    limits_mw: Sequence[int],
+    gpus: int,
+    goal: Goal,
+    visits: Sequence[Visit],
+    remembered: Sequence[Trial] = (),
+) -> Measure | Choose:
     """Return what to do next.
 
     Args:
@@ -141,22 +165,31 @@ def advise(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Vis
         gpus: of the job.
         goal: what is minimized.
         visits: of these limits, in order; the last may be under way.
+        remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
+            others.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     left = most_blocks(len(limits_mw)) - sum(len(visit.blocks) for visit in visits)
     visits = settled(visits)
-    if not visits:
-        return Measure(limits_mw[0])
+    memory = _recalled(limits_mw, gpus, goal, remembered, visits)
+    if not visits and (memory is None or goal.factor is not None):
+        return Measure(limits_mw[0])  # at whose time a bound is set
+    if not visits and memory is not None:
+        of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
+        return Measure(limits_mw[min(of, key=lambda i: float(memory.curves.mean[i]))])
     if len(visits[-1].blocks) < BLOCKS and left > 1 - BLOCKS:
         return Measure(visits[-1].limit_mw)
-    belief = _believe(limits_mw, gpus, goal, visits)
+    belief = _believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     gain = belief.gain(best)
     sure = bool(belief.steps[best]) and max(gain) < WORTH
-    few = np.count_nonzero(belief.steps) < min(LIMITS, len(limits_mw))
-    if (sure and not few) or left <= 0:
+    if left <= 0 or (sure and belief.enough):
         best = belief.best(measured=True)
-        return Choose(limits_mw[best], belief.confidence(best))
+        return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
+    if sure and belief.as_remembered and not belief.steps[0]:
+        return Measure(limits_mw[0])
+    if sure:  # what would be worth most, were it not as remembered
+        gain = belief.gain(best, anew=True)
     return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
 
 
@@ -216,6 +249,22 @@ class _Curves:
 
 
 @dataclass(frozen=True, slots=True)
+class _Memory:
+    """What a remembered curve tells."""
+
+    curves: _Curves
+    """Of the limits of now."""
+    trials: dict[int, Trial]
+    """By limit."""
+
+    def power(self, wholes: Sequence[Trial]) -> float:
+        """Return by how much the logarithm of mean power differs now, where both measured it."""
+        pairs = [(whole, self.trials.get(whole.limit_mw)) for whole in wholes]
+        differ = [_log_power(whole) - _log_power(known) for whole, known in pairs if known is not None]
+        return sum(differ) / len(differ) if differ else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Belief:
     """What is known of the curve after some visits. Limits are indices, the highest is 0."""
 
@@ -223,10 +272,33 @@ class _Belief:
     steps: Floats
     """Measured at each limit."""
     curves: tuple[_Curves, ...]
+    remembered: float = 0.0
+    """Weight of those that are the remembered one."""
 
     @property
     def mean(self) -> Floats:
         return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
+
+    @property
+    def as_remembered(self) -> bool:
+        return self.remembered >= TRUSTED
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many limits were measured that what is believed is more than chance."""
+        measured, limits = np.count_nonzero(self.steps), len(self.steps)
+        if not self.as_remembered:
+            return bool(measured >= min(LIMITS, limits))
+        as_it_was = self.curves[len(KINKS)].weight >= TRUSTED  # at the tightest level
+        return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
+
+    @property
+    def as_one(self) -> _Curves:
+        """All of it as one distribution of the same mean and covariance."""
+        mean = self.mean
+        around = [c.covariance + np.outer(c.mean - mean, c.mean - mean) for c in self.curves]
+        weighted = sum(c.weight * of for c, of in zip(self.curves, around, strict=True))
+        return _Curves(1.0, mean, np.asarray(weighted))
 
     @property
     def top(self) -> int:
@@ -246,9 +318,13 @@ class _Belief:
         """Return what other limits are compared with."""
         return best if self.factor is None else self.top
 
-    def gain(self, best: int) -> Floats:
-        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,)."""
-        return np.asarray(sum(curves.weight * self._gain(best, curves) for curves in self.curves))
+    def gain(self, best: int, *, anew: bool = False) -> Floats:
+        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,).
+
+        ``anew``: as if nothing was remembered.
+        """
+        curves = self.curves[: len(KINKS)] if anew else self.curves
+        return np.asarray(sum(of.weight * self._gain(best, of) for of in curves))
 
     def _gain(self, best: int, curves: _Curves) -> Floats:
         against, mean, covariance = self.against(best), curves.mean, curves.covariance
@@ -294,45 +370,129 @@ class _Belief:
         return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
 
 
-def _believe(limits_mw: Sequence[int], gpus: int, goal: Goal, visits: Sequence[Visit]) -> _Belief:
-    """Return the belief after some visits, one at least."""
+def _recalled(
+    limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial], visits: Sequence[Visit]
+) -> _Memory | None:
+    """Return what a remembered curve tells of limits, among which its own need not be.
+
+    Its steps are taken to have been as noisy as those of ``visits``.
+    """
+    if not remembered:
+        return None
+    known = [Visit((trial,), 0) for trial in remembered]
+    known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
+    whole = _believe(known_mw, limits_mw[0], gpus, goal, known, noisy=visits).as_one
+    at = [known_mw.index(limit) for limit in limits_mw]
+    curves = _Curves(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
+    return _Memory(curves, {trial.limit_mw: trial for trial in remembered})
+
+
+def _believe(
+    limits_mw: Sequence[int],
+    top_mw: int,
+    gpus: int,
+    goal: Goal,
+    visits: Sequence[Visit],
+    memory: _Memory | None = None,
+    noisy: Sequence[Visit] = (),
+) -> _Belief:
+    """Return the belief after some visits, one at least.
+
+    Args:
+        limits_mw: it is about these, descending; shape (n,).
+        top_mw: the highest that may be chosen.
+        gpus: of the job.
+        goal: what is minimized.
+        visits: of some of the limits.
+        memory: of an earlier run.
+        noisy: other visits, by whose blocks steps are noisy as well.
+    """
     index = {limit: i for i, limit in enumerate(limits_mw)}
     at = np.array([index[visit.limit_mw] for visit in visits])
     wholes = [visit.whole for visit in visits]
     steps = np.array([whole.steps for whole in wholes], dtype=float)
-    top_mw = limits_mw[0]
 
     def value(trial: Trial) -> float:
         return log(goal.of(trial, top_mw, gpus) / trial.steps)
 
+    y = np.array([value(whole) for whole in wholes])
     high = max(wholes, key=lambda whole: whole.limit_mw)
-    power_mw = high.energy_mj / high.duration_ns * 1e9
+    power_mw = _at_highest(high.energy_mj / high.duration_ns * 1e9 / gpus, high.limit_mw, limits_mw[0])
     limit = np.array(limits_mw, dtype=float)
-    s = SOFT * np.log1p(np.minimum(power_mw / gpus / limit, MOST) ** (1 / SOFT))
+    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
     s -= s[0]
     energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
-    time = (1 - goal.energy_weight) * top_mw * gpus * np.exp(SLOPE * s**2)
+    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
     usual = np.log(energy + time)
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
+    alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
     capped = np.tanh(s / CAPPED)
-    around += SMOOTH**2 * np.outer(capped, capped) * np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    around += SMOOTH**2 * np.outer(capped, capped) * alike
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    noise = np.diag(step_variance([[(value(b), b.steps) for b in visit.blocks] for visit in visits]) / steps)
+    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *noisy)]
+    noise = np.diag(step_variance(blocks) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
-    y = np.array([value(whole) for whole in wholes]) - usual[at]
-    found = [
-        _condition(around + kink**2 * np.exp(-apart / KINK_LENGTH), at, noise, y - y[0]) for kink in KINKS
+
+    level, again = y[0], []
+    weight = 1.0
+    if memory is not None:
+        of, power = memory.curves, memory.power(wholes)
+        level, around = of.mean[at[0]], around + ANEW[0] ** 2
+        again = [
+            _Curves(
+                likely * _density(power, power_deviation),
+                of.mean,
+                of.covariance + ALIKE**2 * alike + deviation**2,
+            )
+            for deviation, power_deviation, likely in AGAIN
+        ]
+        weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, ANEW[1])
+    usual = usual + level - usual[at[0]]
+    anew = [
+        _Curves(weight / len(KINKS), usual, around + kink**2 * np.exp(-apart / KINK_LENGTH)) for kink in KINKS
     ]
-    weights = np.exp([evidence - max(evidence for *_, evidence in found) for *_, evidence in found])
-    weights /= weights.sum()
-    curves = tuple(
-        _Curves(float(weight), usual + mean, covariance)
-        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+    curves = _observed([*anew, *again], at, noise, y)
+    remembered = sum(known.weight for known in curves[len(KINKS) :])
+    return _Belief(
+        goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), tuple(curves), remembered
     )
-    return _Belief(goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), curves)
+
+
+def _at_highest(power_mw: float, limit_mw: int, highest_mw: int) -> float:
+    """Return the mean power at the highest limit of what draws ``power_mw`` at another.
+
+    The bend tells it, as power falls with ``s``; of one that is held back entirely, the mean of both limits.
+    """
+    of_limit = min(power_mw / limit_mw, MOST) ** (1 / SOFT)
+    of_highest = of_limit * (limit_mw / highest_mw) ** (1 / SOFT)
+    held = of_limit - 1
+    root = sqrt(held**2 + 4 * of_highest)
+    solved = 2 * of_highest / (root - held) if held < 0 else (root + held) / 2
+    return highest_mw * float(solved**SOFT)
+
+
+def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats, y: Floats) -> list[_Curves]:
+    """Return distributions of curves given what was observed, weighed by how well they explain it.
+
+    Args:
+        curves: before.
+        at: m of the limits.
+        noise: covariance of what is added in observing them, shape (m, m).
+        y: what was observed, shape (m,).
+    """
+    found = [_condition(known, at, noise, y) for known in curves]
+    likely = np.array([log(max(known.weight, 1e-300)) for known in curves]) + [
+        evidence for *_, evidence in found
+    ]
+    weights = np.exp(likely - likely.max())
+    weights /= weights.sum()
+    return [
+        _Curves(float(weight), mean, covariance)
+        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
+    ]
 
 
 def step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
@@ -346,21 +506,19 @@ def step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
 
 
 def _condition(
-    prior: Floats, at: npt.NDArray[np.intp], noise: Floats, y: Floats
+    curves: _Curves, at: npt.NDArray[np.intp], noise: Floats, y: Floats
 ) -> tuple[Floats, Floats, float]:
-    """Return mean and covariance of a process given ``y`` at some limits, and the log of its evidence.
-
-    Args:
-        prior: its covariance, shape (n, n).
-        at: m of the limits.
-        noise: covariance of what is added in observing them, shape (m, m).
-        y: what was observed, shape (m,).
-    """
+    """Return mean and covariance of curves given ``y`` at some limits, and the log of its evidence."""
+    prior, off = curves.covariance, y - curves.mean[at]
     total = prior[np.ix_(at, at)] + noise
     known = np.linalg.solve(total, prior[at]).T
     covariance = prior - known @ prior[at]
-    evidence = -0.5 * float(y @ np.linalg.solve(total, y) + np.linalg.slogdet(total)[1])
-    return known @ y, (covariance + covariance.T) / 2, evidence
+    evidence = -0.5 * float(off @ np.linalg.solve(total, off) + np.linalg.slogdet(total)[1])
+    return curves.mean + known @ off, (covariance + covariance.T) / 2, evidence
+
+
+def _density(off: float, deviation: float) -> float:
+    return exp(-((off / deviation) ** 2) / 2) / deviation
 
 
 _erf = np.vectorize(erf, otypes=[float])

@@ -24,7 +24,7 @@ from random import Random
 
 import numpy as np
 from common import table
-from search import Curve, curves
+from published import Curve, curves
 
 from analyzers.budgets import Bound, Unit, share_out, speeds
 from analyzers.power_limit import limits_mw

@@ -22,7 +22,7 @@ from typing import cast
 
 import numpy as np
 from common import table
-from search import Curve, curves
+from published import Curve, curves
 
 from analyzers import selectors
 from analyzers.interpreter import Plan

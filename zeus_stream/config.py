@@ -89,6 +89,9 @@ class Settings:
         300, "Time not measured after a change of limit (exhaustive search), at least.", least=0, most=60_000
     )
     refreshes: int = _setting(10, "Counter refreshes measured at each limit, at least.", least=0, most=10_000)
+    profiling_share: float = _setting(
+        0.05, "Of a run's steps, that profiling it again may take when it has changed.", least=0, most=1
+    )
     lease_ms: int = _setting(
         1500, "A limit returns when its analyzer is silent for this long.", least=200, most=60_000
     )

@@ -10,12 +10,12 @@ from analyzers import power_limit, selectors
 from analyzers.power_limit import (
     BLOCK_NS,
     BLOCK_STEPS,
-    CALM,
     MAX_ASKED,
     MAX_AWAITED,
     MAX_LAPSES,
     MAX_MISSING,
     MAX_ROUNDS,
+    MOST_LOCKED,
     Apply,
     Barred,
     Capped,
@@ -92,6 +92,9 @@ class Bench:
         self.blind: set[int] = set()
         """Limits that cannot be measured."""
         self.factor = 1.0
+        self.best_mw = 150_000
+        self.locked = False
+        """The sensor sees the same parts of steps again and again."""
 
     def tell(self, event: Event) -> None:
         self.state, wanted = power_limit.step(self.state, event, self.plan)
@@ -111,14 +114,18 @@ class Bench:
                 if limit_mw in self.blind:
                     self.tell(TrialMissing(number, "no reading"))
                 else:
-                    energy_mj = (abs(limit_mw - 150_000) + 50_000) * instruction.steps * self.factor
-                    self.tell(TrialMeasured(number, round(energy_mj), instruction.steps * STEP_NS))
+                    energy_mj = self.step_mj(limit_mw) * instruction.steps
+                    measured = round(energy_mj), instruction.steps * STEP_NS
+                    self.tell(TrialMeasured(number, *measured, self.locked))
             case Release():
                 self.released += 1
             case Decide():
                 self.decided.append(instruction)
             case Observe():
                 self.observed.append(instruction)
+
+    def step_mj(self, limit_mw: int) -> float:
+        return (abs(limit_mw - self.best_mw) + 50_000) * self.factor
 
     def steps(self, count: int) -> None:
         """Begin so many steps, one right after the other."""
@@ -336,7 +343,7 @@ def test_a_changed_workload_is_profiled_again(factor: float, rounds: int) -> Non
     bench = Bench(SHORT)
     bench.steps(40)
     bench.factor = factor
-    bench.steps(4 * (CALM + 1) + 40)
+    bench.steps(100)
     assert bench.state.round == rounds
     assert len(bench.decided) == rounds
 
@@ -351,12 +358,49 @@ def test_a_single_odd_window_is_no_drift() -> None:
     assert bench.state.round == 1
 
 
+@pytest.mark.parametrize("plan", [SHORT, ADAPTIVE], ids=["exhaustive", "adaptive"])
+def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: Plan) -> None:
+    bench, longest = Bench(plan), 2 * BLOCK * most_blocks(len(plan.limits_mw))
+    for turn in range(20):
+        bench.factor, bench.best_mw = (1.0, 150_000) if turn % 2 else (2.0, 225_000)
+        bench.steps(400)
+        assert bench.state.profiled <= plan.profiling_share * bench.state.steps + longest
+    assert bench.state.round >= 3
+
+
 def test_a_restless_workload_is_not_profiled_for_ever() -> None:
-    bench = Bench(SHORT)
+    bench = Bench(replace(SHORT, profiling_share=1.0))
     for turn in range(4 * MAX_ROUNDS):
         bench.factor = 1.0 + turn % 2
-        bench.steps(60)
+        bench.steps(100)
     assert bench.state.round == MAX_ROUNDS
+
+
+def test_when_the_share_is_used_up_the_limit_is_kept_and_that_is_said_once() -> None:
+    bench = Bench(SHORT)
+    bench.steps(60)
+    for factor in (2.0, 1.0):
+        bench.factor = factor
+        bench.steps(60)
+    assert [decided.round for decided in bench.decided] == [1, 2, 2]
+    kept, took = bench.decided[-1], bench.state.profiled
+    assert kept.limit_mw == 200_000
+    assert "-50% energy and +0% time per step, but profiling_share allows no other" in kept.reason
+    assert f"until step {20 * took}" in kept.reason
+    bench.steps(20 * took - bench.index - 20)
+    assert bench.state.round == 2
+    bench.steps(100)
+    assert [decided.round for decided in bench.decided] == [1, 2, 2, 3]
+    assert "-50% energy" in bench.decided[-1].reason
+
+
+def test_without_a_share_nothing_is_profiled_again() -> None:
+    bench = Bench(replace(SHORT, profiling_share=0.0))
+    bench.steps(60)
+    bench.factor = 2.0
+    bench.steps(500)
+    assert [decided.round for decided in bench.decided] == [1, 1]
+    assert bench.decided[-1].reason.endswith("no other search ever")
 
 
 def test_the_first_round_waits_for_measurements_that_come_late() -> None:
@@ -496,8 +540,116 @@ def test_a_changed_workload_is_searched_again() -> None:
     bench = Bench(ADAPTIVE)
     bench.steps(500)
     bench.factor = 1.5
-    bench.steps(40 * (CALM + 1) + 500)
+    bench.steps(600)
     assert [decided.round for decided in bench.decided] == [1, 2]
+
+
+# ---- with a memory -------------------------------------------------------------------------------------
+
+
+def remembered(best_mw: int, limits: tuple[int, ...] = ADAPTIVE.limits_mw, factor: float = 1) -> Plan:
+    """Return the plan of a run that remembers a curve with that optimum."""
+    world = Bench(ADAPTIVE)
+    world.best_mw, world.factor = best_mw, factor
+    trials = tuple(Trial(x, round(world.step_mj(x) * 30), 30 * STEP_NS, 30) for x in limits)
+    return replace(ADAPTIVE, remembered=trials)
+
+
+def test_what_is_remembered_rightly_is_confirmed_at_two_limits_the_best_first() -> None:
+    bench = Bench(remembered(150_000))
+    bench.steps(100)
+    assert bench.limits == [150_000, 250_000, 150_000]
+    assert len(visits(bench)) == 2
+    decided = bench.decided[0]
+    assert decided.limit_mw == 150_000
+    assert decided.reason == "energy of 7 limits, 2 of them measured, as remembered"
+    assert {trial.limit_mw for trial in decided.trials} == set(PLAN.limits_mw)
+    assert [trial.step_mj for trial in decided.trials] == pytest.approx(
+        [bench.step_mj(trial.limit_mw) for trial in decided.trials], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.3])
+def test_where_only_the_level_differs_one_limit_more_is_measured(factor: float) -> None:
+    bench = Bench(remembered(150_000, factor=factor))
+    bench.steps(150)
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+    assert len(visits(bench)) == 3
+    assert "as remembered" in bench.decided[0].reason
+    levels = {trial.limit_mw: trial.step_mj for trial in bench.decided[0].trials}
+    assert levels == pytest.approx({limit: bench.step_mj(limit) for limit in ADAPTIVE.limits_mw}, rel=0.01)
+
+
+@pytest.mark.parametrize("best_mw", [250_000, 225_000, 100_000])
+def test_what_is_remembered_wrongly_is_searched_anew_with_what_was_measured(best_mw: int) -> None:
+    bench = Bench(remembered(best_mw))
+    bench.steps(400)
+    assert bench.limits[0] == best_mw
+    assert [decided.limit_mw for decided in bench.decided] == [150_000]
+    assert "not as remembered" in bench.decided[0].reason
+    assert best_mw in [trial.limit_mw for trial in bench.decided[0].trials]
+
+
+def test_a_bound_on_the_time_starts_from_the_highest_limit() -> None:
+    slow = selector("slowdown:1.1")
+    bench = Bench(replace(remembered(150_000), selector=slow, goal=slow.goal))
+    bench.steps(200)
+    assert bench.limits[:2] == [250_000, 100_000]
+    assert len(visits(bench)) == 2
+    assert bench.decided[0].limit_mw == 100_000
+
+
+def test_remembered_limits_that_this_run_cannot_have_are_neither_set_nor_told() -> None:
+    more = remembered(150_000, (400_000, 300_000, 210_000, 150_000, 80_000)).remembered
+    zero = Trial(150_000, 0, 0, 0)
+    bench = Bench(replace(ADAPTIVE, remembered=(*more, zero)))
+    bench.steps(200)
+    assert set(bench.limits) <= set(ADAPTIVE.limits_mw)
+    assert bench.decided[0].limit_mw == 150_000
+    told = {trial.limit_mw for trial in bench.decided[0].trials}
+    assert {210_000, 80_000} <= told <= {210_000, 80_000, *ADAPTIVE.limits_mw}
+
+
+def test_a_workload_that_only_got_heavier_is_checked_and_not_searched() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(500)
+    searched = len(visits(bench))
+    bench.factor = 1.15
+    bench.steps(500)
+    assert [(decided.round, decided.limit_mw) for decided in bench.decided] == [(1, 150_000), (2, 150_000)]
+    assert len(visits(bench)) - searched <= 3
+    assert bench.decided[1].reason.endswith("as remembered; since then +15% energy and +0% time per step")
+
+
+def test_a_workload_with_another_optimum_is_searched() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(500)
+    bench.best_mw = 225_000
+    bench.steps(500)
+    assert [decided.limit_mw for decided in bench.decided] == [150_000, 225_000]
+
+
+# ---- a sensor that steps beat with ---------------------------------------------------------------------
+
+
+def test_a_visit_goes_on_while_its_sensor_sees_the_same_parts_of_steps() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.locked = True
+    bench.steps(60)
+    bench.locked = False
+    bench.steps(400)
+    first, *others = visits(bench)
+    assert [block.steps for block in first] == [BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, BLOCK + 4]
+    assert all([block.steps for block in visit] == [BLOCK] * BLOCKS for visit in others)
+
+
+def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.locked = True
+    bench.steps(1_000)
+    assert bench.decided[0].limit_mw == 150_000
+    for visit in visits(bench):
+        assert len(visit) == MOST_LOCKED + 1
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -560,7 +712,7 @@ events = st.one_of(
     st.builds(StepsPaused, indices, times),
     st.builds(LimitApplied, attempts, st.builds(StepBegan, indices, times)),
     st.builds(LimitRefused, attempts, causes, st.just("refused")),
-    st.builds(TrialMeasured, numbers, st.integers(0, 10**6), st.integers(0, 10**9)),
+    st.builds(TrialMeasured, numbers, st.integers(0, 10**6), st.integers(0, 10**9), st.booleans()),
     st.builds(TrialMissing, numbers, st.just("no reading")),
     st.just(Barred("somebody else")),
     st.just(Lapsed("the analyzer was silent")),
@@ -574,6 +726,18 @@ plans = st.builds(
     profile_steps=st.integers(1, 3),
     outcome_ns=st.sampled_from((0, MS, 5_000 * MS)),
     selector=st.sampled_from([selector(text) for text in ("energy", "time", "cost:0.5", "slowdown:1.2")]),
+    remembered=st.lists(
+        st.builds(
+            Trial,
+            st.sampled_from((*SHORT.limits_mw, 400_000, 250_000, 50_000)),
+            st.integers(0, 10**6),
+            st.integers(0, 10**9),
+            st.integers(0, 50),
+        ),
+        max_size=4,
+        unique_by=lambda trial: trial.limit_mw,
+    ).map(tuple),
+    profiling_share=st.sampled_from((0.0, 0.05, 1.0)),
     goal=st.sampled_from([None, *(selector(text).goal for text in ("energy", "time", "slowdown:1.2"))]),
 )
 exhaustive = plans.filter(lambda plan: plan.goal is None)

@@ -1,7 +1,7 @@
 """The search, against curves that are known."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import exp
 from random import Random
@@ -60,10 +60,10 @@ class World:
         self.t_ns += round(seconds * S)
         return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), STEPS)
 
-    def searched(self, of: Goal) -> Choose:
+    def searched(self, of: Goal, remembered: Sequence[Trial] = ()) -> Choose:
         """Do what is advised until it is to choose."""
         while True:
-            match advise(self.limits, self.gpus, of, self.visits):
+            match advise(self.limits, self.gpus, of, self.visits, remembered):
                 case Choose() as chosen:
                     return chosen
                 case Measure(limit_mw):
@@ -87,6 +87,10 @@ class World:
         trials = [Trial(x, round(t * self.watts(x) * 1e6), round(t * 1e12), 1) for x, t in times.items()]
         costs = {trial.limit_mw: of.of(trial, self.limits[0], 1) for trial in trials}
         return costs[chosen_mw] / min(costs.values()) - 1
+
+    @property
+    def measured(self) -> tuple[Trial, ...]:
+        return by_limit(block for visit in self.visits for block in visit.blocks)
 
     @property
     def visited(self) -> list[int]:
@@ -175,6 +179,57 @@ def test_very_unequal_steps_end_it_with_a_wide_bound() -> None:
     assert bounds[0] < 0.02 < bounds[1]
 
 
+def at_level(trials: Sequence[Trial], energy: float, time: float) -> list[Trial]:
+    return [
+        Trial(t.limit_mw, round(t.energy_mj * energy), round(t.duration_ns * time), t.steps) for t in trials
+    ]
+
+
+@pytest.mark.parametrize("level", [1.0, 1.02, 0.75, 1.4])
+@pytest.mark.parametrize("text", GOALS)
+def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, level: float) -> None:
+    before, after, excesses = [], [], []
+    for number in range(len(CURVES)):
+        first = published(number, noise=0.01, seed=100 + number)
+        first.searched(goal(text))
+        world = published(number, noise=0.01, seed=number)
+        chosen = world.searched(goal(text), at_level(first.measured, level, level))
+        assert chosen.remembered is not None
+        before.append(len(first.visits))
+        after.append(len(world.visits))
+        excesses.append(world.excess(chosen.limit_mw, goal(text)))
+    assert np.median(after) <= 3
+    assert np.mean(after) <= 0.8 * np.mean(before)
+    assert np.mean(excesses) <= 0.005
+
+
+@pytest.mark.parametrize("text", GOALS)
+def test_what_is_remembered_wrongly_costs_little(text: str) -> None:
+    more, excesses = [], []
+    for number in range(len(CURVES)):
+        other = published(next(o for o in range(number + 1, 99) if same_model(o, number)), noise=0.01)
+        other.searched(goal(text))
+        plain, world = (published(number, noise=0.01, seed=number) for _ in range(2))
+        plain.searched(goal(text))
+        chosen = world.searched(goal(text), other.measured)
+        more.append(len(world.visits) - len(plain.visits))
+        excesses.append(world.excess(chosen.limit_mw, goal(text)))
+    assert np.mean(more) <= 1
+    assert np.mean(excesses) <= 0.01
+
+
+def same_model(one: int, other: int) -> bool:
+    return CURVES[one % len(CURVES)][0] is CURVES[other % len(CURVES)][0]
+
+
+def test_the_best_of_the_remembered_limits_is_measured_first() -> None:
+    known = [Trial(x, y, S, 1) for x, y in ((300_000, 120), (250_000, 100), (160_000, 110), (120_000, 140))]
+    limits = limits_mw(250_000, 100_000, 25_000)
+    assert advise(limits, 1, goal("energy"), (), known) == Measure(250_000)
+    assert advise(limits, 1, goal("slowdown:1.1"), (), known) == Measure(250_000)
+    assert advise(limits[1:], 1, goal("energy"), (), known[2:]) in {Measure(x) for x in limits[1:]}
+
+
 def block(seconds: float, watts: float = 100.0) -> Trial:
     return Trial(200_000, round(seconds * watts * 1000), round(seconds * S), STEPS)
 
@@ -238,6 +293,38 @@ def test_it_ends_within_its_bound_and_never_leaves_the_limits(world: World, text
     assert chosen.confidence.expected >= 0
     assert chosen.confidence.p95 >= 0
     assert advise(world.limits, world.gpus, goal(text), world.visits) == chosen
+
+
+memories = st.lists(
+    st.builds(
+        Trial,
+        st.integers(1_000, 500_000),
+        st.integers(1, 10**9),
+        st.integers(1, 10**15),
+        st.integers(1, 1000),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda trial: trial.limit_mw,
+)
+
+
+@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@given(worlds, memories, st.booleans(), st.sampled_from(("energy", "time", "cost:0.5")))
+def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
+    world: World,
+    remembered: list[Trial],
+    near: bool,  # noqa: FBT001 - drawn
+    text: str,
+) -> None:
+    world.noise = world.warming = 0.0
+    if near:  # at limits that there are
+        remembered = [replace(t, limit_mw=x) for t, x in zip(remembered, world.limits, strict=False)]
+    chosen = world.searched(goal(text), remembered)  # asserts that it ends, and within the limits
+    costs = {t.limit_mw: goal(text).of(t, world.limits[0], world.gpus) / t.steps for t in world.measured}
+    assert costs[chosen.limit_mw] <= 1.05 * min(costs.values())
+    assert chosen.remembered is not None
+    assert 0 <= chosen.remembered <= 1
 
 
 @given(st.integers(0, 11), st.sampled_from(list(GOALS)))

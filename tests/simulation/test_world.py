@@ -8,6 +8,7 @@ from analyzers.rows import ApplyLimit, DecisionRow, TrialRow, WindowRow
 from analyzers.selectors import Trial
 from analyzers.timeline import RECENT_NS
 from tests.simulation.world import Training, World
+from zeus_stream.config import Settings
 from zeus_stream.workloads import load
 
 
@@ -113,6 +114,31 @@ def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
     assert [decision.round for decision in world.rows(DecisionRow)] == [1, 2]
     one, other = (decision.step_s or 0 for decision in world.rows(DecisionRow))
     assert other == pytest.approx(1.33 * one, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("share", "reason"), [(0.05, "3 of them measured, as remembered; since then +33%"), (0.0, "kept for now")]
+)
+def test_a_workload_that_grows_is_checked_as_far_as_its_share_allows(share: float, reason: str) -> None:
+    settings = Settings(select="energy", profiling_share=share)
+    training = Training("imagenet", 0.1, 330, heavier=(220, 1.33))
+    world = World("simulated:v100x1", training, Plan.of(settings, selectors.parse("energy")))
+    world.run()
+    first, again = world.rows(DecisionRow)
+    assert again.power_limit_w == first.power_limit_w
+    assert reason in again.reason
+
+
+def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() -> None:
+    """At 150 W a step takes 100 ms, the period of the sensor, which looks at the last quarter of each."""
+    training = Training("imagenet", 0.075, 200, load_s=0.01)
+    world = World(
+        "simulated:v100x1,kind=boxcar,period_ms=100,window_ms=25", training, Plan(selectors.parse("time"))
+    )
+    world.run()
+    steps = {row.power_limit_w: row.steps for row in world.rows(TrialRow) if not row.confirms}
+    assert steps.pop(150.0) >= 2 * max(steps.values())
+    assert len(world.rows(DecisionRow)) == 1
 
 
 def test_a_limit_the_device_refuses_is_left_out() -> None:

@@ -1,0 +1,130 @@
+"""Zeus's published power traces as workloads, for the benchmarks of the search and of what follows it."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import exp, sqrt
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from analyzers.selectors import Selector, Trial
+
+SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
+STEP_NS = 250_000_000
+CORRELATION = 0.3
+"""Of a step's noise with that of the step before."""
+WARMING, WARMING_STEPS = 0.01, 60
+"""Energy that a cold GPU takes less, and in how many steps it warms up."""
+RUN_STEPS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A workload: limits descending, and what a step takes at each."""
+
+    name: str
+    limits_mw: tuple[int, ...]
+    step_ns: tuple[float, ...]
+    step_mj: tuple[float, ...]
+
+    @property
+    def capped(self) -> bool:
+        """Whether the lowest limit caps it at all: the mean power at the highest is above the lowest."""
+        return self.step_mj[0] / self.step_ns[0] * 1e9 > self.limits_mw[-1]
+
+
+def curves(traces: Path) -> Iterator[Curve]:
+    """Return the published curves, as measured; a step takes `STEP_NS` at the highest limit."""
+    for gpu in ("v100", "a40"):
+        by: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+        with (traces / f"summary_power_{gpu}.csv").open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                name = " ".join((gpu, row["dataset"], row["network"], row["batch_size"], row["optimizer"]))
+                limit_mw = round(float(row["power_limit"]) * 1000)
+                by[name][limit_mw] = float(row["time_per_epoch"]), float(row["average_power"])
+        for name, points in by.items():
+            limits = sorted(points, reverse=True)
+            if len(limits) >= 4:
+                slow = [points[limit][0] / points[limits[0]][0] for limit in limits]
+                energy = [points[limit][1] * s * STEP_NS / 1e6 for limit, s in zip(limits, slow, strict=True)]
+                yield Curve(name, tuple(limits), tuple(s * STEP_NS for s in slow), tuple(energy))
+
+
+def drawn_through(curve: Curve, count: int) -> Curve:
+    """Return a curve at so many limits, linear in the logarithms between those measured."""
+    limits = np.linspace(curve.limits_mw[0], curve.limits_mw[-1], count).round().astype(int)
+
+    def at(values: tuple[float, ...]) -> tuple[float, ...]:
+        logs = np.interp(limits, curve.limits_mw[::-1], np.log(values[::-1]))
+        return tuple(np.exp(logs).tolist())
+
+    return Curve(curve.name, tuple(limits.tolist()), at(curve.step_ns), at(curve.step_mj))
+
+
+@dataclass(slots=True)
+class Training:
+    """Steps of a curve, as they come."""
+
+    curve: Curve
+    noise: float
+    rng: Random
+    steps: int = 0
+    t_ns: float = 0.0
+    spent: list[int] = field(default_factory=list)
+    """By step: index of its limit."""
+    _errors: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        self._errors = self.rng.gauss(), self.rng.gauss()
+
+    def go_on(self, at: int, count: int) -> Trial:
+        """Return ``count`` steps at the limit of an index."""
+        energy_mj = duration_ns = 0.0
+        for _ in range(count):
+            time_error, energy_error = (
+                CORRELATION * error + sqrt(1 - CORRELATION**2) * self.rng.gauss() for error in self._errors
+            )
+            self._errors = time_error, energy_error
+            warm = 1 - WARMING * exp(-self.steps / WARMING_STEPS)
+            duration_ns += self.curve.step_ns[at] * (1 + self.noise * time_error)
+            energy_mj += self.curve.step_mj[at] * (1 + self.noise * energy_error) * warm
+            self.steps += 1
+            self.spent.append(at)
+        self.t_ns += duration_ns
+        return Trial(self.curve.limits_mw[at], round(energy_mj), round(duration_ns), count)
+
+
+def excess(curve: Curve, selector: Selector, chosen: int) -> tuple[float, float]:
+    """Return the excess of a limit, and the energy it forgoes, as shares."""
+    assert selector.goal is not None
+    limits, goal = curve.limits_mw, selector.goal
+    trials = [
+        Trial(limit, round(mj * 1e6), round(ns * 1e6), 1)
+        for limit, mj, ns in zip(limits, curve.step_mj, curve.step_ns, strict=True)
+    ]
+    at, best = limits.index(chosen), limits.index(selector.choose(trials, 1))
+    if goal.factor is None:
+        objective = [goal.of(trial, limits[0], 1) for trial in trials]
+        return objective[at] / objective[best] - 1, 0.0
+    bound = goal.factor * curve.step_ns[0]
+    over = curve.step_ns[at] / bound - 1
+    if over > 0:
+        return over, 0.0
+    left_out = max((1 - ns / bound for ns in curve.step_ns[at + 1 :]), default=0.0)
+    return max(0.0, left_out), max(0.0, curve.step_mj[at] / curve.step_mj[best] - 1)
+
+
+def profiling(curve: Curve, selector: Selector, spent: list[int]) -> float:
+    """Return what steps at these limits cost above as many at the best, as a share of a run."""
+    assert selector.goal is not None
+    goal, limits = selector.goal, curve.limits_mw
+    trials = [
+        Trial(limit, round(mj * 1e6), round(ns * 1e6), 1)
+        for limit, mj, ns in zip(limits, curve.step_mj, curve.step_ns, strict=True)
+    ]
+    best = limits.index(selector.choose(trials, 1))
+    value = curve.step_mj if goal.factor is not None else [goal.of(t, limits[0], 1) for t in trials]
+    return sum(value[at] / value[best] - 1 for at in spent) / RUN_STEPS
