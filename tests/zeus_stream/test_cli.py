@@ -235,9 +235,7 @@ def test_another_selector_is_asked_about_what_was_measured(ran: Ran) -> None:
     assert completed.returncode == 0, completed.stderr
     assert "not known" in completed.stderr
     row, *_ = json.loads(completed.stdout)
-    assert row["other_step_ms"] <= row["step_ms"] * (
-        1 + 1e-9
-    )  # the same limit may be summed in another order
+    assert row["other_step_ms"] <= row["step_ms"] * (1 + 1e-9)  # the same limit may be summed in another order
     assert row["other_limit_w"] >= row["power_limit_w"]
 
 
