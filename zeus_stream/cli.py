@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_type_hints
@@ -54,6 +55,12 @@ def _fail(*sentences: str) -> NoReturn:
     for sentence in dict.fromkeys(sentences):
         click.echo(f"zeus-stream: {sentence}", err=True)
     sys.exit(1)
+
+
+def _tell(sentence: str) -> None:
+    """Say what a service does. Where nothing can be said, as on a full disk, it does it all the same."""
+    with suppress(OSError):
+        click.echo(sentence, err=True)
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -144,7 +151,7 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
             async with anyio.create_task_group() as tasks:
 
                 async def serve() -> None:
-                    await service(lambda text: click.echo(f"{name}: {text}", err=True))
+                    await service(lambda text: _tell(f"{name}: {text}"))
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(serve)

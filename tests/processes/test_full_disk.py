@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,12 @@ from random import Random
 
 import pytest
 
-from tests.processes.pipeline import Setup, pipeline, until
+from tests.processes.pipeline import Setup, environment, pipeline, until
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
+from zeus_stream.client import status
+from zeus_stream.errors import UnreachableError
 from zeus_stream.messages import Refused
+from zeus_stream.places import places
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_
 ) -> None:
     archive = tmp_path / "energy.duckdb"
     with pipeline(small_disk, analyze=("--select", "none", "--archive", str(archive))) as setup:
-        until(lambda: setup.told("run-1")[1] > 50)
+        until(lambda: setup.told("run-1")[1] > 50 and setup.sql("SELECT 1 FROM events LIMIT 1"))
         filler = fill(small_disk)
         until(lambda: "could not be written" in setup.status("collector", "log", "trouble"))
         # What is not in the log is not acknowledged: it waits.
@@ -71,6 +75,27 @@ def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_
     [dropped] = account.gaps
     assert "readings: " in dropped
     assert "could not be written" in dropped
+
+
+@pytest.mark.parametrize(("service", "process"), [("collect", "collector"), ("analyze", "analyzer")])
+def test_a_service_that_cannot_say_that_it_began_works(zeus_dir: Path, service: str, process: str) -> None:
+    command = [sys.executable, "-m", "zeus_stream.cli", service]
+    environ = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
+
+    def answers() -> bool:
+        try:
+            return bool(status(places(environ), process).rows)
+        except UnreachableError:
+            return False
+
+    with (
+        Path("/dev/full").open("w", encoding="utf-8") as nowhere,
+        subprocess.Popen(command, env=environ, stderr=nowhere) as running,
+    ):
+        try:
+            until(answers)
+        finally:
+            running.terminate()
 
 
 def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) -> None:
