@@ -94,6 +94,7 @@ def test_a_service_that_cannot_say_that_it_began_works(zeus_dir: Path, service: 
     ):
         try:
             until(answers)
+            assert running.poll() is None
         finally:
             running.terminate()
 
