@@ -126,7 +126,11 @@ def measure(name: str, options: argparse.Namespace, rng: Random) -> tuple[list[f
     fill = FILL if "no room" in name else 0
     with directory() as where, ExitStack() as ends:
         halfway = ends.enter_context(state(where))
-        both = [Training(where, kind, options.steps, options.products, fill) for kind in (ours, "without")]
+        started = {
+            mine: Training(where, ours if mine else "without", options.steps, options.products, fill)
+            for mine in rng.sample((True, False), 2)
+        }
+        both = [started[True], started[False]]
         for one in both:
             ends.callback(one.close)
             for _ in range(5):
