@@ -4,7 +4,9 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -296,6 +298,24 @@ async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to
     assert 3 <= len(changes) <= seconds * 20 + 1, "read 20 times a second, however often it moves"
     drawn_j = (changes["energy_mj"][-1] - changes["energy_mj"][0]) / 1000
     assert drawn_j == pytest.approx(seconds * POWER_W, abs=0.1 * POWER_W)
+
+
+async def test_devices_are_read_before_what_else_there_is_to_run(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(2), zeus_dir):
+        readers = [thread for thread in threading.enumerate() if thread.name.startswith("device ")]
+        policies = [os.sched_getscheduler(thread.native_id or 0) for thread in readers]
+    first = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+
+    def permitted() -> bool:
+        try:
+            os.sched_setscheduler(0, first, os.sched_param(1))
+        except PermissionError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as thread:
+        assert policies == [first if thread.submit(permitted).result() else os.SCHED_OTHER] * 2
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
