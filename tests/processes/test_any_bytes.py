@@ -85,8 +85,10 @@ def test_collector_and_analyzer_live_through_anything_and_serve_who_means_well(
     trained = train(zeus_dir, "honest", 20)
     assert (trained.returncode, trained.stderr) == (0, "")
     until(lambda: archived(zeus_dir, "honest") == 20)
-    for process, mb in zip(both, before_mb, strict=True):
-        assert process.memory_mb < mb + GROWTH_MB
+    # What large messages took is given back within seconds.
+    most_mb = [mb + GROWTH_MB for mb in before_mb]
+    until(lambda: all(process.memory_mb < most for process, most in zip(both, most_mb, strict=True)))
+    assert [process.alive for process in both] == [True, True]
 
 
 def test_what_a_collector_that_is_none_says_harms_neither_analyzer_nor_training(zeus_dir: Path) -> None:
