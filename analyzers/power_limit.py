@@ -766,7 +766,8 @@ def _skip(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
 
 def _capped(state: State, cap: Capped, plan: Plan) -> Answer:
     """Go on with the limits that there are now, from what is known of them (rule 8)."""
-    state = replace(state, cap=cap)
+    # Steps since a choice were watched; those of a search for another are counted from now on.
+    state = replace(state, cap=cap, began=state.began if state.chosen is None else state.steps)
     profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
     match state.phase:
         case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw) if not cap.allows(limit_mw):

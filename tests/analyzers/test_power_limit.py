@@ -853,6 +853,20 @@ def test_a_choice_made_of_few_limits_stands_when_fewer_are_left_that_it_is_among
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
 
 
+def test_steps_between_a_choice_and_a_budget_are_not_taken_for_profiling() -> None:
+    bench = Bench(ADAPTIVE)
+    bench.steps(400)
+    bench.factor = 2.0
+    bench.steps(400)
+    assert bench.state.round == 2
+    took = bench.state.profiled
+    bench.steps(2_000)
+    bench.tell(Capped(125_000, "budget rack1"))
+    bench.steps(400)
+    assert bench.decided[-1].limit_mw == 125_000
+    assert bench.state.profiled - took < 400
+
+
 def test_a_measurement_that_a_budget_cut_off_is_made_again_when_it_may_be() -> None:
     bench = Bench(PLAN)
     bench.steps(20)
