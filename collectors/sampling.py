@@ -398,9 +398,10 @@ class Watch:
 
 
 def _go_first() -> None:
-    """Have this thread run as soon as it is due, before what else there is to run, if root may say so.
+    """Have this thread run as soon as it is due, before what else there is to run.
 
-    Its turns are short, and there are some dozens a second. What it starts is as everything else.
+    Its turns are short, and there are some dozens a second. What it starts is as everything else. Without the
+    privilege, or where the system knows no such thing, all stays as it is.
     """
-    with suppress(PermissionError):
+    with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
