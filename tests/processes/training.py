@@ -224,9 +224,14 @@ def deaf(directory: Path) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def full(directory: Path) -> Iterator[Callable[[], None]]:
-    with collecting(directory, limit_bytes=16_384) as setup:
+    with collecting(directory, limit_bytes=4096) as setup:
+
+        def said() -> bool:
+            return "could not be written" in setup.status("collector", "log", "trouble")
+
+        until(said)
         yield nothing
-        assert "could not be written" in setup.status("collector", "log", "trouble")
+        until(said)
 
 
 @contextmanager
