@@ -24,8 +24,10 @@ from analyzers.policies import Default
 from analyzers.profiles import Memory, learned
 from analyzers.recurring import Policy
 from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
-from analyzers.runs import Gpu, Output, Plan, Run, Session, Site, Use
+from analyzers.runs import Output, Run
 from analyzers.sensors import Gain
+from analyzers.sessions import Session
+from analyzers.site import Gpu, Plan, Site, Use
 from analyzers.timeline import IDLE_NS, READING, RECENT_NS
 from analyzers.windows import MAX_OPEN, Kind
 from zeus_stream import messages
@@ -298,7 +300,15 @@ class Interpreter:
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((s for s in living if s.same_process(host, started)), None)
         started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
-        session = Session(body.session, host, body.uid, started, self._plan, barred)
+        session = Session(
+            body.session,
+            host,
+            body.uid,
+            started,
+            timeout_ns=self._plan.timeout_ns,
+            steps_kept=self._plan.steps_kept,
+            barred=barred,
+        )
         if started.world_size:  # who only watches GPUs is no run of theirs
             session.windows.begin("run", 0, started.run, started.t_ns)
             host_uses = self._host_uses[host]

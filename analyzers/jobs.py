@@ -18,7 +18,9 @@ from typing import Any
 from analyzers.learning import Known, Learned, by_job, choose, verdict
 from analyzers.recurring import Choice, Ended, Policy, Verdict
 from analyzers.rows import GiveAdvice, JobRow, TryRow, WindowRow
-from analyzers.runs import Run, Session, Site
+from analyzers.runs import Run
+from analyzers.sessions import Session
+from analyzers.site import Site
 from zeus_stream.messages import Advice, AskTry, TryBegan, TryEnded, TryWanted, of_host
 
 MAX_JOBS = 10_000

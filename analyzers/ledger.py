@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from analyzers import power_limit
 from analyzers.budgets import Bound, Unit, least, most_mw, share_out, speeds
 from analyzers.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit, RunRow
-from analyzers.runs import Output, Ration, Run, Site
+from analyzers.runs import Output, Run
+from analyzers.site import Ration, Site
 from zeus_stream.messages import BUDGET, Applied, Budget, BudgetsSet, LeaseEnded, Refused
 
 LOOK_NS = 1_000_000_000

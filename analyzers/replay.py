@@ -21,9 +21,10 @@ from analyzers.archive import Archive, Reader
 from analyzers.interpreter import Interpreter
 from analyzers.profiles import Memory
 from analyzers.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
-from analyzers.runs import Plan, added_up
 from analyzers.selectors import Selector, Trial
 from analyzers.sensors import Gain
+from analyzers.site import Plan
+from analyzers.trials import added_up
 from zeus_stream.config import Settings, read_back
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.messages import Body, Frame

@@ -21,8 +21,8 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
-from analyzers.runs import MAX_COMMANDS
 from analyzers.sensors import Gain
+from analyzers.site import MAX_COMMANDS
 from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
 from zeus_stream.messages import (

@@ -28,8 +28,8 @@ from analyzers.replay import (
     replay,
 )
 from analyzers.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
-from analyzers.runs import Plan
 from analyzers.selectors import Trial
+from analyzers.site import Plan
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
 from zeus_stream import wire
