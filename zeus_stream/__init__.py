@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from zeus_stream.client import Connection, connect
     from zeus_stream.integrations.optimizer import auto
     from zeus_stream.publisher import (
-        Missing,
         Publisher,
-        WindowEnergy,
         ends_with,
         epochs,
         metric,
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
         steps,
         window,
     )
+    from zeus_stream.windows import Missing, WindowEnergy
 
 __all__ = [
     "Connection",
@@ -45,13 +44,18 @@ __all__ = [
     "steps",
     "window",
 ]
+_HOMES = {
+    "Connection": "client",
+    "connect": "client",
+    "auto": "integrations.optimizer",
+    "Missing": "windows",
+    "WindowEnergy": "windows",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = {"Connection": "client", "connect": "client", "auto": "integrations.optimizer"}.get(
-        name, "publisher"
-    )
+    home = _HOMES.get(name, "publisher")
     value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
     return value

@@ -29,7 +29,8 @@ from zeus_stream.messages import (
     WindowCancelled,
     WindowEnded,
 )
-from zeus_stream.publisher import Missing, Publisher, WindowEnergy
+from zeus_stream.publisher import Publisher
+from zeus_stream.windows import Missing, WindowEnergy
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from zeus_stream.publisher import Later, Publisher, Window, WindowEnergy
+from zeus_stream.publisher import Publisher
+from zeus_stream.windows import Later, Window, WindowEnergy
 
 INTERVAL = "logging interval"
 ANSWER_S = 60.0

@@ -23,7 +23,8 @@ from zeus_stream.messages import (
     WindowCancelled,
     WindowEnded,
 )
-from zeus_stream.publisher import Later, Missing, Publisher, WindowEnergy
+from zeus_stream.publisher import Publisher
+from zeus_stream.windows import Later, Missing, WindowEnergy
 
 ENERGY_J = 6.0
 """Of every window."""

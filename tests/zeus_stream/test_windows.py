@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.zeus_stream.stand_in_collector import Collector, until
 from tests.zeus_stream.test_publisher import script
 from zeus_stream.messages import WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.publisher import Later, Missing, Publisher, Window, _Line
+from zeus_stream.publisher import Publisher
+from zeus_stream.windows import Later, Line, Missing, Window
 
 Heard = list[tuple[str, int]]
 """``began``, ``ended`` or ``cancelled``, and the number of the window."""
@@ -88,7 +89,7 @@ def test_whatever_is_done_to_a_window_each_of_its_spans_ends_at_most_once_before
     done: list[str],
 ) -> None:
     put: Heard = []
-    line = _Line(
+    line = Line(
         itertools.count(),
         lambda entry: put.append((WORDS[entry[0]], entry[2])),
         lambda window, _: Missing(f"asked for {window.number}"),
