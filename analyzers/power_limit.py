@@ -623,7 +623,7 @@ def _watched(state: State, chosen: Chosen, plan: Plan) -> Answer:
         until = "ever" if least is None else f"until step {least}"
         reason = f"kept for now; {why}, but profiling_share allows no other search {until}"
         state = replace(state, chosen=replace(chosen, waits=True))
-        return state, (Decide(chosen.limit_mw, state.round, _curve(state, plan), reason),)
+        return state, (Decide(chosen.limit_mw, state.round, curve(state, plan), reason),)
     anew = replace(_next_round(state, plan), why=why)
     match state.phase:
         case Measuring(limit_mw) if plan.goal is not None and state.step is not None and not chosen.shifted:
@@ -643,23 +643,29 @@ def _next_round(state: State, plan: Plan) -> State:
         attempts=state.attempts,
         numbers=state.numbers,
         lapses=state.lapses,
-        memory=_curve(state, plan),
+        memory=curve(state, plan),
         began=state.steps,
         profiled=state.profiled,
         cap=state.cap,
     )
 
 
-def _curve(state: State, plan: Plan) -> tuple[Trial, ...]:
-    """Return what a round leaves to the next: what it measured and, where that was as remembered, what was
-    remembered, at the level that the workload has now."""
-    both = [
-        (known, trial) for known in state.memory for trial in state.trials if known.limit_mw == trial.limit_mw
-    ]
-    if state.chosen is None or not state.chosen.as_remembered or not both:
-        return state.trials
-    energy = exp(fmean(log(trial.step_mj / known.step_mj) for known, trial in both))
-    time = exp(fmean(log(trial.step_ns / known.step_ns) for known, trial in both))
+def curve(state: State, plan: Plan) -> tuple[Trial, ...]:
+    """Return what is known of the run's curve, one trial for each limit: what this round measured and, unless
+    it chose against it, what was remembered, at the level that the workload has now.
+
+    Where both know a limit, they are added up once the round has chosen as remembered. Until then what was
+    measured counts there.
+    """
+    trials, chosen = state.trials, state.chosen
+    whole = [trial for trial in trials if min(trial.energy_mj, trial.duration_ns) > 0]
+    both = [(known, trial) for known in state.memory for trial in whole if known.limit_mw == trial.limit_mw]
+    if (chosen is not None and not chosen.as_remembered) or (trials and not both):
+        return trials
+    energy = exp(fmean([log(trial.step_mj / known.step_mj) for known, trial in both] or [0.0]))
+    time = exp(fmean([log(trial.step_ns / known.step_ns) for known, trial in both] or [0.0]))
+    measured = {trial.limit_mw for _, trial in both if chosen is None}
+    highest_mw = max(plan.limits_mw, default=0)
     now = [
         replace(
             known,
@@ -667,9 +673,9 @@ def _curve(state: State, plan: Plan) -> tuple[Trial, ...]:
             duration_ns=ceil(known.duration_ns * time),
         )
         for known in state.memory
-        if known.limit_mw <= plan.limits_mw[0]
+        if known.limit_mw <= highest_mw and known.limit_mw not in measured
     ]
-    return search.by_limit([*state.trials, *now])
+    return search.by_limit([*trials, *now])
 
 
 # ---- limits --------------------------------------------------------------------------------------------
@@ -716,7 +722,7 @@ def _choose(
     chosen = replace(chosen, watch=drift.begun(measured), cap=state.cap)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
     state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
-    decided = Decide(chosen.limit_mw, state.round, _curve(state, plan), reason, confidence)
+    decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence)
     state, then = _apply(state, chosen.limit_mw)
     return state, (decided, *then)
 

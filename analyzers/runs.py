@@ -228,10 +228,10 @@ class Run:
 
     @property
     def profile(self) -> tuple[Trial, ...]:
-        """What its steps take at each limit, as far as that is known."""
-        if self._state is not None and self._state.chosen is not None:
-            return self._state.trials
-        return self._plan.remembered if self._plan else ()
+        """What its steps take at each limit: as measured, and where they were not, as remembered."""
+        if self._plan is None:
+            return ()
+        return self._plan.remembered if self._state is None else power_limit.curve(self._state, self._plan)
 
     def rationed(self) -> list[Output]:
         """What power budgets leave its GPUs has changed, or is told for the first time."""

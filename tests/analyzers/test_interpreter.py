@@ -471,6 +471,18 @@ def test_a_later_run_starts_from_what_an_earlier_one_measured_elsewhere(first: W
     assert remembered(first, SHORT) == ("run", 1, [250.0, 175.0, 100.0])
 
 
+def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_remembered(first: World) -> None:
+    made = after(first, replace(SHORT, run="second"))
+    while not made.rows(TrialRow):
+        made.run(0.1)
+    assert not made.rows(DecisionRow)
+    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._runs["second"].profile}
+    measured = {row.power_limit_w: row for row in made.rows(TrialRow)}
+    assert set(known) == {250.0, 175.0, 100.0} > set(measured)
+    for limit_w, row in measured.items():
+        assert known[limit_w].energy_mj == pytest.approx(row.energy_j * 1000)
+
+
 @pytest.mark.parametrize(
     "other",
     [{"job": "other"}, {"batch_size": 64}, {"batch_size": None}],

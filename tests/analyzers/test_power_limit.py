@@ -39,6 +39,7 @@ from analyzers.power_limit import (
     StepsPaused,
     TrialMeasured,
     TrialMissing,
+    curve,
     limits_mw,
     start,
 )
@@ -588,6 +589,41 @@ def test_what_is_remembered_wrongly_is_searched_anew_with_what_was_measured(best
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
     assert "not as remembered" in bench.decided[0].reason
     assert best_mw in [trial.limit_mw for trial in bench.decided[0].trials]
+
+
+@pytest.mark.parametrize("factor", [1, 0.8])
+def test_what_is_known_is_as_measured_and_elsewhere_as_remembered_at_the_level_of_now(factor: float) -> None:
+    bench = Bench(remembered(150_000, factor=factor))
+    assert curve(bench.state, bench.plan) == bench.plan.remembered
+
+    def whole() -> bool:
+        known = {trial.limit_mw: trial.step_mj for trial in curve(bench.state, bench.plan)}
+        truth = {limit: bench.step_mj(limit) for limit in ADAPTIVE.limits_mw}
+        return known == pytest.approx(truth, rel=0.01)
+
+    while not bench.decided:
+        bench.steps(1)
+        if measured := bench.state.trials:
+            assert whole()
+            known = {trial.limit_mw: trial for trial in curve(bench.state, bench.plan)}
+            assert bench.state.chosen or all(known[trial.limit_mw] == trial for trial in measured)
+    bench.tell(Capped(125_000, "budget rack"))
+    assert bench.state.chosen is None
+    assert whole(), "what a budget takes back is not forgotten"
+
+
+def test_what_was_remembered_wrongly_is_not_known_any_more() -> None:
+    bench = Bench(remembered(250_000))
+    bench.steps(400)
+    assert curve(bench.state, bench.plan) == bench.state.trials
+    assert len(bench.state.trials) < len(ADAPTIVE.limits_mw)
+
+
+def test_a_run_that_may_have_no_limit_knows_nothing_of_any() -> None:
+    none = replace(remembered(150_000), limits_mw=())
+    bench = Bench(none)
+    bench.tell(Barred("its GPUs have no power limit"))
+    assert curve(bench.state, none) == ()
 
 
 def test_a_bound_on_the_time_starts_from_the_highest_limit() -> None:
