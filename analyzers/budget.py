@@ -20,6 +20,8 @@ Ask = Callable[[str], pa.Table]
 NEVER_NS = 4_070_908_800 * 10**9
 """In 2099: a budget without an end."""
 RAMP_S = 10.0
+ALL = "all"
+"""The name of a budget that was given none: it is about every GPU of the site."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 SUMS = """
@@ -72,6 +74,31 @@ def nanoseconds(at: datetime) -> int:
     return round(at.timestamp() * 1e6) * 1000
 
 
+def members(group: str, words: tuple[str, ...], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return which GPUs a budget of this name is about, as it has them; none: every GPU of the site.
+
+    Args:
+        group: the budget's name.
+        words: those that were named with it.
+        groups: of the settings, by name.
+
+    Raises:
+        SettingsError: a group of the settings and these are two things, or nothing says which GPUs.
+    """
+    what = f"budget {group}: could not be set:"
+    if group in groups and words:
+        raise SettingsError(
+            f"{what} the settings say already that it is about {', '.join(groups[group])}. Leave out --gpus"
+            " and --hosts, or give the budget another name."
+        )
+    if groups and not words and group not in (*groups, ALL):
+        raise SettingsError(
+            f"{what} there is no such group in the settings, and nothing else says which GPUs. Name one of"
+            f" {', '.join(groups)}, or give --gpus or --hosts."
+        )
+    return groups.get(group, words)
+
+
 def checked(budget: Budget, source: str) -> Budget:
     """Return a budget that can be. Raises SettingsError, naming ``source``."""
     try:
@@ -89,11 +116,15 @@ def checked(budget: Budget, source: str) -> Budget:
 # ---- the file --------------------------------------------------------------------------------------------
 
 
-def load(path: Path) -> tuple[Budget, ...]:
-    """Return the budgets; none if there is no file. Raises StorageError when it cannot be understood."""
+def load(path: Path, groups: Mapping[str, tuple[str, ...]]) -> tuple[Budget, ...]:
+    """Return the budgets; none if there is no file. ``groups``: of the settings, by name.
+
+    Raises:
+        StorageError: it cannot be understood.
+    """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(checked(_read(group, values), f"{path}") for group, values in stored.items())
+        return tuple(checked(_read(group, values, groups), f"{path}") for group, values in stored.items())
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError, AttributeError, KeyError, SettingsError) as wrong:
@@ -103,7 +134,7 @@ def load(path: Path) -> tuple[Budget, ...]:
         ) from wrong
 
 
-def _read(group: str, values: Mapping[str, Any]) -> Budget:
+def _read(group: str, values: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> Budget:
     def at(name: str, default_ns: int) -> int:
         text = values.get(name)
         return default_ns if text is None else nanoseconds(datetime.fromisoformat(text))
@@ -113,7 +144,7 @@ def _read(group: str, values: Mapping[str, Any]) -> Budget:
     return Budget(
         group,
         round(values["watts"] * 1000),
-        tuple(values.get("gpus", ())),
+        tuple(values["gpus"]) if "gpus" in values else members(group, (), groups),
         set_ns,
         at("from", set_ns),
         at("until", NEVER_NS),

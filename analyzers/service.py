@@ -222,13 +222,14 @@ class Analyzer:
     async def _say_budgets(self, path: Path, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         """Have it heard which budgets hold, as the file and the time of day have it."""
         log_id, offset = self._archive.own_log()
-        known, listed = _changed(path), budget.load(path)
+        groups = dict(self._settings.budget_groups)
+        known, listed = _changed(path), budget.load(path, groups)
         said: tuple[Budget, ...] | None = None if offset else ()
         while True:
             if (now := _changed(path)) != known:
                 known = now
                 try:
-                    listed = budget.load(path)
+                    listed = budget.load(path, groups)
                 except StorageError as wrong:
                     _log.warning("%s", wrong)
             if (holding := in_force(listed, anchor().wall_ns)) != said:

@@ -340,7 +340,7 @@ def forget(settings: Settings, job: str) -> None:
 
 @main.command()
 @click.option("--watts", type=click.FloatRange(1, 1e9), metavar="X", help="What their limits may add up to.")
-@click.option("--group", metavar="NAME", default="all", help="Name of the budget.  [all]")
+@click.option("--group", metavar="NAME", default="all", help="Its name, such as one of budget_groups.  [all]")
 @click.option("--gpus", metavar="GPU,GPU", default="", help="UUIDs, or HOST:INDEX.  [every GPU of the site]")
 @click.option("--hosts", metavar="HOST,HOST", default="", help="All GPUs of these hosts.")
 @click.option("--from", "begin", metavar="TIME", help="18:00, or 2026-05-01T18:00.  [now]")
@@ -373,15 +373,16 @@ def budget(
     from zeus_stream.tables import write
 
     where, now = places(os.environ), datetime.now().astimezone()
-    listed, now_ns = budgets.load(where.budgets), budgets.nanoseconds(now)
+    groups = dict(settings.budget_groups)
+    listed, now_ns = budgets.load(where.budgets, groups), budgets.nanoseconds(now)
     if end is not None:
         budgets.store(where.budgets, budgets.without(listed, end, now_ns))
         click.echo(f"{end}: ends now. Limits go back to what runs want, or to what was found.")
     elif watts is not None:
         if until is not None and lasts is not None:
             raise click.UsageError("--until and --for exclude each other.")
-        words = [word for text in (gpus, hosts) for word in text.split(",") if word]
-        names = tuple(word if word in gpus.split(",") else f"{word}:all" for word in words)
+        words = (*filter(None, gpus.split(",")), *(f"{host}:all" for host in hosts.split(",") if host))
+        names = budgets.members(group, words, groups)
         begins = now if begin is None else budgets.moment(begin, now)
         ends_ns = budgets.NEVER_NS if until is None else budgets.nanoseconds(budgets.moment(until, begins))
         if lasts is not None:

@@ -4,6 +4,7 @@ A setting ``profile_steps`` is the flag ``--profile-steps``, the variable ``ZEUS
 and the key ``profile_steps``.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,6 +16,11 @@ from zeus_stream.errors import SettingsError
 FILE = "zeus-stream.toml"
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
+_GPUS = re.compile(r"GPU-[^\s,;:=]+|(?!GPU-)[^\s,;:=]+(:(\d+|all))?")
+_GROUP = re.compile(r"[^\s,;=][^,;=]{0,199}")
+
+Groups = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of groups, each with its GPUs: UUIDs ``GPU-...``, ``HOST:INDEX`` (PCI order) and ``HOST:all``."""
 
 
 def _setting(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -98,6 +104,9 @@ class Settings:
     window_timeout_ms: int = _setting(
         5000, "Wait at most this long for the readings of a window.", least=10, most=3_600_000
     )
+    budget_groups: Groups = _setting(
+        (), "Groups of GPUs that power budgets are about, by name: hosts, HOST:INDEXes and UUIDs."
+    )
     query_rows: int = _setting(1_000_000, "Rows one query may return.", least=1, most=10_000_000)
     query_seconds: float = _setting(30.0, "Time one query may take.", least=0.01, most=86_400)
     memory_mb: int = _setting(
@@ -126,11 +135,12 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
 def spelled(settings: Settings) -> dict[str, str]:
     """Return every setting that has a value, as the environment would have it."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    groups = ";".join(f"{name}={','.join(gpus)}" for name, gpus in settings.budget_groups)
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         for name, value in values.items()
         if value is not None
-    }
+    } | {"budget_groups": groups}
 
 
 def read_back(values: Mapping[str, str], source: str) -> Settings:
@@ -176,6 +186,7 @@ def _expectation(hint: Any) -> str:
         str: "a text",
         tuple[int, ...]: "whole numbers, separated by commas",
         tuple[str, ...]: "texts, separated by commas",
+        Groups: "names, each with a list of hosts, HOST:INDEXes or UUIDs (GPU-...)",
     }.get(hint, "a path" if hint == Path | None else "a text")
 
 
@@ -204,6 +215,28 @@ def _convert(value: Any, hint: Any) -> object:
     if hint == tuple[str, ...]:
         texts: list[str] = value.split(",") if isinstance(value, str) else list(value)
         return tuple(text.strip() for text in texts if text.strip())
+    if hint == Groups:
+        named = _named(value) if isinstance(value, str) else value
+        return tuple((name, _gpus(name, gpus)) for name, gpus in named.items())
     if not isinstance(value, str | Path):
         raise TypeError
     return Path(value) if hint == Path | None else str(value)
+
+
+def _named(text: str) -> dict[str, str]:
+    """Return ``NAME=GPU,GPU;NAME=GPU`` as names and lists."""
+    pairs = [part.split("=") for part in text.split(";") if part.strip()]
+    return {name.strip(): gpus for name, gpus in pairs}
+
+
+def _gpus(name: str, listed: object) -> tuple[str, ...]:
+    """Return the GPUs of a group. Raises ValueError or TypeError: they are none."""
+    words = [word.strip() for word in listed.split(",")] if isinstance(listed, str) else listed
+    if (
+        not isinstance(words, list)
+        or not words
+        or not _GROUP.fullmatch(name)
+        or not all(map(_GPUS.fullmatch, words))
+    ):
+        raise ValueError
+    return tuple(word if ":" in word or word.startswith("GPU-") else f"{word}:all" for word in words)

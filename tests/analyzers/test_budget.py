@@ -55,14 +55,14 @@ def test_what_was_stored_is_read(tmp_path: Path) -> None:
     path = tmp_path / "state" / "budgets.json"
     listed = of(), Budget("all", 500_000, (), NOW_NS, NOW_NS, budget.NEVER_NS, 0, 700_000)
     budget.store(path, listed)
-    assert budget.load(path) == listed
-    assert budget.load(tmp_path / "none.json") == ()
+    assert budget.load(path, {}) == listed
+    assert budget.load(tmp_path / "none.json", {}) == ()
 
 
 def test_a_person_may_write_no_more_than_the_watts(tmp_path: Path) -> None:
     path = tmp_path / "budgets.json"
     path.write_text('{"rack1": {"watts": 1200, "gpus": ["gpu7:all"]}}', encoding="utf-8")
-    (read,) = budget.load(path)
+    (read,) = budget.load(path, {})
     assert (read.group, read.limit_mw, read.gpus) == ("rack1", 1_200_000, ("gpu7:all",))
     assert in_force([read], NOW_NS)[0].way == 1
 
@@ -82,7 +82,41 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "budgets.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(StorageError, match=r"budgets.json: the power budgets could not be read.*Mend it"):
-        budget.load(path)
+        budget.load(path, {})
+
+
+GROUPS = {"rack1": ("gpu7:all", "gpu8:0"), "rack2": ("gpu9:all",)}
+
+
+@pytest.mark.parametrize(
+    ("group", "words", "groups", "expected"),
+    [
+        pytest.param("rack1", (), GROUPS, ("gpu7:all", "gpu8:0"), id="the settings say which"),
+        pytest.param("new", ("h:0",), GROUPS, ("h:0",), id="the command line says which"),
+        pytest.param("all", (), GROUPS, (), id="nobody asked for a group"),
+        pytest.param("rack1", (), {}, (), id="there are no groups"),
+    ],
+)
+def test_a_budget_is_about_the_group_of_its_name(
+    group: str, words: tuple[str, ...], groups: dict[str, tuple[str, ...]], expected: tuple[str, ...]
+) -> None:
+    assert budget.members(group, words, groups) == expected
+
+
+def test_which_gpus_is_said_once_and_a_group_that_there_is_not_is_not_the_whole_site() -> None:
+    with pytest.raises(SettingsError, match=r"rack1: .* gpu7:all, gpu8:0. Leave out --gpus and --hosts"):
+        budget.members("rack1", ("h:0",), GROUPS)
+    with pytest.raises(SettingsError, match=r"budget rakc1: .* no such group .* one of rack1, rack2, or"):
+        budget.members("rakc1", (), GROUPS)
+
+
+def test_a_budget_that_a_person_wrote_is_about_the_group_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "budgets.json"
+    path.write_text('{"rack1": {"watts": 1200}, "rack2": {"watts": 5, "gpus": []}}', encoding="utf-8")
+    assert [read.gpus for read in budget.load(path, GROUPS)] == [("gpu7:all", "gpu8:0"), ()]
+    path.write_text('{"rack3": {"watts": 1200}}', encoding="utf-8")
+    with pytest.raises(StorageError, match="no such group in the settings"):
+        budget.load(path, GROUPS)
 
 
 def test_a_budget_that_ends_before_it_begins_is_refused() -> None:

@@ -81,6 +81,17 @@ def test_a_wrong_type_in_the_settings_file_is_named_with_file_and_key(zeus: Cli)
     assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(zeus("analyze"))
 
 
+def test_a_budget_is_about_a_group_that_the_settings_file_names(zeus: Cli) -> None:
+    text = '[budget_groups]\nrack1 = ["gpu7", "gpu8:0"]\n'
+    (zeus.directory / "zeus-stream.toml").write_text(text, encoding="utf-8")
+    assert (
+        "rack1: 500 W for gpu7:all, gpu8:0, from"
+        in zeus("budget", "--watts", "500", "--group", "rack1").stdout
+    )
+    assert "Name one of rack1, or give --gpus" in said(zeus("budget", "--watts", "500", "--group", "rakc1"))
+    assert "Leave out" in said(zeus("budget", "--watts", "5", "--group", "rack1", "--hosts", "gpu9"))
+
+
 def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
     assert "search = 'wild': could not be understood" in said(zeus("analyze", "--search", "wild"))
 
