@@ -11,7 +11,7 @@ end of `_connect` holds for all of them: no file but this one, no extension, no 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
@@ -48,7 +48,7 @@ from analyzers.rows import (
     WindowRow,
 )
 from zeus_stream import wire
-from zeus_stream.config import Settings, spelled
+from zeus_stream.config import Settings, read_back, spelled
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.follower import Break
 from zeus_stream.messages import Body, Events, Frame, Notes, Readings
@@ -74,6 +74,17 @@ class _Log:
     host: str | None
     next_offset: int
     logged_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """One rank of a run."""
+
+    session: str
+    run: str
+    start: int
+    """Of the analyzer, under whose settings it goes."""
+    over: bool
 
 
 class Reader:
@@ -476,6 +487,14 @@ class Archive:
     def memory(self) -> Memory:
         """Return what an analyzer that starts has to know beyond what it hears again (`to_replay`)."""
         with self._cursor() as cursor:
+            names = ", ".join(column.name for column in fields(ProfileRow))
+            rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
+        known = profiles.of_rows(ProfileRow(*row) for row in rows)
+        return Memory(known, self.recalled(self.heard_again()))
+
+    def heard_again(self) -> list[str]:
+        """Return the sessions whose beginning is in `to_replay`."""
+        with self._cursor() as cursor:
             since = self._heard_again_since(cursor)
             begun = cursor.execute(
                 """
@@ -485,10 +504,38 @@ class Archive:
                 """,
                 [list(since), list(since.values())],
             ).fetchall()
-            names = ", ".join(column.name for column in fields(ProfileRow))
-            rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
-        known = profiles.of_rows(ProfileRow(*row) for row in rows)
-        return Memory(known, self.recalled([session for (session,) in begun]))
+        return [session for (session,) in begun]
+
+    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
+        """Return which runs began under which settings, the first to begin first.
+
+        ``sessions``: only of these.
+        """
+        with self._cursor() as cursor:
+            rows = cursor.execute(
+                """
+                SELECT session, run, start, ended_ns IS NOT NULL FROM runs
+                WHERE $1 IS NULL OR list_contains($1, session) ORDER BY start, began_wall_ns, session
+                """,
+                [sessions],
+            ).fetchall()
+        return [Begun(*row) for row in rows]
+
+    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
+        """Return the settings of the analyzer at these starts, as far as they are known.
+
+        Raises:
+            SettingsError: some are none of this version.
+        """
+        with self._cursor() as cursor:
+            rows = cursor.execute(
+                "SELECT start, name, value FROM settings WHERE list_contains($1, start) ORDER BY start",
+                [list(starts)],
+            ).fetchall()
+        then: dict[int, dict[str, str]] = {}
+        for start, name, value in rows:
+            then.setdefault(start, {})[name] = value
+        return {start: read_back(values, f"{self._path}") for start, values in then.items()}
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round.
@@ -748,8 +795,8 @@ Runs come first: windows take their UTC from them."""
 _WITH_UTC = {
     "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
     " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
-    "runs": "SELECT *, utc(began_wall_ns, began_ns, began_ns) AS began_at,"
-    " utc(began_wall_ns, began_ns, ended_ns) AS ended_at, (SELECT starts FROM meta) AS start"
+    "runs": "SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start),"
+    " utc(began_wall_ns, began_ns, began_ns) AS began_at, utc(began_wall_ns, began_ns, ended_ns) AS ended_at"
     " FROM incoming_runs",
     "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
     " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"

@@ -105,13 +105,15 @@ class Interpreter:
         memory: Memory | None = None,
         policy: tuple[str, Policy[Any]] | None = None,
         jobs: Known | None = None,
+        plans: Mapping[str, Plan] | None = None,
     ) -> None:
-        """``memory``: of what was heard before.
+        """``memory``: of what was heard before. ``plans``: by session, those of runs that have begun already.
 
         ``policy``: name and policy that chooses batch sizes; the default sizes if not given. ``jobs``: what
         is known of jobs that recur.
         """
         self._plan = plan
+        self._plans = plans or {}
         self._site = Site(plan)
         if memory is not None:
             self._site.recalled = memory.recalled
@@ -300,13 +302,20 @@ class Interpreter:
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((s for s in living if s.same_process(host, started)), None)
         started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
+        if (run := self._runs.get(started.run)) is None:
+            plan, used = (
+                self._plans.get(body.session, self._plan),
+                self._ended_runs.pop(started.run, (0, 0, 0)),
+            )
+            run = self._runs[started.run] = Run(started.run, self._site, plan, *used)
         session = Session(
             body.session,
             host,
             body.uid,
             started,
-            timeout_ns=self._plan.timeout_ns,
-            steps_kept=self._plan.steps_kept,
+            timeout_ns=run.plan.timeout_ns,
+            steps_kept=run.plan.steps_kept,
+            start=run.plan.start,
             barred=barred,
         )
         if started.world_size:  # who only watches GPUs is no run of theirs
@@ -315,11 +324,8 @@ class Interpreter:
             host_uses.append(Use(started.run, started.t_ns))
             del host_uses[:-MAX_USES]
         self._sessions[body.session] = session
-        if started.run not in self._runs:
-            used = self._ended_runs.pop(started.run, (0, 0, 0))
-            self._runs[started.run] = Run(started.run, self._site, *used)
-        self._runs[started.run].sessions[body.session] = session
-        self._jobs.joined(session, self._runs[started.run])
+        run.sessions[body.session] = session
+        self._jobs.joined(session, run)
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
 

@@ -313,7 +313,8 @@ class Ledger:
     def _unit(self, name: str, gpus: Sequence[str], run: Run | None) -> Unit:
         """Return GPUs that have one limit: none above what was found, or what their run wants."""
         found_mw, least_mw = min(map(self._found, gpus)), max(map(self._least, gpus))
-        limits = power_limit.limits_mw(found_mw, least_mw, self._site.plan.stride_mw)[::-1] or (found_mw,)
+        stride_mw = (run or self._site).plan.stride_mw
+        limits = power_limit.limits_mw(found_mw, least_mw, stride_mw)[::-1] or (found_mw,)
         if run is None:
             busy = any(self._accounts[gpu].busy for gpu in gpus)
             return Unit(name, tuple(gpus), limits, speeds(limits, 1, ()) if busy else (1.0,) * len(limits))

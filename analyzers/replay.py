@@ -10,7 +10,7 @@ only choose among the limits that were measured; what others would have cost sta
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,12 @@ from analyzers.selectors import Selector, Trial
 from analyzers.sensors import Gain
 from analyzers.site import Plan
 from analyzers.trials import added_up
-from zeus_stream.config import Settings, read_back
+from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.messages import Body, Frame
 
 SAME = 1e-9
 """Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
-_PLANS = """
-SELECT run, name, value FROM (SELECT run, max(start) AS start FROM runs GROUP BY run)
-JOIN settings USING (start) ORDER BY start, run
-"""
 
 
 @dataclass(slots=True)
@@ -111,6 +107,7 @@ def hear(
     plan: Plan,
     gains: Mapping[str, Gain],
     recalled: Mapping[tuple[str, int], RecallRow] | None = None,
+    plans: Mapping[str, Plan] | None = None,
 ) -> Heard:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
@@ -120,8 +117,9 @@ def hear(
         gains: calibrations, by GPU.
         recalled: what runs remembered then, by session of their lead and round: that may be from before these
             frames, from under another plan, or forgotten since.
+        plans: by session, those under which runs began; ``plan`` if not given.
     """
-    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {})), Heard()
+    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), plans=plans), Heard()
     interpreter.calibrate(gains)
     for frame, body in frames:
         heard.frames += 1
@@ -310,34 +308,40 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
     archive = Archive.open_read_only(path, settings)
     try:
         with archive.reading() as reader:
-            plans = _plans(reader, path)
             stored = _stored(reader)
-        recalled = archive.recalled()
+        recalled, begun = archive.recalled(), archive.begun()
+        plans = {
+            start: Plan.of(then, selectors.parse(_trusted(then.select, select, path)), start)
+            for start, then in archive.settings_then({each.start for each in begun}).items()
+        }
+        of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
-        for (then, plan), runs in plans.items():
-            selector = selectors.parse(_trusted(then, select, path))
-            heard = hear(archive.heard(), replace(plan, selector=selector), gains, recalled)
+        for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
+            heard = hear(archive.heard(), of_site, gains, recalled, of_session)
             frames = heard.frames
-            mine = [row for row in heard.decisions.values() if row.run in runs]
+            mine = [row for row in heard.decisions.values() if row.run in of_run]
             again += mine
-            found += differences([row for row in stored if row.run in runs], mine)
-            if other is not None and other.text != then:
-                chosen += anew(heard, other, plan.stride_mw, runs)
+            found += differences([row for row in stored if row.run in of_run], mine)
+            if other is not None:
+                others = [run for run, plan in of_run.items() if _text(plan) != other.text]
+                chosen += anew(heard, other, of_site.stride_mw, others)
     finally:
         archive.close()
     return Replay(frames, tuple(again), tuple(found), tuple(chosen))
 
 
-def _plans(reader: Reader, path: Path) -> dict[tuple[str, Plan], list[str]]:
-    """Return by selector and plan (without it) the runs that were heard under them last."""
-    of_run: dict[str, dict[str, str]] = {}
-    for row in _rows(reader, _PLANS):
-        of_run.setdefault(row["run"], {})[row["name"]] = row["value"]
-    plans: dict[tuple[str, Plan], list[str]] = {}
-    for run, values in of_run.items():
-        then = read_back(values, f"{path}")
-        plans.setdefault((then.select, Plan.of(then, None)), []).append(run)
-    return plans
+def _by_site(plans: Mapping[str, Plan | None]) -> dict[Plan, dict[str, Plan]]:
+    """Return the plans of runs by what of them the whole site goes by. ``plans``: by run."""
+    of_site: dict[Plan, dict[str, Plan]] = {}
+    for run, plan in plans.items():
+        if plan is not None:
+            shared = Plan(None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
+            of_site.setdefault(shared, {})[run] = plan
+    return of_site
+
+
+def _text(plan: Plan) -> str:
+    return "none" if plan.selector is None else plan.selector.text
 
 
 def _stored(reader: Reader) -> list[DecisionRow]:

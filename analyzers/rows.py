@@ -79,6 +79,8 @@ class RunRow:
     command_reason: str
     batch_size: int | None = None
     """Samples of one rank's batch; None: not known."""
+    start: int | None = None
+    """Of the analyzer under whose settings the run goes; None: the one that stores this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from analyzers.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, Profi
 from analyzers.search import Confidence
 from analyzers.selectors import Trial, cost_mj
 from analyzers.sessions import Session
-from analyzers.site import Site
+from analyzers.site import Plan, Site
 from analyzers.trials import Taken, joined, taken, trial_row
 from zeus_stream.errors import SettingsError
 from zeus_stream.messages import Applied, LeaseCause, Refused, StepBoundary
@@ -75,9 +75,15 @@ class _Trial:
 class Run:
     """One run on any number of hosts."""
 
-    def __init__(self, name: str, site: Site, numbers: int = 0, decisions: int = 0, rounds: int = 0) -> None:
-        """``numbers``, ``decisions``, ``rounds``: those an earlier run of this name used up."""
+    def __init__(
+        self, name: str, site: Site, plan: Plan, numbers: int = 0, decisions: int = 0, rounds: int = 0
+    ) -> None:
+        """``plan``: that it began with, and keeps.
+
+        ``numbers``, ``decisions``, ``rounds``: those an earlier run of this name used up.
+        """
         self.name = name
+        self.plan = plan
         self.sessions: dict[str, Session] = {}
         self.numbers = numbers
         self.decisions = decisions
@@ -248,16 +254,16 @@ class Run:
 
     def _start_if_complete(self, lead: Session, t_ns: int) -> list[Output]:
         """Start the machine once all ranks are there, or have been waited for."""
-        selector = self._site.plan.selector
+        selector = self.plan.selector
         living = [session for session in self.sessions.values() if session.ended is None]
         ranks = tuple(session for session in living if session.admitted)
         complete = len(living) == len(ranks) >= lead.started.world_size
         since_ns = max(lead.started.t_ns, self._changed[1] if self._changed else 0)
-        waited = t_ns - since_ns >= self._site.plan.timeout_ns
+        waited = t_ns - since_ns >= self.plan.timeout_ns
         if selector is None or not (complete or (waited and lead.admitted)):
             return []
         self._ranks = ranks
-        gpus, plan = self._gpus(), self._site.plan
+        gpus, plan = self._gpus(), self.plan
         limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
         self._recollection = recollection.begin(
             self._site, self.name, self.rounds + 1, ranks, lead, limits_mw
@@ -289,7 +295,7 @@ class Run:
         """Return the row that says with whom a round begins, where that is not all of them from the start."""
         if self._changed is None and len(self._ranks) >= world_size:
             return []
-        late = f"not all came within {self._site.plan.timeout_ns / 1e9:g} s"
+        late = f"not all came within {self.plan.timeout_ns / 1e9:g} s"
         why = self._changed[0] if self._changed else late
         reason = f"{why}: limits are looked for with {len(self._ranks)} of {world_size} ranks"
         return [self._decision(self.rounds, (), None, reason, applied=False)]
@@ -305,7 +311,7 @@ class Run:
             least_mw.append(device.min_limit_mw)
         if not gpus:
             return ()
-        return power_limit.limits_mw(min(found_mw), max(least_mw), self._site.plan.stride_mw)
+        return power_limit.limits_mw(min(found_mw), max(least_mw), self.plan.stride_mw)
 
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""
@@ -353,7 +359,7 @@ class Run:
         assert self._plan is not None
         gpus = self._gpus()
         periods_ns = [self._site.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
-        self._plan = replace(self._plan, window_ns=self._site.plan.refreshes * max(periods_ns, default=0))
+        self._plan = replace(self._plan, window_ns=self.plan.refreshes * max(periods_ns, default=0))
         self._evened = False
         return [*self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw))]
 
@@ -380,14 +386,14 @@ class Run:
 
     def _look_for_waiting(self, asked: MeasureTrial, took: Taken) -> list[Output]:
         """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
-        if not self._site.plan.per_gpu or self._trying or self._evened or self._plan is None:
+        if not self.plan.per_gpu or self._trying or self._evened or self._plan is None:
             return []
         if asked.purpose is Purpose.PROFILE or self._state is None:
             return []
         phase, looks = self._state.phase, self._looks[1] if self._looks[0] == self.rounds else 0
         if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
             return []
-        least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self._site.plan.stride_mw // FINER)
+        least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self.plan.stride_mw // FINER)
         levels_mw = power_limit.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(took.energy_uj, key=lambda gpu: -took.energy_uj[gpu]))
         if len(gpus) < 2 or len(levels_mw) < 2:
@@ -454,7 +460,7 @@ class Run:
         if isinstance(trial.asked, MeasureTrial) and self._trying:
             return Missing("limits of single GPUs were tried meanwhile")
         now_ns = self._now_ns()
-        timely = now_ns - trial.asked_ns < self._site.plan.timeout_ns
+        timely = now_ns - trial.asked_ns < self.plan.timeout_ns
         return taken(
             trial.asked.spans, self._ranks, lambda gpu: self._site.gpus[gpu].meter, now_ns, timely=timely
         )

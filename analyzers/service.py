@@ -31,12 +31,14 @@ from analyzers.budgets import in_force
 from analyzers.interpreter import OWN, Interpreter, Plan
 from analyzers.link import Link
 from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
+from analyzers.selectors import Selector
+from analyzers.site import PLANNED
 from analyzers.timeline import AGREES
 from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.config import Settings
 from zeus_stream.endpoints import Distant, source
-from zeus_stream.errors import MalformedError, RefusedError, StorageError
+from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
 from zeus_stream.follower import Break, follow
 from zeus_stream.gate import Gate
 from zeus_stream.messages import (
@@ -101,6 +103,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 archive.memory(),
                 policy=policy,
                 jobs=archive.known_jobs(),
+                plans=_plans(archive, settings, selector),
             )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
@@ -465,6 +468,35 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             take()
         except StorageError as wrong:
             _log.warning("%s", wrong)
+
+
+def _plans(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, Plan]:
+    """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
+    begun = archive.begun(archive.heard_again())
+    try:
+        then = archive.settings_then({each.start for each in begun})
+        plans = {
+            start: Plan.of(was, selector if was.select == settings.select else _selector(was.select), start)
+            for start, was in then.items()
+        }
+    except SettingsError as wrong:  # another version's
+        _log.warning("%s Runs that are open go on under the settings of now.", wrong)
+        return {}
+    for run, start in {each.run: each.start for each in begun if not each.over}.items():
+        if start in then and (others := _others(then[start], settings)):
+            _log.warning("run %s keeps to what it began with, %s. Others follow the settings.", run, others)
+    return {each.session: plans[each.start] for each in begun if each.start in plans}
+
+
+def _selector(text: str) -> Selector | None:
+    """Return the selector of an earlier start; code that only the archive names is not run."""
+    return selectors.unnamed(text) if selectors.is_foreign(text) else selectors.parse(text)
+
+
+def _others(then: Settings, now: Settings) -> str:
+    """Return the settings of a plan that are not as they were, in words."""
+    names = [name for name in PLANNED if getattr(then, name) != getattr(now, name)]
+    return ", ".join(f"{name} = {getattr(then, name)}" for name in names)
 
 
 def _changed(path: Path) -> int:

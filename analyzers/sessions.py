@@ -18,6 +18,7 @@ class Session:
         *,
         timeout_ns: int,
         steps_kept: int,
+        start: int | None = None,
         barred: str | None = None,
     ) -> None:
         """Begin to follow it.
@@ -29,6 +30,7 @@ class Session:
             started: its first words.
             timeout_ns: frame time that readings of its windows are waited for.
             steps_kept: so many of its last boundaries are remembered.
+            start: of the analyzer under whose settings its run goes; None: the one under way.
             barred: why it may not command, whatever its collector says.
         """
         self.session = session
@@ -53,6 +55,7 @@ class Session:
         """Its open windows, the innermost last."""
         self.barred = barred
         self._uid = uid
+        self._start = start
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
         self._keep = steps_kept
@@ -129,6 +132,7 @@ class Session:
             command_reason=self.barred
             or (admitted.reason if admitted else "the collector has not admitted the run yet"),
             batch_size=self.batch_size,
+            start=self._start,
         )
 
     def wall_ns(self, t_ns: int) -> int:

@@ -17,6 +17,11 @@ from zeus_stream.messages import BUDGET, DeviceFound
 
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
+PLANNED = (
+    "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
+    "window_timeout_ms", "per_gpu", "profiling_share",
+)  # fmt: skip
+"""Settings that a `Plan` is made of."""
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
 
@@ -41,6 +46,8 @@ class Plan:
     """Lower GPUs that wait for others below the limit of their job."""
     profiling_share: float = 0.05
     """Of a run's steps, that profiling again may take."""
+    start: int | None = None
+    """Of the analyzer whose settings these are; None: of the one under way."""
 
     @property
     def steps_kept(self) -> int:
@@ -48,7 +55,7 @@ class Plan:
         return STEPS_KEPT + 2 * (self.warmup_steps + self.profile_steps)
 
     @classmethod
-    def of(cls, settings: Settings, selector: Selector | None) -> "Plan":
+    def of(cls, settings: Settings, selector: Selector | None, start: int | None = None) -> "Plan":
         """Raises SettingsError: there is no such search."""
         if settings.search not in ("adaptive", "exhaustive"):
             raise SettingsError(
@@ -67,6 +74,7 @@ class Plan:
             settings.search == "exhaustive",
             settings.per_gpu,
             settings.profiling_share,
+            start,
         )
 
 

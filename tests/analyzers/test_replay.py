@@ -18,7 +18,6 @@ from analyzers.profiles import Memory
 from analyzers.replay import (
     Anew,
     Heard,
-    _plans,
     anew,
     compared,
     decided,
@@ -29,6 +28,7 @@ from analyzers.replay import (
 )
 from analyzers.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from analyzers.selectors import Trial
+from analyzers.service import _plans
 from analyzers.site import Plan
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
@@ -140,13 +140,13 @@ def test_runs_are_sorted_by_what_decided_on_them_not_by_what_did_not_matter(tmp_
     for number, settings_then in enumerate(starts):
         store(path, settings_then, [], [replace(RUN, session=f"session-{number}", run=f"run-{number}")])
     archive = Archive.open_read_only(path, Settings())
-    with archive.reading() as reader:
-        plans = _plans(reader, path)
+    begun = archive.begun()
+    then = archive.settings_then([1, 3, 4])
     archive.close()
-    assert plans == {
-        ("energy", Plan.of(under("energy"), None)): ["run-0", "run-1"],
-        ("time", Plan.of(under("time"), None)): ["run-2"],
-    }
+    assert [(each.session, each.run, each.start) for each in begun] == [
+        (f"session-{number}", f"run-{number}", number + 1) for number in range(3)
+    ]
+    assert then == {1: under("energy"), 3: under("time")}
 
 
 def test_a_decision_that_is_not_what_it_was_is_named_by_its_column() -> None:
@@ -270,6 +270,93 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
     undisturbed = World("simulated:v100x1", TRAINING, plan)
     undisturbed.run()
     assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
+
+
+# ---- an analyzer that starts with other settings -----------------------------------------------------------
+
+
+def half_way(path: Path, was: Settings) -> World:
+    """Archive a run that was cut off in the middle of its profiling, and return its world."""
+    world = World("simulated:v100x1", TRAINING, Plan.of(was, selectors.parse(was.select)))
+    while not world.rows(TrialRow):
+        world.run(0.1)
+    store(path, was, world.frames, rows_of(world))
+    return world
+
+
+def started_anew(path: Path, world: World, now: Settings) -> None:
+    """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
+    archive, selector = Archive.open(path, now), selectors.parse(now.select)
+    again = Interpreter(Plan.of(now, selector), archive.memory(), plans=_plans(archive, now, selector))
+    world.outputs = [
+        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
+    ]
+    archive.close()
+    world.interpreter, heard_before = again, len(world.frames)
+    world.run()
+    fresh = world.frames[heard_before:]
+    archive = Archive.open(path, now)
+    archive.put_frames([(replace(frame, body=wire.encode(body)), body) for frame, body in fresh])
+    interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
+    archive.put_rows(rows_of(world), interpreted, replaying=True)
+    archive.close()
+
+
+def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    world = half_way(path, under("energy"))
+    started_anew(path, world, replace(under("time"), stride_w=75, lease_ms=700))
+    (sentence,) = caplog.messages
+    assert "run run keeps to what it began with, select = energy, stride_w = 50" in sentence
+    undisturbed = World("simulated:v100x1", TRAINING, Plan.of(under("energy"), selectors.parse("energy")))
+    undisturbed.run()
+    assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
+    assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
+    archive = Archive.open_read_only(path, Settings())
+    assert [(each.run, each.start, each.over) for each in archive.begun()] == [("run", 1, True)]
+    archive.close()
+    assert replay(path, Settings(), {}, None).differences == ()
+
+
+def test_an_analyzer_that_starts_with_the_same_settings_has_nothing_to_say(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    world = half_way(path, under("energy"))
+    started_anew(path, world, replace(under("energy"), lease_ms=700))
+    assert caplog.messages == []
+
+
+def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    world = half_way(path, under("energy"))
+    now = under("time")
+    started_anew(path, world, now)
+    second = World(
+        "simulated:v100x1,seed=9", TRAINING, Plan.of(now, selectors.parse("time")), host="elsewhere"
+    )
+    second.interpreter = world.interpreter
+    for frame, body in second.frames:
+        second.interpreter.hear(frame, body)
+    second.run()
+    (first,), (decision,) = world.rows(DecisionRow), second.rows(DecisionRow)
+    assert (first.run, first.number, first.selector) == ("run", 1, "energy")
+    assert (decision.run, decision.number, decision.selector) == ("run", 2, "time")
+
+
+def test_a_function_that_the_analyzer_was_not_told_to_run_is_not_run_for_an_open_run(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    world = half_way(path, under("energy"))
+    archive = Archive.open(path, under("theirs:choose"))
+    archive.put_rows([replace(row, start=None) for row in world.rows(RunRow)], {}, replaying=True)
+    archive.close()
+    started_anew(path, world, under("energy"))
+    assert "theirs" not in sys.modules
+    (decision,) = world.rows(DecisionRow)
+    assert not decision.applied
+    assert "Start it with --select theirs:choose until the run has ended" in decision.reason
 
 
 # ---- another selector -----------------------------------------------------------------------------------
