@@ -100,6 +100,14 @@ def counted(size: object) -> int | None:
     return number if 0 < number <= MAX_BATCH else None
 
 
+def batch_of(loader: object) -> int | None:
+    """Return how many samples a batch of a loader has, if it says so."""
+    try:
+        return counted(getattr(loader, "batch_size", None))
+    except Exception:  # noqa: BLE001  (a loader's property is somebody else's code, and only asked by the way)
+        return None
+
+
 def named(text: object) -> str:
     """Return ``text`` as a name that can be sent: 1 to 200 characters, all of them Unicode."""
     return str(text)[:MAX_NAME].encode("utf-8", "replace").decode() or "?"

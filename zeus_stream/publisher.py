@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from zeus_stream.boundaries import Boundaries
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.courier import Courier
-from zeus_stream.identity import Process, counted, identify, named
+from zeus_stream.identity import Process, batch_of, identify, named
 from zeus_stream.integrations import jax, torch
 from zeus_stream.messages import (
     Answer,
@@ -148,9 +148,16 @@ class Publisher:
 
     def steps(self, iterable: Iterable[T]) -> Loop[T]:
         """Return ``iterable``, each turn of whose loop is a step."""
-        if (batch_size := _batch_size(iterable)) is not None:
-            self._outbox.know(batch_size)
+        self.know(batch_of(iterable))
         return Loop(iterable, self._steps)
+
+    def know(self, batch_size: int | None) -> None:
+        """Say how many samples a step of this rank takes, if nobody has said it, before the first step.
+
+        None: it is not known here either.
+        """
+        if batch_size is not None:
+            self._outbox.know(batch_size)
 
     def epochs(self, count: int | Iterable[T]) -> Loop[T]:
         """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch."""
@@ -522,14 +529,6 @@ def _until_ns(timeout_s: float) -> int:
 
 def _boxed(item: T) -> list[T]:
     return [item]
-
-
-def _batch_size(loader: object) -> int | None:
-    """Return how many samples a batch of a loader has, if it says so."""
-    try:
-        return counted(getattr(loader, "batch_size", None))
-    except Exception:  # noqa: BLE001  (a loader's property is somebody else's code, and only asked by the way)
-        return None
 
 
 def _run_started(

@@ -41,6 +41,10 @@ def test_epochs_and_a_last_step_of_fewer_batches(told: Told) -> None:
     assert 1 <= session.windows.count("checkpoint") <= 2, "the first is the best so far"
 
 
+def test_the_samples_of_a_step_are_told_with_the_run(told: Told) -> None:
+    assert told.sessions["huggingface"].batch_size == 4 * 2
+
+
 def test_a_training_that_stops_early(told: Told) -> None:
     assert told.sessions["stopped"].steps == list(range(5))
 

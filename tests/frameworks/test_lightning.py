@@ -31,6 +31,10 @@ def test_two_optimizers_make_one_step_of_a_batch(told: Told) -> None:
     assert told.sessions["pair"].steps == list(range(20))
 
 
+def test_the_samples_of_a_step_are_told_with_the_run(told: Told) -> None:
+    assert told.sessions["lightning"].batch_size == 4 * 2
+
+
 def test_a_training_that_stops_early(told: Told) -> None:
     assert told.sessions["stopped"].steps == list(range(5))
 

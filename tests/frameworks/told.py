@@ -52,6 +52,11 @@ class Session:
     events: Sequence[Event | Unknown]
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples of a step, as its beginning says."""
+        return next(event.batch_size for event in self.events if isinstance(event, RunStarted))
+
+    @property
     def steps(self) -> list[int]:
         """Numbers of the steps that are whole, as the analyzer finds them."""
         whole, opened = [], None

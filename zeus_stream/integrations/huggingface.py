@@ -33,7 +33,8 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._tokens = state.num_input_tokens_seen
-        self._training.begin(state.global_step)
+        batch_size = None if args.auto_find_batch_size else args.train_batch_size
+        self._training.begin(state.global_step, batch_size and batch_size * args.gradient_accumulation_steps)
         if getattr(args, "eval_on_start", False):
             self._training.begin_pause(EVALUATION)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
+from zeus_stream.identity import batch_of
 from zeus_stream.integrations.training import Training, training
 from zeus_stream.publisher import Publisher, default_publisher
 
@@ -37,7 +38,8 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._made = self._steps = trainer.global_step
         self._tokens = 0
-        self._training.begin(trainer.global_step)
+        batch_size = batch_of(trainer.train_dataloader)
+        self._training.begin(trainer.global_step, batch_size and batch_size * trainer.accumulate_grad_batches)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end()

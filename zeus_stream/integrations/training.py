@@ -76,8 +76,12 @@ class Training:
         self._intervals: deque[Interval] = deque(maxlen=MAX_UNANSWERED)
         self._pause: Window | None = None
 
-    def begin(self, step: int) -> None:
-        """A training begins with a step of this number. What an interrupted one left open is forgotten."""
+    def begin(self, step: int, batch_size: int | None = None) -> None:
+        """A training begins with a step of this number. What an interrupted one left open is forgotten.
+
+        ``batch_size``: samples of this rank in a step of the optimizer; None: the framework does not say.
+        """
+        self._publisher.know(batch_size)
         self.forget()
         self._publisher.continue_from(step=step)
 

@@ -119,6 +119,9 @@ with publisher("evaluated") as pub:
     asked.evaluate()
     asked.predict(asked.eval_dataset)
 
+measure(own := trainer("own", max_steps=2, gradient_accumulation_steps=2))  # with the script's publisher
+own.train()
+
 boards = [EventAccumulator(str(path.parent)) for path in Path().rglob("*tfevents*")]
 results["tensorboard"] = {}
 for board in boards:

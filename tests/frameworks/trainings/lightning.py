@@ -124,6 +124,9 @@ with publisher("logged") as pub:
     logged.layer.register_forward_hook(slow)
     counted = EnergyCallback(pub, tokens=lambda batch: batch[0].numel())
     trainer(counted, logger=CSVLogger("logs"), accumulate_grad_batches=2).fit(logged, loader())
+trainer(EnergyCallback(), max_epochs=1, accumulate_grad_batches=2).fit(
+    Line(), loader()
+)  # the script's publisher
 (table,) = Path("logs").rglob("metrics.csv")
 results["logs"] = list(csv.DictReader(table.open()))
 say(**results)

@@ -18,6 +18,7 @@ from zeus_stream.messages import (
     EpochBegan,
     EpochEnded,
     GpuEnergy,
+    RunStarted,
     StepBoundary,
     WindowBegan,
     WindowCancelled,
@@ -63,6 +64,17 @@ def logged(made: Training) -> dict[str, float]:
 def boundaries(collector: Collector) -> list[tuple[int, bool, bool]]:
     """Return of each step boundary its index, whether a step ended, and whether one began."""
     return [(b.index, b.ended_ns is not None, b.began_ns is not None) for b in collector.seen(StepBoundary)]
+
+
+@pytest.mark.parametrize(("said", "size"), [(None, 96), (32, 32)])
+def test_the_samples_of_a_step_are_told_with_the_run_unless_the_script_says_it(
+    collector: Collector, said: int | None, size: int
+) -> None:
+    with Publisher(batch_size=said) as publisher:
+        made = training(publisher)
+        made.begin(0, 96)
+        steps(made, 2)
+    assert [started.batch_size for started in collector.seen(RunStarted)] == [size]
 
 
 # ---- averages ------------------------------------------------------------------------------------------
