@@ -14,6 +14,7 @@ from analyzers.budgets import in_force, over
 from zeus_stream import wire
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
 from zeus_stream.messages import Budget, BudgetsSet
+from zeus_stream.places import rewrite
 
 Ask = Callable[[str], pa.Table]
 """Answers SQL over the archive."""
@@ -156,11 +157,8 @@ def _read(group: str, values: Mapping[str, Any], groups: Mapping[str, tuple[str,
 def store(path: Path, budgets: Iterable[Budget]) -> None:
     """Put all budgets in the place of those there. Raises StorageError."""
     text = json.dumps({budget.group: _written(budget) for budget in budgets}, indent=2)
-    fresh = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text + "\n", encoding="utf-8")
-        fresh.replace(path)
+        rewrite(path, text + "\n")
     except OSError as wrong:
         raise StorageError(
             f"{path}: the power budget could not be written: {wrong.strerror}. Make room, or run this as the"

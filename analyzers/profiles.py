@@ -10,7 +10,7 @@ first and believes what it measures.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from analyzers.rows import AtLimit, ProfileRow, RecallRow
 from analyzers.selectors import Trial
@@ -62,20 +62,12 @@ class Profile:
     @property
     def rows(self) -> list[ProfileRow]:
         """Return it as rows of the archive."""
-        who = self.identity
         return [
             ProfileRow(
                 session=self.session,
                 run=self.run,
                 round=self.round,
-                job=who.job,
-                gpu_model=who.gpu_model,
-                driver=who.driver,
-                gpus=who.gpus,
-                world_size=who.world_size,
-                batch_size=who.batch_size,
-                least_limit_w=who.least_limit_w,
-                highest_limit_w=who.highest_limit_w,
+                **asdict(self.identity),
                 power_limit_w=at.power_limit_w,
                 steps=at.steps,
                 duration_s=at.duration_s,
@@ -109,16 +101,7 @@ def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
 def _of_rows(rows: list[ProfileRow]) -> Profile:
     row = max(rows, key=lambda each: each.measured_wall_ns)
     return Profile(
-        Identity(
-            row.job,
-            row.gpu_model,
-            row.driver,
-            row.gpus,
-            row.world_size,
-            row.batch_size,
-            row.least_limit_w,
-            row.highest_limit_w,
-        ),
+        Identity(**{field.name: getattr(row, field.name) for field in fields(Identity)}),
         row.session,
         row.run,
         row.round,

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from collectors.device import Description, Sample, watts
+from collectors.device import Description, Sample, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
     LostError,
     PermissionMissingError,
-    RefusedError,
     RetryError,
     UnsupportedError,
 )
@@ -101,7 +100,8 @@ class AmdDevice:
         self._bus = bus
         self._handle: Any = None
         self._index = 0
-        self._lost = True
+        self.lost = True
+        """Nothing is asked of it until it is found again."""
         self._trusted: bool | None = None
         """Of its counter; None: not tried yet."""
         self._highest_mw: int | None = None
@@ -111,22 +111,13 @@ class AmdDevice:
         self._reads = 0
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
 
-    @property
-    def lost(self) -> bool:
-        """Nothing is asked of it until it is found again."""
-        return self._lost
-
     def found(self, handle: Any, index: int) -> None:
         """Take the handle by which this GPU answers from now on, and its place in PCI order."""
-        self._handle, self._index, self._lost = handle, index, False
-
-    def missing(self) -> None:
-        """Note that the bus does not have this GPU any more."""
-        self._lost = True
+        self._handle, self._index, self.lost = handle, index, False
 
     def describe(self) -> Description:
         """Return what the device is, looking for it on the bus first if it was lost."""
-        if self._lost:
+        if self.lost:
             self._bus.discover()
         self._cannot, self._last, self._reads = set(), None, 0
         lowest_mw, highest_mw, default_mw = self._limits()
@@ -147,7 +138,7 @@ class AmdDevice:
     def sample(self) -> Sample:
         """Return counter, power and limit as of at most REFRESH_NS ago."""
         now_ns = self._bus.now()
-        if self._last is None or self._lost or now_ns - self._last[0] >= REFRESH_NS:
+        if self._last is None or self.lost or now_ns - self._last[0] >= REFRESH_NS:
             self._last = now_ns, self._read()
         return self._last[1]
 
@@ -160,11 +151,7 @@ class AmdDevice:
         lowest_mw, highest_mw, _ = self._limits()
         if lowest_mw is None or highest_mw is None:
             raise UnsupportedError(f"{self.gpu}: could not {what}: it names no range. {_WITHOUT}")
-        if not lowest_mw <= limit_mw <= highest_mw:
-            raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range. "
-                f"Choose a limit of {watts(lowest_mw)} to {watts(highest_mw)}."
-            )
+        check_limit(self.gpu, limit_mw, lowest_mw, highest_mw)
         self._ask(what, "amdsmi_set_power_cap", 0, limit_mw * 1000)
         self._last = None
 
@@ -189,7 +176,7 @@ class AmdDevice:
 
     @property
     def untried(self) -> bool:
-        return self._trusted is None and not self._lost
+        return self._trusted is None and not self.lost
 
     def try_counter(self) -> tuple[int, int | None, int | None]:
         """Return one read of a trial: when, counter, power."""
@@ -291,12 +278,12 @@ class AmdDevice:
     def _ask(self, what: str, call: str, *arguments: Any) -> Any:
         """Make one call, ``call(handle, *arguments)``. Raises DeviceError."""
         with self._bus.lock:
-            if self._lost:
+            if self.lost:
                 raise LostError(f"{self.gpu}: could not {what}: the GPU is lost. {_RETURNS}")
             try:
                 return self._bus.call(self.gpu, what, call, self._handle, *arguments)
             except LostError:
-                self._lost, self._trusted = True, None  # who knows what its counter does when it is back
+                self.lost, self._trusted = True, None  # who knows what its counter does when it is back
                 raise
 
 
@@ -362,7 +349,7 @@ class AmdBus:
 
     def _stop(self) -> None:
         for device in self._devices.values():
-            device.missing()
+            device.lost = True
         if self._started:
             self._started = False
             try:

@@ -5,8 +5,11 @@ caller stamps before and after each call. What a device cannot do is asked once 
 and a value it does not have is `None` in a `Sample`, never 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from zeus_stream.errors import RefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,24 @@ class Device(Protocol):
 def watts(milliwatts: int) -> str:
     """Return a power for a sentence: ``250 W``."""
     return f"{milliwatts / 1000:g} W"
+
+
+def check_limit(gpu: str, limit_mw: int, lowest_mw: int, highest_mw: int) -> None:
+    """Raise RefusedError for a power limit, mW, that a device does not take."""
+    if not lowest_mw <= limit_mw <= highest_mw:
+        raise RefusedError(
+            f"{gpu}: could not set the power limit to {watts(limit_mw)}: it is out of range."
+            f" Choose a limit of {watts(lowest_mw)} to {watts(highest_mw)}."
+        )
+
+
+def check_clock(gpu: str, clock_mhz: int, clocks_mhz: Sequence[int]) -> None:
+    """Raise RefusedError for a graphics clock, MHz, that is not one of a device's, which descend."""
+    if clock_mhz not in clocks_mhz:
+        raise RefusedError(
+            f"{gpu}: could not lock the graphics clock at {clock_mhz} MHz: it is out of range."
+            f" Choose one of its {len(clocks_mhz)} clocks of {clocks_mhz[-1]} to {clocks_mhz[0]} MHz."
+        )
 
 
 class Bus(Protocol):

@@ -21,13 +21,12 @@ from typing import Any
 
 import pynvml
 
-from collectors.device import Description, Sample, watts
+from collectors.device import Description, Sample, check_clock, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
     DeviceError,
     LostError,
     PermissionMissingError,
-    RefusedError,
     RetryError,
     UnsupportedError,
 )
@@ -128,24 +127,16 @@ class NvmlDevice:
         self._find = find
         self._handle: Any = None
         self._index = 0
-        self._lost = True
+        self.lost = True
+        """Nothing is asked of it until it is found again."""
         self._highest_mw: int | None = None
         self._lockable_mhz: tuple[int, ...] = ()
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
         self._start_over()
 
-    @property
-    def lost(self) -> bool:
-        """Nothing is asked of it until it is found again."""
-        return self._lost
-
     def found(self, handle: Any, index: int) -> None:
         """Take the handle by which this GPU answers from now on, and its place in PCI order."""
-        self._handle, self._index, self._lost = handle, index, False
-
-    def missing(self) -> None:
-        """Note that the bus does not have this GPU any more."""
-        self._lost = True
+        self._handle, self._index, self.lost = handle, index, False
 
     def describe(self) -> Description:
         """Return what the device is, looking for it on the bus first if it was lost.
@@ -153,7 +144,7 @@ class NvmlDevice:
         Looking pauses the samples of the other GPUs while NVML starts (up to a second or so):
         a caller that waits for a lost device asks every few seconds, not at its sampling rate.
         """
-        if self._lost:
+        if self.lost:
             self._find()
         self._start_over()
         limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
@@ -210,23 +201,15 @@ class NvmlDevice:
         """Request a power limit, mW. Raises RefusedError outside the range the device names now."""
         what = f"set the power limit to {watts(limit_mw)}"
         lowest_mw, highest_mw = self._ask(what, pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
-        if not lowest_mw <= limit_mw <= highest_mw:
-            raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range. "
-                f"Choose a limit of {watts(lowest_mw)} to {watts(highest_mw)}."
-            )
+        check_limit(self.gpu, limit_mw, lowest_mw, highest_mw)
         # Not the _v2 call: its Python wrapper ignores the return code.
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
 
     def lock_clock(self, clock_mhz: int) -> None:
         """Lock the graphics clock, MHz. Raises RefusedError unless `describe` named it."""
         what = f"lock the graphics clock at {clock_mhz} MHz"
-        if self._lockable_mhz and clock_mhz not in self._lockable_mhz:  # the driver would take another
-            highest_mhz, lowest_mhz = self._lockable_mhz[0], self._lockable_mhz[-1]
-            raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range."
-                f" Choose one of its {len(self._lockable_mhz)} clocks of {lowest_mhz} to {highest_mhz} MHz."
-            )
+        if self._lockable_mhz:  # the driver would take another
+            check_clock(self.gpu, clock_mhz, self._lockable_mhz)
         self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
 
     def unlock_clock(self) -> None:
@@ -372,7 +355,7 @@ class NvmlDevice:
     def _ask(self, what: str, call: Callable[..., Any], *arguments: int) -> Any:
         """Make one driver call, `call(handle, *arguments)`. Raises DeviceError."""
         with self.gate:
-            if self._lost:
+            if self.lost:
                 raise LostError(
                     f"{self.gpu}: could not {what}: the GPU is lost. It is taken up again when it returns."
                 )
@@ -384,7 +367,7 @@ class NvmlDevice:
     def _failure(self, what: str, error: Any) -> DeviceError:
         failure = _device_error(self.gpu, what, error)
         if isinstance(failure, LostError):
-            self._lost = True
+            self.lost = True
         return failure
 
 
@@ -441,7 +424,7 @@ class NvmlBus:
 
     def _stop(self) -> None:
         for device in self._devices.values():
-            device.missing()
+            device.lost = True
         if self._started:
             self._started = False
             try:

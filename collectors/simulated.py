@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from collectors.device import Description, Sample
+from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.simulated_spec import Spec, parse
 from collectors.virtual_gpu import Counter, Draw, Refreshes, unit
 from zeus_stream.board import Board, LimitChange, Load
@@ -189,11 +189,7 @@ class SimulatedDevice:
         what = f"set the power limit to {limit_mw / 1000:g} W"
         self._answer(what)
         model = self._spec.model
-        if not model.min_limit_mw <= limit_mw <= model.max_limit_mw:
-            raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range. Choose a limit of"
-                f" {model.min_limit_mw / 1000:g} W to {model.max_limit_mw / 1000:g} W."
-            )
+        check_limit(self.gpu, limit_mw, model.min_limit_mw, model.max_limit_mw)
         self._permit(what)
         if self._spec.set_ms:
             self._sleep(self._spec.set_ms / 1000)
@@ -202,11 +198,7 @@ class SimulatedDevice:
     def lock_clock(self, clock_mhz: int) -> None:
         what = f"lock the graphics clock at {clock_mhz} MHz"
         self._answer(what)
-        if clock_mhz not in self._clocks_mhz:
-            raise RefusedError(
-                f"{self.gpu}: could not {what}: it is out of range. Choose one of its"
-                f" {len(self._clocks_mhz)} clocks of {self._clocks_mhz[-1]} to {self._clocks_mhz[0]} MHz."
-            )
+        check_clock(self.gpu, clock_mhz, self._clocks_mhz)
         self._permit(what)
         self._surroundings.lock_clock(clock_mhz)
 
