@@ -118,6 +118,12 @@ class Site:
                 self._host(session), Events(session, 1, 0, 1, (StepBoundary(index, ended, self.now_ns),))
             )
 
+    def train(self, run: str, steps: int) -> None:
+        """Begin so many steps, each of 0.1 s."""
+        for _ in range(steps):
+            self.step(run)
+            self.go_on(S // 10)
+
     def end(self, run: str) -> None:
         for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
             del self.steps[session]
@@ -312,9 +318,7 @@ def test_a_run_under_a_budget_leaves_the_limit_to_the_budget_when_it_ends() -> N
     site = Site(2)
     site.set(budget(400))
     site.begin("r", ["g0"])
-    for _ in range(40):
-        site.step("r")
-        site.go_on(S // 10)
+    site.train("r", 40)
     assert site.limits["g0"] == FOUND, "who works has what it can use"
     assert site.limits["g1"] == LEAST
     site.end("r")
@@ -328,14 +332,10 @@ def test_a_run_under_a_budget_leaves_the_limit_to_the_budget_when_it_ends() -> N
 def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> None:
     site = Site(1)
     site.begin("r", ["g0"])
-    for _ in range(30):
-        site.step("r")
-        site.go_on(S // 10)
+    site.train("r", 30)
     assert site.holders["g0"] == "r"
     site.set(budget(150))
-    for _ in range(30):
-        site.step("r")
-        site.go_on(S // 10)
+    site.train("r", 30)
     assert site.limits["g0"] <= 150 * W
     assert site.holders["g0"] == f"{BUDGET}rack1"
     before = len(site.outputs)
@@ -353,9 +353,7 @@ def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> N
 def test_a_limit_that_a_run_set_before_the_budget_is_held_for_the_budget() -> None:
     site = Site(1)
     site.begin("r", ["g0"])
-    for _ in range(5):
-        site.step("r")
-        site.go_on(S // 10)
+    site.train("r", 5)
     assert site.holders["g0"] == "r"
     site.set(budget(300))
     for _ in range(5):

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -688,38 +689,62 @@ def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> No
         assert len(visit) == MOST_LOCKED + 1
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_search_ends_whatever_becomes_of_its_commands_and_measurements(seed: int) -> None:
-    draw = Random(seed).random
-    lost = list[Instruction]()
-    applies = 0
-    state = start(ADAPTIVE)
-    for index in range(6_000):
-        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), ADAPTIVE)
-        lost += wanted
-        for instruction in tuple(lost):
+def under_fire(
+    plan: Plan,
+    draw: Callable[[], float],
+    steps: int,
+    applied: float,
+    measured: Callable[[MeasureTrial], TrialMeasured],
+) -> tuple[State, int]:
+    """Let the machine go on until it has decided or given up; return it, and how often it asked for a limit.
+
+    What comes of its instructions comes late and in any order, and is not always what it wants.
+
+    Args:
+        plan: its plan.
+        draw: numbers from 0 to 1.
+        steps: at the most.
+        applied: the share of limits that are not refused.
+        measured: what comes of a trial, of four in five.
+    """
+    state, asked, applies = start(plan), list[Instruction](), 0
+    for index in range(steps):
+        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), plan)
+        asked += wanted
+        for instruction in tuple(asked):
             if draw() < 0.5:
                 continue
-            lost.remove(instruction)
+            asked.remove(instruction)
             event: Event | None = None
             match instruction:
-                case Apply(attempt) if draw() < 0.9:
+                case Apply(attempt) if draw() < applied:
                     event = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
                 case Apply(attempt):
                     event = LimitRefused(attempt, "device", "refused")
-                case MeasureTrial(number, _, limit_mw) if draw() < 0.8:
-                    energy_mj = round(limit_mw * (0.5 + draw()))
-                    event = TrialMeasured(number, energy_mj, round((0.5 + draw()) * 500 * MS))
+                case MeasureTrial() if draw() < 0.8:
+                    event = measured(instruction)
                 case MeasureTrial(number):
                     event = TrialMissing(number, "no reading")
                 case _:
                     pass
             applies += isinstance(instruction, Apply)
             if event is not None:
-                state, more = power_limit.step(state, event, ADAPTIVE)
-                lost += more
+                state, more = power_limit.step(state, event, plan)
+                asked += more
         if state.chosen is not None or isinstance(state.phase, Observing):
             break
+    return state, applies
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_search_ends_whatever_becomes_of_its_commands_and_measurements(seed: int) -> None:
+    draw = Random(seed).random
+
+    def anything(asked: MeasureTrial) -> TrialMeasured:
+        energy_mj = round(asked.limit_mw * (0.5 + draw()))
+        return TrialMeasured(asked.number, energy_mj, round((0.5 + draw()) * 500 * MS))
+
+    state, applies = under_fire(ADAPTIVE, draw, 6_000, 0.9, anything)
     assert state.chosen is not None or isinstance(state.phase, Observing)
     measured = sum(len(visit.blocks) for _, visit in state.visits)
     # Half of the measurements come late here, and blocks go on at a limit while they are awaited.
@@ -804,35 +829,10 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
 def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
     plan: Plan, rng: Random
 ) -> None:
-    draw = rng.random
-    state: State = start(plan)
-    asked, applies = list[Instruction](), 0
-    for index in range(600):
-        state, wanted = power_limit.step(state, StepBegan(index, index * STEP_NS), plan)
-        asked += wanted
-        for instruction in tuple(asked):
-            if draw() < 0.5:
-                continue
-            asked.remove(instruction)
-            event: Event | None = None
-            match instruction:
-                case Apply(attempt) if draw() < 0.8:
-                    event = LimitApplied(attempt, StepBegan(index, index * STEP_NS))
-                case Apply(attempt):
-                    event = LimitRefused(attempt, "device", "refused")
-                case MeasureTrial(number, _, limit_mw, spans) if draw() < 0.8:
-                    steps = sum(span.end - span.first for span in spans)
-                    event = TrialMeasured(number, limit_mw * steps, steps * STEP_NS)
-                case MeasureTrial(number):
-                    event = TrialMissing(number, "no reading")
-                case _:
-                    pass
-            applies += isinstance(instruction, Apply)
-            if event is not None:
-                state, more = power_limit.step(state, event, plan)
-                asked += more
-        if state.chosen is not None or isinstance(state.phase, Observing):
-            break
+    def proportional(asked: MeasureTrial) -> TrialMeasured:
+        return TrialMeasured(asked.number, asked.limit_mw * asked.steps, asked.steps * STEP_NS)
+
+    state, applies = under_fire(plan, rng.random, 600, 0.8, proportional)
     assert state.chosen is not None or isinstance(state.phase, Observing)
     assert applies <= 3 * 2 * MAX_ASKED + 3
 

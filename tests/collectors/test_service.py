@@ -410,30 +410,27 @@ async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_di
         assert "expected" in reply.reason
 
 
-async def test_a_question_goes_to_the_analyzer_and_its_answer_comes_back(zeus_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        pytest.param(Ask("q", "s", 3), Answer("q", 1.0, (), None), id="about a window"),
+        pytest.param(
+            AskTry("q", "s", 0, 3), Advice("q", 64, go_on=False, reason="it costs too much"), id="about a try"
+        ),
+    ],
+)
+async def test_a_question_goes_to_the_analyzer_and_its_answer_to_who_asked(
+    zeus_dir: Path, question: Ask | AskTry, answer: Answer | Advice
+) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         await client.greet()
         await client.start_run()
-        await client.send(client.publish, wire.encode(Ask("q", "s", 3)))
+        await client.send(client.publish, wire.encode(question))
         (passed,) = await client.control.receive()
-        assert wire.decode(passed.parts[1], Ask) == Ask("q", "s", 3)
-        answer = Answer("q", 1.0, (), None)
+        assert wire.decode(passed.parts[1], Ask, AskTry) == question
         await client.send(client.control, bytes(8), wire.encode(answer))
         (received,) = await client.publish.receive()
-        assert wire.decode(received.parts[0], Answer) == answer
-
-
-async def test_a_question_about_a_try_goes_the_same_way(zeus_dir: Path) -> None:
-    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
-        await client.greet()
-        await client.start_run()
-        await client.send(client.publish, wire.encode(AskTry("q", "s", 0, 3)))
-        (passed,) = await client.control.receive()
-        assert wire.decode(passed.parts[1], AskTry) == AskTry("q", "s", 0, 3)
-        advice = Advice("q", 64, go_on=False, reason="it costs too much")
-        await client.send(client.control, bytes(8), wire.encode(advice))
-        (received,) = await client.publish.receive()
-        assert wire.decode(received.parts[0], Advice) == advice
+        assert wire.decode(received.parts[0], Answer, Advice) == answer
 
 
 async def test_a_question_about_no_session_of_ones_own_is_refused(zeus_dir: Path) -> None:
