@@ -5,6 +5,7 @@ import pytest
 from hypothesis import settings
 
 from tests.directories import short_directory
+from tests.patience import PATIENT
 
 pytest_plugins = ["tests.gpu.fixtures"]
 
@@ -24,4 +25,6 @@ def zeus_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A setup of its own, at a path short enough for Unix sockets; no other setting leaks in."""
     with short_directory() as directory:
         monkeypatch.setenv("ZEUS_STREAM_DIR", str(directory))
+        for name, value in PATIENT.items():
+            monkeypatch.setenv(name, value)
         yield directory

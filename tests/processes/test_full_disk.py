@@ -112,7 +112,7 @@ def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) ->
         assert refused.cause == "storage"
         assert host.read_mw() == OURS_MW
         training.kill()
-        until(lambda: host.read_mw() == FOUND_MW, 2)
+        until(lambda: host.read_mw() == FOUND_MW)
         filler.unlink()
 
 
@@ -154,15 +154,12 @@ def test_a_log_whose_tail_was_damaged_is_left_for_another_and_the_gap_is_named(
     with pipeline(zeus_dir) as setup:
         until(lambda: setup.told("run-1")[1] > 50)
         until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
-        first = setup.welcome()
+        first = until(setup.welcome)
         setup.kill("collector")
         damage(setup, Random(seed))
         setup.start("collector")
-        until(setup.welcome)
-        second = setup.welcome()
+        second = until(setup.welcome)
         account = setup.finish()
-    assert first is not None
-    assert second is not None
     assert first.log_id != second.log_id
     assert account.twice == 0
     # What only the damaged tail had is gone, and no more: before it and after it, all is there.

@@ -35,7 +35,6 @@ from zeus_stream.clock import boot_id
 from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 from zeus_stream.places import places
 
-WITHIN_S = 2.0
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""
 
@@ -83,9 +82,9 @@ def logged(directory: Path) -> list[object]:
     return [note for several in notes for note in several]
 
 
-def returns(host: Host) -> float:
-    """Return after how many seconds what was found is back."""
-    return until(host.as_found, WITHIN_S)
+def returns(host: Host) -> None:
+    """Wait until what was found is back. (How soon that is, `benchmarks/restore.py` measures.)"""
+    until(host.as_found)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,8 +105,8 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         analyzer.start()
         time.sleep(rng.uniform(0, 0.2))
         running.kill()
-        returns(host)
         analyzer.join()
+        returns(host)
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
     assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
@@ -214,8 +213,13 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
 
 def test_a_silent_analyzer_loses_its_limit(host: Host, zeus_dir: Path) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        running.hold(lease_ms=1500)
-        returns(host)
+        running.hold()
+
+        def lapsed() -> bool:
+            running.lapse()
+            return host.as_found()
+
+        until(lapsed)
 
 
 def test_a_killed_training_process_takes_its_limit_with_it(host: Host, zeus_dir: Path) -> None:

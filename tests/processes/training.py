@@ -129,7 +129,9 @@ def run(
     gate = directory / "gate"
     with subprocess.Popen(
         [sys.executable, "-c", TRAINING, kind, str(steps), "-" if halfway is None else str(gate)],
-        env=environment(directory, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", **more),
+        env=environment(
+            directory, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", ZEUS_STREAM_FLUSH_S="", **more
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
