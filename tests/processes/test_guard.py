@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from collectors.knobs import UNLOCKED, Knob
@@ -22,6 +23,7 @@ from tests.processes.setup import (
     FOUND_MW,
     OURS_MHZ,
     OURS_MW,
+    PATIENCE_S,
     STRANGERS_MW,
     Host,
     collector,
@@ -238,6 +240,25 @@ def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus
         until(lambda: running.guard not in (None, first))
         running.kill()
         returns(host)
+
+
+@pytest.mark.anyio
+async def test_a_guard_that_dies_long_after_it_was_started_is_replaced_at_once(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.warden.EVERY_NS", 0)  # any time is long
+    warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+    await warden.start()
+    first = warden.pid
+    assert first is not None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(warden.keep)
+        os.kill(first, signal.SIGKILL)
+        with anyio.fail_after(PATIENCE_S):
+            while warden.pid in (None, first) or warden.trouble:
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    await warden.close()
 
 
 def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> None:
