@@ -202,11 +202,18 @@ class Setup:
 
     def status(self, process: str, section: str, name: str) -> str:
         """Return a value of a process's status; nothing while it does not answer."""
+        return next((value for of, key, value in self._rows(process) if (of, key) == (section, name)), "")
+
+    def has_found_gpus(self) -> bool:
+        """Whether the collector has found its GPUs, which takes longer than to answer."""
+        there = [value for _, name, value in self._rows("collector") if name == "state"]
+        return there == ["there"] * len(self._gpus)
+
+    def _rows(self, process: str) -> tuple[tuple[str, str, str], ...]:
         try:
-            rows = status(self._where, process, 1).rows
+            return status(self._where, process, 1).rows
         except UnreachableError:
-            return ""
-        return next((value for of, key, value in rows if (of, key) == (section, name)), "")
+            return ()
 
     def told(self, run: str) -> tuple[int, int]:
         """Return how many events a publisher has put, and how many it knows to be in a log."""

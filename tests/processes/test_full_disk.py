@@ -15,6 +15,7 @@ from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, train
 from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
 from zeus_stream.messages import Refused
+from zeus_stream.outbox import BATCH
 from zeus_stream.places import places
 
 
@@ -136,10 +137,18 @@ def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothi
     assert account.archived >= account.emitted
 
 
+def newest(wal: bytes) -> bytes:
+    """Return a write-ahead log of SQLite without what an earlier round left behind its newest frame."""
+    size, end = 24 + int.from_bytes(wal[8:12], "big"), 32
+    while wal[end + 8 : end + 16] == wal[16:24]:  # the salt of this round
+        end += size
+    return wal[:end]
+
+
 def damage(setup: Setup, rng: Random) -> None:
     """Cut the newest part of a dead collector's log, or flip a bit in it."""
     wal = setup.directory / "log.sqlite-wal"
-    content = bytearray(wal.read_bytes())
+    content = bytearray(newest(wal.read_bytes()))
     if rng.random() < 0.5:
         del content[-rng.randrange(1, 4_000) :]
     else:
@@ -162,7 +171,7 @@ def test_a_log_whose_tail_was_damaged_is_left_for_another_and_the_gap_is_named(
         account = setup.finish()
     assert first.log_id != second.log_id
     assert account.twice == 0
-    # What only the damaged tail had is gone, and no more: before it and after it, all is there.
-    assert account.archived > account.acknowledged - 200
+    # What only the damaged tail had is gone, at most one batch: before it and after it, all is there.
+    assert account.archived >= account.acknowledged - BATCH
     assert any("log: begun anew: it was cut" in gap for gap in account.gaps)
     assert any(f"the collector began a new log, {second.log_id}" in gap for gap in account.gaps)

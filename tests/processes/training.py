@@ -158,7 +158,7 @@ def collecting(directory: Path, *, limit_bytes: int | None = None) -> Iterator[S
     setup = Setup(directory)
     try:
         process = setup.start("collector")
-        until(setup.welcome)
+        until(setup.has_found_gpus)
         if limit_bytes is not None:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         yield setup
