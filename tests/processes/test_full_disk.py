@@ -19,6 +19,10 @@ from zeus_stream.outbox import BATCH
 from zeus_stream.places import places
 
 
+ROOM_KB = 60_000
+"""What no test fills but on purpose, however long it takes: a log grows by 0.2 MB a second."""
+
+
 @contextmanager
 def small(directory: Path, size_kb: int) -> Iterator[None]:
     """Have a directory be a disk of its own."""
@@ -35,7 +39,7 @@ def small(directory: Path, size_kb: int) -> Iterator[None]:
 @pytest.fixture
 def small_disk(zeus_dir: Path, tmp_path: Path) -> Iterator[Path]:
     """A setup on a small disk; its simulated GPUs and what tests write live elsewhere."""
-    with small(zeus_dir, 2_000):
+    with small(zeus_dir, ROOM_KB):
         for name in ("simulated", "told"):
             (tmp_path / name).mkdir()
             (zeus_dir / name).symlink_to(tmp_path / name)
@@ -122,7 +126,7 @@ def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothi
 ) -> None:
     archive = tmp_path / "energy.duckdb"
     with (
-        small(tmp_path, 6_000),
+        small(tmp_path, ROOM_KB),
         pipeline(zeus_dir, analyze=("--select", "none", "--archive", str(archive))) as setup,
     ):
         until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
