@@ -36,7 +36,7 @@ def test_a_second_process_of_a_kind_is_refused_with_the_pid_of_the_first(
             env=environment(zeus_dir),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert second.returncode == 1

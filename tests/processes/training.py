@@ -142,7 +142,7 @@ def run(
                 until(gate.exists)
                 halfway()
                 gate.unlink()
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
     return process.returncode, json.loads(out or "{}"), err

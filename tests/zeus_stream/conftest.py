@@ -58,7 +58,7 @@ class Cli:
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         with self.start(*arguments, **environment) as process:
             try:
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=300)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

@@ -48,7 +48,7 @@ def collector(zeus_dir: Path) -> Iterator[Collector]:
         yield running
 
 
-def script(zeus_dir: Path, text: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def script(zeus_dir: Path, text: str, *, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a training script to its end."""
     path = zeus_dir / "train.py"
     path.write_text(text, encoding="utf-8")
