@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -295,9 +296,11 @@ def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:
 
 def files_of(pid: int) -> dict[str, str]:
     """Return the open files of a process by descriptor."""
-    return {
-        link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
-    }
+    files = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            files[link.name] = str(link.readlink())
+    return files
 
 
 def careless_child() -> "subprocess.Popen[bytes]":
