@@ -18,7 +18,6 @@ from zeus_stream.messages import Refused
 from zeus_stream.outbox import BATCH
 from zeus_stream.places import places
 
-
 ROOM_KB = 60_000
 """What no test fills but on purpose, however long it takes: a log grows by 0.2 MB a second."""
 
