@@ -499,6 +499,28 @@ def test_what_fails_in_the_publisher_is_said_and_ends_only_the_publishing(
     assert "over 107 bytes" in caplog.text
 
 
+def test_the_end_waits_as_long_as_it_is_told_while_there_is_a_collector(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_FLUSH_S", "60")
+    with Collector(zeus_dir / "publish", acknowledges=False) as collector:
+        pub = Publisher()
+        until(lambda: collector.batches)
+        ending = threading.Thread(target=pub.close)
+        ending.start()
+        collector.acknowledges = True  # of what is sent again, a second after it was not answered
+        ending.join()
+    assert pub.statistics().waiting == 0
+    assert isinstance(collector.events[-1], RunEnded)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("2.5", 2.5), ("", 0.5), ("-1", 0.5), ("nan", 0.5), ("1e9", 0.5)]
+)
+def test_how_long_the_end_may_wait_is_a_number_of_seconds_up_to_an_hour(asked: str, seconds: float) -> None:
+    assert publisher._flush_s(asked) == seconds
+
+
 # ---- processes
 
 
