@@ -67,7 +67,7 @@ class Warden:
                 if self.trouble is None:
                     self._complain(f"process {self._guard.pid} has died ({self._guard.wait()})")
             await self.close()
-            await anyio.sleep((self._started_ns + EVERY_NS - monotonic_ns()) / 1e9)
+            await anyio.sleep(max(0, self._started_ns + EVERY_NS - monotonic_ns()) / 1e9)
             await self.start()
             if self.trouble is None:
                 _log.warning("guard: process %s has taken its place.", self.pid)

@@ -2,12 +2,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.directories import short_directory
+from tests.patience import PATIENT
 
 pytest_plugins = ["tests.gpu.fixtures"]
 
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
+"""How long an example takes says how busy the machine is, not whether a property holds."""
 settings.register_profile("same", derandomize=True)
 settings.register_profile("new", print_blob=True)
 settings.load_profile("same")
@@ -24,4 +28,6 @@ def zeus_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A setup of its own, at a path short enough for Unix sockets; no other setting leaks in."""
     with short_directory() as directory:
         monkeypatch.setenv("ZEUS_STREAM_DIR", str(directory))
+        for name, value in PATIENT.items():
+            monkeypatch.setenv(name, value)
         yield directory

@@ -23,8 +23,8 @@ from zeus_stream.outbox import Outbox, Question
 from zeus_stream.places import endpoint, trusted
 
 TICK_S = 0.02
-FLUSH_NS = 500_000_000
-"""At exit, the training waits at most so long for its last events to be acknowledged."""
+FLUSH_S = 0.5
+"""At exit, the training waits at most so long for its last events to be acknowledged, unless told longer."""
 LOOK_NS = 1_000_000_000
 """Between two looks for a collector while there is none."""
 PATIENCE_NS = 1_000_000_000
@@ -48,9 +48,15 @@ class Courier:
     """Takes an outbox to a collector: finds one, loses it, finds it again."""
 
     def __init__(
-        self, outbox: Outbox, candidates: Sequence[Path], say: Say, fail: Callable[[Exception], None]
+        self,
+        outbox: Outbox,
+        candidates: Sequence[Path],
+        say: Say,
+        fail: Callable[[Exception], None],
+        flush_s: float = FLUSH_S,
     ) -> None:
         self._outbox = outbox
+        self._flush_s = flush_s
         self._candidates = candidates
         self._say = say
         self._fail = fail
@@ -72,10 +78,10 @@ class Courier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand over what can be within FLUSH_NS, and return."""
+        """Hand over what can be while there is a collector, within ``flush_s``, and return."""
         if self._going.locked():
             self._going.release()
-        self._thread.join(FLUSH_NS / 1e9 + 0.1)
+        self._thread.join(self._flush_s + 0.1)
 
     def ask(self, window: int, timeout_s: float) -> Answer | None:
         """Ask the analyzer; None: there was no answer in time."""
@@ -121,10 +127,11 @@ class Courier:
             while not self._going.acquire(timeout=self._pause_s(turns)):
                 turns += 1
                 self._turn(context, monotonic_ns())
-            until_ns = monotonic_ns() + FLUSH_NS
+            until_ns = monotonic_ns() + round(self._flush_s * 1e9)
             self._turn(context, monotonic_ns())
-            while self._outbox.waiting and self._socket is not None and monotonic_ns() < until_ns:
-                self._socket.poll(round(TICK_S * 100))
+            while self._outbox.waiting and self._path is not None and monotonic_ns() < until_ns:
+                if self._socket is not None:  # else it was hung up, and the next turn makes another
+                    self._socket.poll(round(TICK_S * 100))
                 self._turn(context, monotonic_ns())
         finally:
             context.destroy(linger=0)

@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from zeus_stream.boundaries import Boundaries
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
-from zeus_stream.courier import Courier
+from zeus_stream.courier import FLUSH_S, Courier
 from zeus_stream.identity import Process, batch_of, identify, named
 from zeus_stream.integrations import jax, torch
 from zeus_stream.messages import (
@@ -47,6 +47,7 @@ from zeus_stream.windows import Line as WindowLine
 
 MAX_OPEN_WINDOWS = 1_000
 MAX_ANSWER_S = 86_400.0
+MAX_FLUSH_S = 3600.0
 LOOK_AGAIN_S = 0.001
 HOLD_NS = 100_000_000
 """The run's beginning is not told before its first loop, which may know the batch size, or before so long."""
@@ -130,7 +131,13 @@ class Publisher:
         self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
         self._started = _run_started(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
-        self._courier = Courier(self._outbox, publish_candidates(os.environ), self._say, self._fail)
+        self._courier = Courier(
+            self._outbox,
+            publish_candidates(os.environ),
+            self._say,
+            self._fail,
+            _flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")),
+        )
         self._line = WindowLine(
             itertools.count(), self._outbox.put, self._energy, self._say, self._energy_later
         )
@@ -379,7 +386,10 @@ class Publisher:
         )
 
     def close(self) -> None:
-        """Say that the run has ended, and wait at most 0.5 s until the collector has it. Idempotent."""
+        """Say that the run has ended, and wait until the collector has it. Idempotent.
+
+        It waits at most 0.5 s, or ZEUS_STREAM_FLUSH_S, and not at all where there is no collector.
+        """
         _process.open.discard(self)
         if self._silent:
             return
@@ -521,6 +531,15 @@ class Publisher:
             sum(gpu.energy_high_j for gpu in answer.gpus),
             answer.gpus,
         )
+
+
+def _flush_s(asked: str) -> float:
+    """Return how long the end may wait: as asked, if that is a number of seconds up to an hour."""
+    try:
+        seconds = float(asked)
+    except ValueError:
+        return FLUSH_S
+    return seconds if 0 <= seconds <= MAX_FLUSH_S else FLUSH_S
 
 
 def _until_ns(timeout_s: float) -> int:

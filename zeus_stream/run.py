@@ -27,8 +27,8 @@ from zeus_stream.summary import Summary, print_summary, print_unpublished, summa
 
 LOOK_S = 0.02
 """Between two looks at whatever is waited for."""
-STARTS_S = 20.0
-PUBLISHES_S = 2.0
+STARTS_S = 60.0
+PUBLISHES_S = 5.0
 """After the command, for the first word of its run to reach the archive."""
 CLOSES_S = 10.0
 """After the command, for its run to be closed: the readings past its end have to come in."""

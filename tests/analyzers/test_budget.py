@@ -147,8 +147,9 @@ def test_what_is_said_names_the_gpus_the_times_and_whether_it_holds() -> None:
     told = budget.says(of(), NOW_NS + HOUR_NS)
     assert told == "rack1: 1200 W for h:0, from 12:30 until 14:30, ramp 10 s: holds."
     assert "2026-05-03" not in told
-    ever = Budget("all", 1000, (), 0, 0, budget.NEVER_NS, 0)
-    assert budget.says(ever, NOW_NS).startswith("all: 1 W for every GPU of the site, from 1970-01-01")
+    then_ns = NOW_NS - 48 * HOUR_NS
+    ever = Budget("all", 1000, (), then_ns, then_ns, budget.NEVER_NS, 0)
+    assert budget.says(ever, NOW_NS).startswith("all: 1 W for every GPU of the site, from 2026-04-29")
     assert "until it is ended" in budget.says(ever, NOW_NS)
 
 

@@ -133,7 +133,7 @@ def test_a_query_that_would_run_for_ever_is_ended(queries: Queries, sql: str) ->
     began = time.monotonic()
     with pytest.raises(RefusedError, match=r"it took over 0\.2 s"):
         ask(queries, sql, timeout_ms=200)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1
 
 
@@ -150,7 +150,7 @@ def test_the_analyzer_can_stop_while_a_query_runs(archive: Archive) -> None:
             assert not endless.done()
         queries.stop()
         with pytest.raises(RefusedError, match="the analyzer is stopping"):
-            endless.result(timeout=5)
+            endless.result(timeout=60)
     with pytest.raises(RefusedError, match="the analyzer is stopping"):
         ask(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b")
 
@@ -215,7 +215,7 @@ def test_each_query_sees_whole_commits_while_others_are_written(archive: Archive
                     seen.add(answer["next"])
         finally:
             stop.set()
-        assert written.result(timeout=10) > 0
+        assert written.result(timeout=60) > 0
     assert len(seen) > 1, "the archive grew while it was asked"
 
 

@@ -502,7 +502,9 @@ def test_finding_a_lost_gpu_disturbs_no_sample_of_another(nvml_bus: NvmlBus, sta
     thread = threading.Thread(target=sample_on)
     thread.start()
     try:
-        for _ in range(100):
+        rounds = 0
+        while rounds < 100 or (len(samples) <= 100 and thread.is_alive() and not failures):
+            rounds += 1
             stand_in.gpus[1].lost = 1
             with pytest.raises(LostError):
                 second.sample()
@@ -523,7 +525,7 @@ def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stan
         second.sample()
     stand_in.gpus[1].lost = 0
     calls = stand_in.gpus[0].calls
-    stand_in.gpus[0].latency_us = 300_000
+    stand_in.gpus[0].latency_us = 2_000_000
     thread = threading.Thread(target=first.requested_limit_mw)
     thread.start()
     while stand_in.gpus[0].calls == calls:

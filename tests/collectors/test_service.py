@@ -18,7 +18,7 @@ import pytest
 from collectors.buses import HostBus
 from collectors.device import Bus
 from collectors.log import Log
-from collectors.rapl import RaplBus
+from collectors.rapl import REFRESH_NS, RaplBus
 from collectors.service import collect
 from collectors.simulated import SimulatedBus
 from tests.collectors.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
@@ -267,13 +267,25 @@ async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to
 ) -> None:
     powercap = Powercap(tmp_path)
     counter = powercap.package(0) / "energy_uj"
+    written_ns: dict[int, tuple[int, int]] = {}
 
     async def draw() -> None:
         fresh, begun_ns = tmp_path / "fresh", monotonic_ns()
         while True:
-            fresh.write_text(str(1000 + (monotonic_ns() - begun_ns) * POWER_W // 1000))
+            before_ns = monotonic_ns()
+            drawn_uj = 1000 + (before_ns - begun_ns) * POWER_W // 1000
+            fresh.write_text(str(drawn_uj))
             fresh.replace(counter)
+            written_ns[drawn_uj // 1000] = before_ns, monotonic_ns()
             await anyio.sleep(0.002)
+
+    def of_cpu(frames: list[Frame]) -> "np.ndarray[Any, np.dtype[np.void]]":
+        bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
+        rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
+        of_it: np.ndarray[Any, np.dtype[np.void]] = rows[
+            (rows["gpu"] == bodies[-1].gpus.index(cpu)) & (rows["seen"] == Seen.CHANGED)
+        ]
+        return of_it
 
     cpu = "CPU-h-package-0"
     async with anyio.create_task_group() as tasks:
@@ -285,37 +297,36 @@ async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to
             assert word.gpus == (GPU,)
             refused = await client.set("c", 100, gpu=cpu)
             assert "it has none that could be set" in refused.reason
-            await anyio.sleep(0.6)
             (found,) = [note for note in await client.notes(DeviceFound) if note.gpu == cpu]
-            frames = await client.frames()
+            with anyio.fail_after(PATIENCE_S):
+                while len(changes := of_cpu(await client.frames())) < 12:
+                    await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
     assert (found.min_limit_mw, found.found_limit_mw, found.driver) == (None, None, "powercap")
-    bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
-    rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
-    rows = rows[rows["gpu"] == bodies[-1].gpus.index(cpu)]
-    changes = rows[rows["seen"] == Seen.CHANGED]
-    seconds = (changes["t_hi_ns"][-1] - changes["t_hi_ns"][0]) / 1e9
-    assert 3 <= len(changes) <= seconds * 20 + 1, "read 20 times a second, however often it moves"
-    drawn_j = (changes["energy_mj"][-1] - changes["energy_mj"][0]) / 1000
-    assert drawn_j == pytest.approx(seconds * POWER_W, abs=0.1 * POWER_W)
+    seconds = (changes["t_hi_ns"][-1] - changes["t_lo_ns"][0]) / 1e9
+    assert len(changes) <= seconds * 20 + 1, "read 20 times a second, however often it moves"
+    for energy_mj, t_lo_ns, t_hi_ns in changes[["energy_mj", "t_lo_ns", "t_hi_ns"]].tolist():
+        before_ns, after_ns = written_ns[energy_mj]
+        assert before_ns <= t_hi_ns
+        assert after_ns >= t_lo_ns - REFRESH_NS
 
 
 async def test_devices_are_read_before_what_else_there_is_to_run(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(2), zeus_dir):
         readers = [thread for thread in threading.enumerate() if thread.name.startswith("device ")]
         policies = [os.sched_getscheduler(thread.native_id or 0) for thread in readers]
-    first = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+    usual, first = os.sched_getscheduler(0), os.SCHED_RR | os.SCHED_RESET_ON_FORK
 
     def permitted() -> bool:
         try:
             os.sched_setscheduler(0, first, os.sched_param(1))
-        except PermissionError:
+        except OSError:
             return False
         return True
 
     with ThreadPoolExecutor(1) as thread:
-        assert policies == [first if thread.submit(permitted).result() else os.SCHED_OTHER] * 2
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+        assert policies == [first if thread.submit(permitted).result() else usual] * 2
+    assert os.sched_getscheduler(0) == usual
 
 
 async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
@@ -401,7 +412,7 @@ async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_di
                 ]
         assert "one RunStarted" in refusals[-1].reason
         await client.start_run()
-        (named,) = [note for note in await client.notes(Lost) if note.what == "messages"]
+        (named,) = [note for note in await client.wait_for(Lost) if note.what == "messages"]
         assert f"process {os.getpid()} of user {os.getuid()}" in named.reason
         status, _ = await client.request(AskStatus())
         assert ("publish", "messages refused", "4") in status.rows
@@ -560,10 +571,10 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
         await client.start_run(gpus=(GPU, "GPU-0001"))
-        await client.set("c1", 250, gpu="GPU-0001", lease_ms=1_000)
+        await client.set("c1", 250, gpu="GPU-0001", lease_ms=3_000)
         renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 60_000)
         await client.send(client.control, bytes(8), wire.encode(renewal))
-        await client.set("c2", 250, lease_ms=1_000)
+        await client.set("c2", 250, lease_ms=3_000)
         # Not renewed, the first would have lapsed before the second.
         (ended,) = await client.wait_for(LeaseEnded)
         assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
@@ -737,12 +748,14 @@ async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
-        await client.set("c1", 250, lease_ms=300)
+        await client.set("c1", 250)
         full = (zeus_dir / "log.sqlite-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
         try:
             epochs = tuple(EpochBegan(1, index) for index in range(800))
             await client.send(client.publish, wire.encode(Batch("s", 1, epochs)))
+            renewal = RenewLeases("anna", client.incarnation, (GPU,), 300)
+            await client.send(client.control, bytes(8), wire.encode(renewal))
             await until(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
             with anyio.move_on_after(0.2) as waited:
                 await client.publish.receive()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENT
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream import wire
 from zeus_stream.messages import (
@@ -145,6 +146,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     return {
         **clean,
+        **PATIENT,
         "ZEUS_STREAM_DIR": str(directory),
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "",

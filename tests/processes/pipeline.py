@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from analyzers.archive import Archive
 from collectors.simulated_spec import parse
+from tests.patience import PATIENT
 from zeus_stream import sockets, wire
 from zeus_stream.client import Connection, status
 from zeus_stream.config import Settings
@@ -24,6 +25,7 @@ from zeus_stream.errors import UnreachableError
 from zeus_stream.messages import Hello, Welcome
 from zeus_stream.places import places
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
 PUBLISHER = """
@@ -66,19 +68,20 @@ WHERE kind = 'run_started' AND session NOT IN (SELECT session FROM windows WHERE
 """Runs that are not measured to their end."""
 
 
-def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds. Raises TimeoutError."""
+def until(condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
+    """Wait until a condition holds, and return what it then says. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (held := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s} s: {condition}")
         time.sleep(0.01)
+    return held
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
+    return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +202,18 @@ class Setup:
 
     def status(self, process: str, section: str, name: str) -> str:
         """Return a value of a process's status; nothing while it does not answer."""
+        return next((value for of, key, value in self._rows(process) if (of, key) == (section, name)), "")
+
+    def has_found_gpus(self) -> bool:
+        """Whether the collector has found its GPUs, which takes longer than to answer."""
+        there = [value for _, name, value in self._rows("collector") if name == "state"]
+        return there == ["there"] * len(self._gpus)
+
+    def _rows(self, process: str) -> tuple[tuple[str, str, str], ...]:
         try:
-            rows = status(self._where, process, 1).rows
+            return status(self._where, process, 1).rows
         except UnreachableError:
-            return ""
-        return next((value for of, key, value in rows if (of, key) == (section, name)), "")
+            return ()
 
     def told(self, run: str) -> tuple[int, int]:
         """Return how many events a publisher has put, and how many it knows to be in a log."""

@@ -12,10 +12,20 @@ from itertools import count
 from pathlib import Path
 
 from collectors.knobs import UNLOCKED
+from tests.patience import PATIENT
 from zeus_stream import sockets, wire
 from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
-from zeus_stream.messages import Applied, ClockApplied, Hello, LockClock, Refused, SetLimit, Welcome
+from zeus_stream.messages import (
+    Applied,
+    ClockApplied,
+    Hello,
+    LockClock,
+    Refused,
+    RenewLeases,
+    SetLimit,
+    Welcome,
+)
 from zeus_stream.places import Places, places
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +35,8 @@ OURS_MW = 150_000
 OURS_MHZ = 1380
 STRANGERS_MW = 180_000
 PATIENCE_S = 60.0
+LEASE_MS = 600_000
+"""What returns while a test waits for it does not return because this is over."""
 TRAINER = """
 import sys, time
 from zeus_stream import Publisher
@@ -76,7 +88,7 @@ class Collector:
             text=True,
         )
         try:
-            until(lambda: self.rows().get("state") == "there")
+            until(lambda: self.rows(1).get("state") == "there")
         except TimeoutError:
             self.process.kill()
             _, err = self.process.communicate()
@@ -93,38 +105,54 @@ class Collector:
         word, _, pid = self.rows().get("guard", "").partition(" ")
         return int(pid) if word == "process" else None
 
-    def rows(self) -> dict[str, str]:
-        """Return its status and that of its GPU, by name; nothing while it does not answer."""
+    def rows(self, timeout_s: float = PATIENCE_S) -> dict[str, str]:
+        """Return its status and that of its GPU, by name; nothing if it does not answer in time."""
         try:
-            rows = status(self.where, "collector", 1).rows
+            rows = status(self.where, "collector", timeout_s).rows
         except UnreachableError:
             return {}
         return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
 
-    def ask(self, limit_mw: int, lease_ms: int = 60_000) -> Applied | Refused | None:
+    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Applied | Refused | None:
         """Ask for a limit and return the outcome; None: nobody answers."""
         reply = self._command(SetLimit, limit_mw, lease_ms)
         return None if reply is None else wire.decode(reply, Applied, Refused)
 
-    def lock(self, clock_mhz: int, lease_ms: int = 60_000) -> ClockApplied | Refused | None:
+    def lock(self, clock_mhz: int, lease_ms: int = LEASE_MS) -> ClockApplied | Refused | None:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
         reply = self._command(LockClock, clock_mhz, lease_ms)
         return None if reply is None else wire.decode(reply, ClockApplied, Refused)
 
-    def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
-        greeting = sockets.exchange(self.where.control, wire.encode(Hello("analyzer", "test")), 1)
-        if greeting is None:
-            return None
-        welcome = wire.decode(greeting[0], Welcome)
-        number = next(self._commands)
-        request = kind(f"c{number}", "test", welcome.incarnation, number, "r", self.host.gpu, value, lease_ms)
-        reply = sockets.exchange(self.where.control, wire.encode(request), 1)
-        return None if reply is None else reply[0]
+    def lapse(self) -> None:
+        """Let the lease of what is held end soon, unless the request gets lost: then ask again."""
+        if (incarnation := self._incarnation()) is not None:
+            renewal = RenewLeases("test", incarnation, (self.host.gpu,), 300)
+            sockets.exchange(self.where.control, wire.encode(renewal), 1)  # it has no reply
 
-    def hold(self, limit_mw: int = OURS_MW, lease_ms: int = 60_000) -> None:
+    def _incarnation(self) -> str | None:
+        greeting = self._exchange(wire.encode(Hello("analyzer", "test")))
+        return None if greeting is None else wire.decode(greeting, Welcome).incarnation
+
+    def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
+        if (incarnation := self._incarnation()) is None:
+            return None
+        number = next(self._commands)
+        request = kind(f"c{number}", "test", incarnation, number, "r", self.host.gpu, value, lease_ms)
+        return self._exchange(wire.encode(request))
+
+    def _exchange(self, request: bytes) -> bytes | None:
+        """Return the reply; None: there is none, and the collector has died or is wedged."""
+        for _ in range(round(PATIENCE_S)):
+            if (reply := sockets.exchange(self.where.control, request, 1)) is not None:
+                return reply[0]
+            if self.process.poll() is not None:
+                break
+        return None
+
+    def hold(self, limit_mw: int = OURS_MW, lease_ms: int = LEASE_MS) -> None:
         """Set a limit and lock the clock, as soon as the run may be commanded for."""
         until(lambda: isinstance(self.ask(limit_mw, lease_ms), Applied))
-        assert isinstance(self.lock(OURS_MHZ, lease_ms), ClockApplied)
+        until(lambda: isinstance(self.lock(OURS_MHZ, lease_ms), ClockApplied))
         assert (self.host.read_mw(), self.host.read_mhz()) == (limit_mw, OURS_MHZ)
 
     def kill(self) -> None:
@@ -143,7 +171,7 @@ class Collector:
 def environment(host: Host, directory: Path) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, **host.environment, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    return {**clean, **PATIENT, **host.environment, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
 
 
 @contextmanager

@@ -15,7 +15,11 @@ from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, train
 from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
 from zeus_stream.messages import Refused
+from zeus_stream.outbox import BATCH
 from zeus_stream.places import places
+
+ROOM_KB = 60_000
+"""What no test fills but on purpose, however long it takes: a log grows by 0.2 MB a second."""
 
 
 @contextmanager
@@ -34,7 +38,7 @@ def small(directory: Path, size_kb: int) -> Iterator[None]:
 @pytest.fixture
 def small_disk(zeus_dir: Path, tmp_path: Path) -> Iterator[Path]:
     """A setup on a small disk; its simulated GPUs and what tests write live elsewhere."""
-    with small(zeus_dir, 2_000):
+    with small(zeus_dir, ROOM_KB):
         for name in ("simulated", "told"):
             (tmp_path / name).mkdir()
             (zeus_dir / name).symlink_to(tmp_path / name)
@@ -112,7 +116,7 @@ def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) ->
         assert refused.cause == "storage"
         assert host.read_mw() == OURS_MW
         training.kill()
-        until(lambda: host.read_mw() == FOUND_MW, 2)
+        until(lambda: host.read_mw() == FOUND_MW)
         filler.unlink()
 
 
@@ -121,7 +125,7 @@ def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothi
 ) -> None:
     archive = tmp_path / "energy.duckdb"
     with (
-        small(tmp_path, 6_000),
+        small(tmp_path, ROOM_KB),
         pipeline(zeus_dir, analyze=("--select", "none", "--archive", str(archive))) as setup,
     ):
         until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
@@ -136,10 +140,18 @@ def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothi
     assert account.archived >= account.emitted
 
 
+def newest(wal: bytes) -> bytes:
+    """Return a write-ahead log of SQLite without what an earlier round left behind its newest frame."""
+    size, end = 24 + int.from_bytes(wal[8:12], "big"), 32
+    while wal[end + 8 : end + 16] == wal[16:24]:  # the salt of this round
+        end += size
+    return wal[:end]
+
+
 def damage(setup: Setup, rng: Random) -> None:
     """Cut the newest part of a dead collector's log, or flip a bit in it."""
     wal = setup.directory / "log.sqlite-wal"
-    content = bytearray(wal.read_bytes())
+    content = bytearray(newest(wal.read_bytes()))
     if rng.random() < 0.5:
         del content[-rng.randrange(1, 4_000) :]
     else:
@@ -154,18 +166,15 @@ def test_a_log_whose_tail_was_damaged_is_left_for_another_and_the_gap_is_named(
     with pipeline(zeus_dir) as setup:
         until(lambda: setup.told("run-1")[1] > 50)
         until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
-        first = setup.welcome()
+        first = until(setup.welcome)
         setup.kill("collector")
         damage(setup, Random(seed))
         setup.start("collector")
-        until(setup.welcome)
-        second = setup.welcome()
+        second = until(setup.welcome)
         account = setup.finish()
-    assert first is not None
-    assert second is not None
     assert first.log_id != second.log_id
     assert account.twice == 0
-    # What only the damaged tail had is gone, and no more: before it and after it, all is there.
-    assert account.archived > account.acknowledged - 200
+    # What only the damaged tail had is gone, at most one batch: before it and after it, all is there.
+    assert account.archived >= account.acknowledged - BATCH
     assert any("log: begun anew: it was cut" in gap for gap in account.gaps)
     assert any(f"the collector began a new log, {second.log_id}" in gap for gap in account.gaps)

@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
 
 from collectors.knobs import UNLOCKED, Knob
@@ -22,6 +24,7 @@ from tests.processes.setup import (
     FOUND_MW,
     OURS_MHZ,
     OURS_MW,
+    PATIENCE_S,
     STRANGERS_MW,
     Host,
     collector,
@@ -35,7 +38,6 @@ from zeus_stream.clock import boot_id
 from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 from zeus_stream.places import places
 
-WITHIN_S = 2.0
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""
 
@@ -83,9 +85,9 @@ def logged(directory: Path) -> list[object]:
     return [note for several in notes for note in several]
 
 
-def returns(host: Host) -> float:
-    """Return after how many seconds what was found is back."""
-    return until(host.as_found, WITHIN_S)
+def returns(host: Host) -> None:
+    """Wait until what was found is back. (How soon that is, `benchmarks/restore.py` measures.)"""
+    until(host.as_found)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,8 +108,8 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         analyzer.start()
         time.sleep(rng.uniform(0, 0.2))
         running.kill()
-        returns(host)
         analyzer.join()
+        returns(host)
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
     assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
@@ -214,8 +216,13 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
 
 def test_a_silent_analyzer_loses_its_limit(host: Host, zeus_dir: Path) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        running.hold(lease_ms=1500)
-        returns(host)
+        running.hold()
+
+        def lapsed() -> bool:
+            running.lapse()
+            return host.as_found()
+
+        until(lapsed)
 
 
 def test_a_killed_training_process_takes_its_limit_with_it(host: Host, zeus_dir: Path) -> None:
@@ -234,6 +241,25 @@ def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus
         until(lambda: running.guard not in (None, first))
         running.kill()
         returns(host)
+
+
+@pytest.mark.anyio
+async def test_a_guard_that_dies_long_after_it_was_started_is_replaced_at_once(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.warden.EVERY_NS", 0)  # any time is long
+    warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+    await warden.start()
+    first = warden.pid
+    assert first is not None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(warden.keep)
+        os.kill(first, signal.SIGKILL)
+        with anyio.fail_after(PATIENCE_S):
+            while warden.pid in (None, first) or warden.trouble:
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    await warden.close()
 
 
 def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> None:
@@ -270,9 +296,11 @@ def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:
 
 def files_of(pid: int) -> dict[str, str]:
     """Return the open files of a process by descriptor."""
-    return {
-        link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
-    }
+    files = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            files[link.name] = str(link.readlink())
+    return files
 
 
 def careless_child() -> "subprocess.Popen[bytes]":

@@ -57,7 +57,7 @@ def in_ranks(directory: Path, gpus: list[str]) -> set[str]:
         )
         for rank, gpu in enumerate(gpus)
     ]  # fmt: skip
-    return {rank.communicate(timeout=120)[0].strip() for rank in ranks}
+    return {rank.communicate(timeout=300)[0].strip() for rank in ranks}
 
 
 def stopped_and_tried_again(gpu: str) -> list[tuple[int, str]]:
@@ -102,7 +102,7 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
                 until(lambda: setup.sql(CONVERGED) not in ([], [{"n": 0}]))
                 setup.kill("analyzer")
                 setup.start("analyzer")
-                said, _ = trainings.communicate(timeout=120)
+                said, _ = trainings.communicate(timeout=300)
             finally:
                 trainings.kill()
         assert trainings.returncode == 0, said

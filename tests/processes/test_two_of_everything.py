@@ -36,14 +36,14 @@ def test_a_second_process_of_a_kind_is_refused_with_the_pid_of_the_first(
             env=environment(zeus_dir),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert second.returncode == 1
         sentence = f"{name}: could not start: process {setup.pid(name)} already is the {name} of {zeus_dir}."
         assert sentence in second.stderr
         assert "Traceback" not in second.stderr
-        assert setup.status(name, name, "archive" if name == "analyzer" else "host")
+        until(lambda: setup.status(name, name, "archive" if name == "analyzer" else "host"))
 
 
 @pytest.mark.parametrize("second_name", ["second", "first"])
@@ -60,9 +60,9 @@ def test_of_two_trainings_on_a_gpu_one_sets_its_limit_and_the_other_is_told_who(
                 if number == 0:
                     until(lambda: setup.sql("SELECT 1 FROM commands WHERE outcome = 'applied'"))
             refused = "SELECT run, reason FROM decisions WHERE NOT applied AND run <> 'first'"
-            until(lambda: setup.sql(refused))
-            [decision, *_] = setup.sql(refused)
-            commands = setup.sql("SELECT DISTINCT run, outcome FROM commands WHERE outcome IS NOT NULL")
+            [decision, *_] = until(lambda: setup.sql(refused))
+            given = "SELECT DISTINCT run, outcome FROM commands WHERE outcome IS NOT NULL"
+            commands = until(lambda: setup.sql(given))
             shared = "SELECT DISTINCT run FROM steps WHERE shared AND energy_j > 0"
             until(lambda: {row["run"] for row in setup.sql(shared)} == {"first", decision["run"]})
         finally:

@@ -129,7 +129,9 @@ def run(
     gate = directory / "gate"
     with subprocess.Popen(
         [sys.executable, "-c", TRAINING, kind, str(steps), "-" if halfway is None else str(gate)],
-        env=environment(directory, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", **more),
+        env=environment(
+            directory, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", ZEUS_STREAM_FLUSH_S="", **more
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -140,7 +142,7 @@ def run(
                 until(gate.exists)
                 halfway()
                 gate.unlink()
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
     return process.returncode, json.loads(out or "{}"), err
@@ -156,7 +158,7 @@ def collecting(directory: Path, *, limit_bytes: int | None = None) -> Iterator[S
     setup = Setup(directory)
     try:
         process = setup.start("collector")
-        until(setup.welcome)
+        until(setup.has_found_gpus)
         if limit_bytes is not None:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         yield setup

@@ -14,6 +14,7 @@ from random import Random
 import zmq
 
 from tests import hostile
+from tests.patience import PATIENT, complaints
 from zeus_stream.client import status
 from zeus_stream.places import places
 
@@ -40,7 +41,7 @@ def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> Non
 def environment(directory: Path) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
 
 
 class Victim:
@@ -118,7 +119,8 @@ def analyzer(directory: Path) -> Iterator[Victim]:
 def train(directory: Path, run: str, steps: int = 20) -> "subprocess.CompletedProcess[str]":
     """Run an honest training of so many steps."""
     command = [sys.executable, "-c", TRAINER, run, str(steps)]
-    return subprocess.run(command, env=environment(directory), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(directory), capture_output=True, text=True, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout, complaints(done.stderr))
 
 
 class Sender:

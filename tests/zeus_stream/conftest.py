@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
+from tests.patience import PATIENT
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = "simulated:v100x1"
@@ -40,7 +41,8 @@ class Cli:
     @property
     def environment(self) -> dict[str, str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
-        return {**clean, "ZEUS_STREAM_DIR": str(self.directory), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        setup = {"ZEUS_STREAM_DIR": str(self.directory), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        return {**clean, **PATIENT, **setup}
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -56,7 +58,7 @@ class Cli:
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         with self.start(*arguments, **environment) as process:
             try:
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=300)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

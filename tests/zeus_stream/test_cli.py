@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     end_ns = monotonic_ns() + round(timeout_s * 1e9)
     while not condition():
         assert monotonic_ns() < end_ns, "it never came true"
+        time.sleep(0.01)
 
 
 def said(completed: "subprocess.CompletedProcess[str]") -> str:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,19 @@ def measured(completed: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     return content
 
 
+def idle_j(gpus: int, found: dict[str, Any]) -> Any:
+    """Return what idle GPUs draw meanwhile, to 5 % or, on a machine too busy to look closely, as known."""
+    expected_j = gpus * IDLE_W * found["duration_s"]
+    width_j = found["energy_p97_5_j"] - found["energy_p2_5_j"]
+    return pytest.approx(expected_j, abs=max(0.05 * expected_j, width_j))
+
+
 def test_measuring_starts_what_is_needed_and_leaves_nothing_running(zeus: Cli) -> None:
+    begun_s = time.monotonic()
     found = measured(zeus("measure", "--seconds", "0.5", "--json", "--device", TWO))
     assert [gpu["index"] for gpu in found["gpus"]] == [0, 1]
-    assert 0.5 <= found["duration_s"] < 2
-    assert found["average_power_w"] == pytest.approx(2 * IDLE_W, rel=0.05)
+    assert 0.5 <= found["duration_s"] < time.monotonic() - begun_s
+    assert found["energy_j"] == idle_j(2, found)
     assert found["energy_p2_5_j"] <= found["energy_j"] <= found["energy_p97_5_j"]
     assert found["missing"] is None
     for process in ("collector", "analyzer"):
@@ -65,7 +74,7 @@ def test_measuring_uses_what_runs_and_leaves_it_running(site: Cli) -> None:
     collector = holder(site.directory / "collector.lock")
     found = measured(site("measure", "--seconds", "0.3", "--gpus", "1", "--json"))
     assert [gpu["index"] for gpu in found["gpus"]] == [1]
-    assert found["average_power_w"] == pytest.approx(IDLE_W, rel=0.1)
+    assert found["energy_j"] == idle_j(1, found)
     assert holder(site.directory / "collector.lock") == collector
 
 
@@ -75,7 +84,7 @@ def test_a_ctrl_c_ends_the_measuring_early_and_it_still_answers(site: Cli, analy
     with site.start("measure", "--seconds", "3600") as measuring:
         until(lambda: analyzer.sql(began)["n"][0].as_py() > before)
         measuring.send_signal(signal.SIGINT)
-        out, err = measuring.communicate(timeout=60)
+        out, err = measuring.communicate(timeout=300)
     assert (measuring.returncode, err) == (0, "")
     for words in ("took", "J (95 %:", "Wh", "W on average", "Tesla V100", "zeus-stream sql"):
         assert words in out, words
@@ -95,7 +104,7 @@ def test_a_signal_reaches_the_command_and_what_it_used_until_then_is_said(site: 
     with site.start("run", "--measure-only", "--", *python(script)) as ours:
         until(ready.exists)
         ours.send_signal(signal.SIGTERM)
-        _, err = ours.communicate(timeout=60)
+        _, err = ours.communicate(timeout=300)
     assert ours.returncode == 128 + signal.SIGTERM
     assert "W on average" in err
 
@@ -133,7 +142,7 @@ def test_windows_of_one_name_in_two_processes_are_answered_as_one(site: Cli, ana
         for rank in range(2)
     ]  # fmt: skip
     for rank in ranks:
-        _, err = rank.communicate(timeout=60)
+        _, err = rank.communicate(timeout=300)
         assert rank.returncode == 0, err
     until(lambda: analyzer.windows(run="pair")["ranks"].to_pylist() == [2, 2])
     rows = analyzer.windows(run="pair", name="eval").to_pylist()
@@ -182,7 +191,7 @@ def test_a_collector_that_is_killed_meanwhile_costs_the_figures_and_nothing_else
         collector.kill()
         collector.wait()
         go.touch()
-        out, err = ours.communicate(timeout=60)
+        out, err = ours.communicate(timeout=300)
     assert (ours.returncode, out) == (3, "out\n")
     assert "could not tell the energy: the analyzer had not measured it" in err
     assert err.count("takes in nothing any more") == 1

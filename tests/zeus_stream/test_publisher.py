@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.patience import complaints
 from tests.zeus_stream.stand_in_collector import Collector, answer, until
 from zeus_stream import places, publisher, wire
 from zeus_stream.messages import (
@@ -36,21 +37,29 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
+def hasty(zeus_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end waits for a collector that is gone no longer than a user's does."""
+    assert zeus_dir.exists()
+    monkeypatch.delenv("ZEUS_STREAM_FLUSH_S")
+
+
+@pytest.fixture
 def collector(zeus_dir: Path) -> Iterator[Collector]:
     with Collector(zeus_dir / "publish") as running:
         yield running
 
 
-def script(zeus_dir: Path, text: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def script(zeus_dir: Path, text: str, *, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a training script to its end."""
     path = zeus_dir / "train.py"
     path.write_text(text, encoding="utf-8")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
+    done = subprocess.run(
         # A fork beside our thread is what some of these are about; Python 3.12 and later warns of it.
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", path],
         env=environ, capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, complaints(done.stderr))
 
 
 def shape(collector: Collector) -> list[str]:
@@ -324,7 +333,7 @@ def test_energy_is_the_analyzers_answer_to_a_question_asked_after_the_window_has
     with Publisher() as pub:
         with pub.window("validation") as window:
             assert not window.energy()
-        energy = window.energy()
+        energy = window.energy(60)
     assert isinstance(energy, WindowEnergy)
     assert (energy.energy_j, energy.energy_low_j, energy.energy_high_j) == (150.0, 148.5, 152.5)
     assert str(energy) == "validation: 150.0 J (148.5 to 152.5) in 1.500 s on 2 GPUs"
@@ -335,10 +344,11 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
     with Publisher() as pub:
         with pub.window("v") as window:
             pass
+        until(lambda: pub.statistics().acknowledged)
         nobody = f"the collector at {collector.path} gave no answer within 0.2 s."
         assert str(window.energy(0.2)) == f"window 'v': its energy is not known: {nobody}"
         collector.answer = lambda ask: answer(ask, "the analyzer has gone.")
-        missing = window.energy()
+        missing = window.energy(60)
         assert missing == Missing("window 'v': its energy is not known: the analyzer has gone.")
         assert not missing
         pub.begin_window("open")
@@ -346,12 +356,13 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
     assert str(window.energy()) == "window 'v': its energy is not known: the publisher is closed."
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None:
     collector = Collector(zeus_dir / "publish")
     with Publisher() as pub, pub.window("v") as window, collector:
         window.end()
         answers: list[object] = []
-        asking = threading.Thread(target=lambda: answers.append(window.energy()))
+        asking = threading.Thread(target=lambda: answers.append(window.energy(60)))
         asking.start()
         until(lambda: collector.asks)
         collector.answer = lambda ask: answer(ask, "now.")
@@ -386,6 +397,7 @@ def test_a_collector_that_starts_later_gets_everything(zeus_dir: Path) -> None:
     assert isinstance(collector.events[-1], RunEnded)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_collector_that_dies_before_it_acknowledges_costs_no_event(zeus_dir: Path) -> None:
     collector = Collector(zeus_dir / "publish", acknowledges=False)
     with Publisher() as pub:
@@ -401,6 +413,7 @@ def test_a_collector_that_dies_before_it_acknowledges_costs_no_event(zeus_dir: P
     assert [index for index, *_ in boundaries(collector)] == [*range(11), *range(10, 21)]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_collector_that_lost_its_log_gets_the_rest_in_a_session_of_its_own(zeus_dir: Path) -> None:
     with Publisher() as pub:
         with Collector(zeus_dir / "publish"):
@@ -425,9 +438,10 @@ def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
         (zeus_dir / "publish").touch()
     with Collector(zeus_dir / "zeus-stream" / "publish") as living, Publisher() as pub:
         until(lambda: living.seen(RunStarted))
-        assert pub.statistics().reconnects == 1
+        assert pub.statistics().reconnects >= 1
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_stopped_collector_blocks_neither_the_training_nor_its_end(zeus_dir: Path) -> None:
     path = zeus_dir / "publish"
     command = [sys.executable, "-m", "tests.zeus_stream.stand_in_collector", str(path)]
@@ -463,8 +477,9 @@ def test_a_collector_that_talks_nonsense_is_counted_and_said(
     with Publisher() as pub:
         with pub.window("v") as window:
             pass
-        assert not window.energy(0.3)
-        assert pub.statistics().errors == 1
+        asked = window.energy_later(60)
+        until(lambda: pub.statistics().errors)
+        assert not asked()
     assert "was not understood" in caplog.text
 
 
@@ -483,6 +498,26 @@ def test_what_fails_in_the_publisher_is_said_and_ends_only_the_publishing(
         assert "publishing failed" in str(window.energy())
         assert pub.statistics().waiting == 0
     assert "over 107 bytes" in caplog.text
+
+
+def test_the_end_waits_as_long_as_it_is_told_while_there_is_a_collector(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_FLUSH_S", "60")
+    with Collector(zeus_dir / "publish", acknowledges=False) as collector:
+        pub = Publisher()
+        until(lambda: collector.batches)
+        ending = threading.Thread(target=pub.close)
+        ending.start()
+        collector.acknowledges = True  # of what is sent again, a second after it was not answered
+        ending.join()
+    assert pub.statistics().waiting == 0
+    assert isinstance(collector.events[-1], RunEnded)
+
+
+def test_how_long_the_end_may_wait_is_a_number_of_seconds_up_to_an_hour() -> None:
+    asked = ("2.5", "3600", "", "-1", "nan", "1e9", "long")
+    assert [publisher._flush_s(text) for text in asked] == [2.5, 3600, *[0.5] * 5]
 
 
 # ---- processes
@@ -618,8 +653,8 @@ def test_a_publisher_that_is_closed_leaves_nothing_behind(collector: Collector) 
     for _ in range(5):
         Publisher().close()
     gc.collect()
-    until(lambda: threading.active_count() == threads)
-    until(lambda: open_files() == files)
+    until(lambda: threading.active_count() <= threads)  # fewer: one of a test before has ended meanwhile
+    until(lambda: open_files() <= files)
     assert not publisher._process.open
     assert len(collector.seen(RunEnded)) == 5
 
@@ -672,6 +707,7 @@ def test_an_answer_can_be_picked_up_later(collector: Collector) -> None:
     with Publisher() as pub:
         with pub.window("w") as window:
             assert isinstance(window.energy_later()(), Missing)
+        until(lambda: pub.statistics().acknowledged)
         late, in_vain = window.energy_later(60), window.energy_later(0)
         assert late() is None
         assert in_vain() == Missing(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.zeus_stream.conftest import ROOT, SCRIPT, SIMULATED, Cli, Ran
+from tests.zeus_stream.test_cli import until
 from zeus_stream.config import Settings, load
 from zeus_stream.places import holder
 from zeus_stream.run import as_environment
@@ -42,10 +43,9 @@ def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli, number:
     ready = zeus.directory / "ready"
     script = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
     with zeus.start("run", "--device", SIMULATED, "--", sys.executable, "-c", script) as ours:
-        while not ready.exists():
-            assert ours.poll() is None
+        until(lambda: ready.exists() or ours.poll() is not None)
         ours.send_signal(number)
-        ours.communicate(timeout=60)
+        ours.communicate(timeout=300)
     assert ours.returncode == 128 + number
     assert holder(zeus.directory / "collector.lock") is None
 

@@ -61,9 +61,9 @@ def host(tmp_path: Path) -> Iterator[SimulatedBus]:
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = monotonic() + 10
+    deadline = monotonic() + 60
     while not holds():
-        assert monotonic() < deadline, f"{what}: not within 10 s"
+        assert monotonic() < deadline, f"{what}: not within 60 s"
         sleep(0.002)
 
 
@@ -173,7 +173,7 @@ def test_the_others_idle_until_a_slower_gpu_is_done(tmp_path: Path) -> None:
 def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBus, tmp_path: Path) -> None:
     gpu = host.discover()[0]
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:
-        worker = threading.Thread(target=accelerator.run, args=(0.3,))
+        worker = threading.Thread(target=accelerator.run, args=(2.0,))
         worker.start()
         wait_until(lambda: busy(gpu), "the load begins")
         gpu.set_limit(100_000)
@@ -182,7 +182,7 @@ def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBu
     gpu.sample()
     load, change = gpu._draw._loads[-1], gpu._draw._limits[-1]
     done_ns = change.since_ns - load.begin_ns
-    rest_ns = (0.3e9 - done_ns) * IMAGENET.slowdown(100_000)
+    rest_ns = (2e9 - done_ns) * IMAGENET.slowdown(100_000)
     assert load.until_ns == pytest.approx(change.since_ns + rest_ns, abs=2)
     assert ended_ns >= load.until_ns
 
@@ -221,5 +221,5 @@ def test_the_load_of_a_killed_process_ends_by_itself(host: SimulatedBus, tmp_pat
     wait_until(lambda: not busy(gpu), "the load ends")
     wait_until(lambda: monotonic_ns() > killed_ns + LEASE_NS + 20 * MS, "the lease has passed")
     rest_ns = killed_ns + LEASE_NS
-    assert gpu.energy_mj(rest_ns, rest_ns + 10 * MS) == load()["v100"].idle_mw / 100
+    assert gpu.energy_mj(rest_ns, rest_ns + 10 * MS) == pytest.approx(load()["v100"].idle_mw / 100)
     attach("imagenet", [gpu.gpu], tmp_path).close()

@@ -159,7 +159,7 @@ async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
     opened: Sockets, zeus_dir: Path
 ) -> None:
     router = opened.listen(zeus_dir / "query")
-    with closing(hostile.dealer(zeus_dir / "query")) as deaf, anyio.fail_after(10):
+    with closing(hostile.dealer(zeus_dir / "query")) as deaf, anyio.fail_after(PATIENCE_S):
         deaf.sendall(hostile.zmtp(0, b"ask"))
         [asked] = await router.receive()
         for count in (1, 2):
@@ -170,7 +170,7 @@ async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
             read += len(deaf.recv(2**20))
         while router.unread_bytes >= 2 * LARGE:
             await anyio.sleep(0.001)
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_S):
         while router.unread_bytes:
             await anyio.sleep(0.001)
 
@@ -178,7 +178,7 @@ async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
 async def test_of_a_message_of_endless_parts_only_the_first_is_taken(opened: Sockets, zeus_dir: Path) -> None:
     router, dealer = opened.listen(zeus_dir / "control"), opened.ask(zeus_dir / "control")
     most = [bytes(500_000)] * 32
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE_S):
         while not dealer.send(b"first", *most):
             await anyio.sleep(0.001)
         assert dealer.send(b"first", *most, *most)

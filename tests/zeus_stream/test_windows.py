@@ -150,7 +150,7 @@ def test_threads_that_are_in_one_function_at_once_have_windows_of_their_own(coll
 
         @pub.window("work")
         def work() -> None:
-            together.wait(10)
+            together.wait(60)
 
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:

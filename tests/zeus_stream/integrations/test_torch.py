@@ -109,7 +109,7 @@ def test_a_script_that_asks_for_energy_waits_for_the_device_only_so_long(
             pass
         begin_s = time.monotonic()
         assert not window.energy(timeout_s=0.2)
-        assert time.monotonic() - begin_s < 2
+        assert time.monotonic() - begin_s < 30
     assert [boundary.placed for boundary in collector.seen(StepBoundary)] == ["dispatch"] * 4
     assert pub.statistics().unplaced == 4
 

@@ -304,5 +304,5 @@ def test_nothing_waits_and_nothing_piles_up_without_a_collector(zeus_dir: Path) 
         for _ in range(500):
             steps(made, 1)
             assert made.log() == {}
-        assert time.monotonic() - began_s < 10, "500 waits of 60 s would be a day"
+        assert time.monotonic() - began_s < 30, "500 waits of 60 s would be a day"
         assert len(made._intervals) == 100
