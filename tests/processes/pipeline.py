@@ -27,7 +27,7 @@ from zeus_stream.places import places
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 PUBLISHER = """
 import itertools, sys, time
 from pathlib import Path
