@@ -73,7 +73,7 @@ from zeus_stream.places import Places, places
 pytestmark = pytest.mark.anyio
 N = TypeVar("N")
 GPU = "GPU-0000"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class Client:

@@ -27,7 +27,7 @@ from zeus_stream.places import places
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 PUBLISHER = """
 import itertools, sys, time
 from pathlib import Path
@@ -245,7 +245,7 @@ class Setup:
         end = self._end_of_log()
         self.start("collector")
         until(self.welcome)
-        until(lambda: self._archived(*end))
+        until(lambda: self.archived(*end))
         until(lambda: self.sql(UNMEASURED) == [{"n": 0}])
         assert self.stop("analyzer") == 0, self.said("analyzer")
         assert self.stop("collector") == 0, self.said("collector")
@@ -260,7 +260,8 @@ class Setup:
             log.close()
         return log_id, last + 1
 
-    def _archived(self, log_id: str, end: int) -> bool:
+    def archived(self, log_id: str, end: int) -> bool:
+        """Whether the analyzer has a log up to an offset."""
         logs = self.sql("SELECT log_id, next_offset FROM logs")
         return any(log["log_id"] == log_id and log["next_offset"] >= end for log in logs)
 

@@ -54,7 +54,7 @@ class Host:
     def tried(self, *arguments: str, check: bool = False) -> "subprocess.CompletedProcess[str]":
         command = self._command(*arguments)
         env = environment(self.directory)
-        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=300)
 
     def _command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "zeus_stream.cli", *arguments]
@@ -75,7 +75,7 @@ class Host:
 
     def train(self, run: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=120
+            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=300
         )
         assert done.returncode == 0
 
@@ -88,7 +88,7 @@ class Site:
 
     def frames(self, host: Host) -> int:
         """Return how far the analyzer has received a host's log."""
-        last = self.desk.rows("analyzer", 60).get((f"collector {host.address}", "last frame"), "0")
+        last = self.desk.rows("analyzer", 180).get((f"collector {host.address}", "last frame"), "0")
         return int(last.split()[0])
 
     def trouble(self, host: Host) -> str:

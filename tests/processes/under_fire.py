@@ -19,7 +19,7 @@ from zeus_stream.client import status
 from zeus_stream.places import places
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 TRAINER = """
 import sys, time
 from zeus_stream import Publisher

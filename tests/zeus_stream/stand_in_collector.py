@@ -19,7 +19,7 @@ from zeus_stream.messages import Ack, Answer, Ask, AskTry, Batch, Event, RunStar
 M = TypeVar("M")
 
 
-def until(met: Callable[[], object], timeout_s: float = 60.0) -> None:
+def until(met: Callable[[], object], timeout_s: float = 180.0) -> None:
     """Return once ``met()``; fail after ``timeout_s``."""
     end_s = time.monotonic() + timeout_s
     while not met():

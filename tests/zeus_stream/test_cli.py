@@ -36,7 +36,7 @@ def serving(zeus: Cli, *arguments: str, **environment: str) -> Iterator["subproc
             process.terminate()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
     end_ns = monotonic_ns() + round(timeout_s * 1e9)
     while not condition():
         assert monotonic_ns() < end_ns, "it never came true"

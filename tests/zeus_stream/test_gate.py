@@ -20,7 +20,7 @@ from zeus_stream.gate import Gate
 from zeus_stream.keys import Role, Ticket
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def free_port() -> int:

@@ -82,8 +82,10 @@ def test_a_ctrl_c_ends_the_measuring_early_and_it_still_answers(site: Cli, analy
     began = "SELECT count(*) AS n FROM events WHERE kind = 'window_began'"
     before = analyzer.sql(began)["n"][0].as_py()
     with site.start("measure", "--seconds", "3600") as measuring:
-        until(lambda: analyzer.sql(began)["n"][0].as_py() > before)
-        measuring.send_signal(signal.SIGINT)
+        try:
+            until(lambda: analyzer.sql(began)["n"][0].as_py() > before)
+        finally:  # else it measures for an hour
+            measuring.send_signal(signal.SIGINT)
         out, err = measuring.communicate(timeout=300)
     assert (measuring.returncode, err) == (0, "")
     for words in ("took", "J (95 %:", "Wh", "W on average", "Tesla V100", "zeus-stream sql"):

@@ -13,7 +13,7 @@ from zeus_stream import sockets
 from zeus_stream.errors import SettingsError
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LARGE = 8 * 1024 * 1024
 
 
