@@ -7,8 +7,9 @@
 What a training costs is its epochs times the cost of one. The logarithm of each is a Gaussian process over
 the logarithm of the batch size. An epoch's cost is known once one was run. Epochs scatter from run to run, by
 one of `SCATTER`, weighed by how well it explains what was seen; the only run of a size may have been a bad
-one. A try that ended before the target says that it needs more epochs than that. On another GPU model a
-training needs as many epochs, and the cost of one is another curve of much the same shape.
+one. A try that ended before the target says that it needs more epochs than that, or was a bad one. Epochs are
+whole: where a few are enough, they hide how sizes differ. On another GPU model a training needs as many
+epochs, and the cost of one is another curve of much the same shape.
 
 A size is tried when what the recurrences to come may save by it is more than it costs now: the knowledge
 gradient (Ryzhov, Powell, Frazier, "The Knowledge Gradient Algorithm for a General Class of Online Learning
@@ -75,7 +76,7 @@ OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
 SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
-ROUNDING = 0.2
+ROUNDING = 0.15
 """Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
 FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
