@@ -7,8 +7,9 @@
 What a training costs is its epochs times the cost of one. The logarithm of each is a Gaussian process over
 the logarithm of the batch size. An epoch's cost is known once one was run. Epochs scatter from run to run, by
 one of `SCATTER`, weighed by how well it explains what was seen; the only run of a size may have been a bad
-one. A try that ended before the target says that it needs more epochs than that. On another GPU model a
-training needs as many epochs, and the cost of one is another curve of much the same shape.
+one. A try that ended before the target says that it needs more epochs than that, or was a bad one. Epochs are
+whole: where a few are enough, they hide how sizes differ. On another GPU model a training needs as many
+epochs, and the cost of one is another curve of much the same shape.
 
 A size is tried when what the recurrences to come may save by it is more than it costs now: the knowledge
 gradient (Ryzhov, Powell, Frazier, "The Knowledge Gradient Algorithm for a General Class of Online Learning
@@ -75,6 +76,8 @@ OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
 SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
+ROUNDING = 0.15
+"""Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
 FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
@@ -247,17 +250,25 @@ class _Curves:
     def variance(self) -> Floats:
         return np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0)
 
-    def given_more(self, at: int, least: float, noise: Floats) -> "_Curves":
-        """Return them once a value seen at a size was above ``least``; the moments are matched."""
+    def given_more(self, at: int, least: float, noise: Floats, bad: float) -> "_Curves":
+        """Return them once a value seen at a size was above ``least``; the moments are matched.
+
+        Args:
+            at: index of the size.
+            least: what the value was above.
+            noise: variance of the value, by hypothesis.
+            bad: how likely it is that the value was above it whatever the curve says there.
+        """
         deviation = np.sqrt(self.variance[:, at] + noise)
         z = (least - self.mean[:, at]) / deviation
         hazard = np.array([_mean_beyond(one) for one in z.tolist()])
-        shrink = np.minimum(0.999, hazard * (hazard - z))[:, None, None]
+        beyond = (1 - bad) * np.array([max(1e-12, erfc(one / sqrt(2)) / 2) for one in z.tolist()])
+        told = beyond / (bad + beyond)
+        shrink = told * np.minimum(0.999, hazard * (hazard - z)) - told * (1 - told) * hazard**2
         gain = self.covariance[:, at] / deviation[:, None]
-        mean = self.mean + gain * hazard[:, None]
-        return replace(
-            self, mean=mean, covariance=self.covariance - shrink * gain[:, :, None] * gain[:, None]
-        )
+        mean = self.mean + gain * (told * hazard)[:, None]
+        covariance = self.covariance - shrink[:, None, None] * gain[:, :, None] * gain[:, None]
+        return replace(self, mean=mean, covariance=covariance)
 
     def only(self, hypotheses: npt.NDArray[np.bool_], sizes: int) -> "_Curves":
         """Return some of them, at the first so many sizes."""
@@ -384,7 +395,9 @@ def _epochs(
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
-    found = _curves(np.array(octaves), EPOCHS, CHANGED, era, points, [alone for _, alone, _ in supposed])
+    rounding = ROUNDING / exp(min(tally.mean for *_, tally in seen))
+    alone = [sqrt(own**2 + rounding**2) for _, own, _ in supposed]
+    found = _curves(np.array(octaves), EPOCHS, CHANGED, era, points, alone)
     noise = np.array([noise**2 for noise, *_ in supposed])
     within = sum(tally.squares for *_, tally in seen), sum(tally.count - 1 for *_, tally in seen)
     prior = np.array([log(BAD) if bad >= 0 else 0.0 for *_, bad in supposed])
@@ -392,8 +405,10 @@ def _epochs(
     weight = np.exp(evidence - evidence.max())
     likely = weight > 0.01 * weight.sum()
     found, noise, weight = found.only(likely, len(octaves)), noise[likely], weight[likely]
+    heard = {at for of, at, _ in seen if of == era}
     for at, least in more:
-        found = found.given_more(at, least, noise)
+        found = found.given_more(at, least, noise, bad=0 if at in heard else BAD)
+        heard.add(at)
     return found.only(np.full(len(noise), True), count), noise, weight / weight.sum()  # noqa: FBT003
 
 
@@ -545,7 +560,11 @@ class Adaptive:
     def choose(self, state: State, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (the words are the protocol's)
         job, seen = state.history.job, state.seen
         failed = f"{_listed(seen.failed)} did not reach the target. " if seen.failed else ""
-        left = [at for at, size in enumerate(job.batch_sizes) if size not in seen.failed]
+        left = [
+            at
+            for at, size in enumerate(job.batch_sizes)
+            if size not in seen.failed or (seen.era, size) in seen.epochs
+        ]
         if not left:
             failed = f"No batch size has reached the target {_since(state)}. "
             left = list(range(len(job.batch_sizes)))

@@ -1,7 +1,7 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
 python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
-                                                                   adaptive holdout transfer]
+                                                                   adaptive development holdout transfer]
 
 Rules of the game: ``analyzers/game.py``; who plays: ``analyzers/players.py``. "zeus" is the reference's
 policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 from common import table
-from worlds import holdout_worlds
+from worlds import development_worlds, holdout_worlds
 
 from analyzers.game import (
     DRIFTS,
@@ -332,7 +332,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, required=True, help="directory of summary_*.csv")
     parser.add_argument("--seeds", type=int, default=50)
-    parts = ["exhaustive", "reference", "players", "beta", "drift", "adaptive", "holdout", "transfer"]
+    parts = [
+        "exhaustive",
+        "reference",
+        "players",
+        "beta",
+        "drift",
+        "adaptive",
+        "development",
+        "holdout",
+        "transfer",
+    ]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     traces = read(given.traces)
@@ -352,6 +362,8 @@ def main() -> None:
         drift(windowed, given.seeds)
     if "adaptive" in given.only:
         adaptive(worlds, given.seeds, "Adaptive", 0.30, 1.0)
+    if "development" in given.only:
+        adaptive(development_worlds(traces), given.seeds, "Adaptive, worlds to improve it on", 0.40, 1.5)
     if "holdout" in given.only:
         adaptive(holdout_worlds(traces), given.seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5)
     if "transfer" in given.only:

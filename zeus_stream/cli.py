@@ -460,8 +460,8 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 
 @main.command()
 @click.option("--traces", type=click.Path(path_type=Path), required=True, help="Directory of summary_*.csv.")
-@click.option("--policy", metavar="TEXT,TEXT", default="default,known,reference,zeus", show_default=True,
-              callback=_texts, help="Who plays.")  # fmt: skip
+@click.option("--policy", metavar="TEXT,TEXT", default="default,known,reference,zeus,adaptive",
+              show_default=True, callback=_texts, help="Who plays.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Games of each.")
 @click.option("--gpu", metavar="TEXT,TEXT", default="v100,a40", show_default=True, callback=_texts)
 @click.option("--workload", metavar="TEXT,TEXT", callback=_texts, show_default=True,

@@ -144,6 +144,32 @@ def test_a_size_that_failed_is_not_tried_again_before_one_has_converged() -> Non
     assert "64 did not reach the target" in choice.reason
 
 
+def test_a_size_that_has_converged_may_be_tried_again_after_a_bad_run() -> None:
+    state, _ = recur(POLICY.start(JOB), 30)
+    number = state.history.tries[-1].number + 1
+    assert asked(POLICY.ended(state, training(number, 64, 21, "stopped", recurrence=30))).batch_size == 64
+
+
+def test_the_first_run_of_a_size_that_was_given_up_may_have_been_a_bad_one() -> None:
+    tries = [*(training(number, 128) for number in range(3)), training(3, 64), training(4, 64)]
+    before = believed(after(*tries), 16).expected_cost_j
+    once, twice = (
+        believed(
+            after(*tries, *(training(5 + more, 32, 45, "stopped") for more in range(runs))), 16
+        ).expected_cost_j
+        for runs in (1, 2)
+    )
+    assert before < once < 1.3 * before
+    assert twice > 2 * once
+
+
+def test_trainings_of_few_epochs_tell_less_of_other_sizes() -> None:
+    many, few = (
+        believed(after(*(training(number, 128, epochs) for number in range(4))), 64) for epochs in (20, 1)
+    )
+    assert log(few.high_j / few.low_j) > 1.1 * log(many.high_j / many.low_j)
+
+
 def test_while_an_unknown_size_is_tried_others_run_at_the_best_that_is_known() -> None:
     state = after(training(0, 128))
     first = asked(state).batch_size
@@ -256,12 +282,15 @@ def test_a_curve_runs_through_what_was_seen_exactly(seen: list[tuple[int, float]
     assert np.linalg.eigvalsh(found.covariance[0]).min() > -1e-6
 
 
-def test_moments_beyond_a_value_are_those_of_draws() -> None:
-    z = np.random.default_rng(1).standard_normal(400_000)
+@pytest.mark.parametrize("bad", [0.0, 0.05, 0.5])
+def test_moments_beyond_a_value_are_those_of_draws(bad: float) -> None:
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal(800_000)
+    seen = z[(z > 0.7) | (rng.random(len(z)) < bad)]
     curves = adaptive._Curves(np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
-    found = curves.given_more(0, 0.7, np.zeros(1))
-    assert found.mean[0, 0] == pytest.approx(z[z > 0.7].mean(), abs=0.01)
-    assert found.variance[0, 0] == pytest.approx(z[z > 0.7].var(), abs=0.01)
+    found = curves.given_more(0, 0.7, np.zeros(1), bad)
+    assert found.mean[0, 0] == pytest.approx(seen.mean(), abs=0.01)
+    assert found.variance[0, 0] == pytest.approx(seen.var(), abs=0.01)
 
 
 def test_a_try_that_was_profiled_and_none_whose_limit_was_chosen_are_no_change() -> None:

@@ -34,7 +34,7 @@ from analyzers.policies import Default
 from analyzers.recurring import Choice, Try, Verdict
 from analyzers.tournament import Game, play_all
 from analyzers.traces import read
-from benchmarks.worlds import holdout_worlds
+from benchmarks.worlds import development_worlds, holdout_worlds
 from zeus_stream.errors import RefusedError
 
 PUBLISHED = Path(__file__).parents[2] / "../shared/data/traces"
@@ -311,3 +311,17 @@ def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
     assert len(worlds) >= 60
     assert len({here.name for here in worlds}) == len(worlds)
     assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
+
+
+@published
+def test_the_worlds_to_design_on_share_no_target_with_those_that_nobody_looked_at() -> None:
+    traces = read(PUBLISHED)
+    worlds = development_worlds(traces)
+    assert len({here.name for here in worlds}) == len(worlds)
+    spent = {(here.dataset, here.job.target) for here in holdout_worlds(traces)}
+    spent |= {(workload.dataset, workload.target) for workload in WORKLOADS.values()}
+    assert not spent & {(here.dataset, here.job.target) for here in worlds}
+    for here in worlds:
+        default = here.sizes[here.job.default]
+        assert default.reaches(here.job.max_epochs)
+        assert here.optimum_j <= default.mean_epochs * default.best.cost_j

@@ -137,7 +137,7 @@ def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert {row["world"] for row in rows} == {"v100 squad, eta 0", "v100 squad, eta 1"}
-    assert {row["player"] for row in rows} == {"default", "known", "reference", "zeus"}
+    assert {row["player"] for row in rows} == {"default", "known", "reference", "zeus", "adaptive"}
     assert (zeus.directory / "energy.duckdb").exists()
     wrong = zeus("simulate", *given, "--eta", "half")
     assert wrong.returncode == 2
