@@ -7,7 +7,7 @@ and a value it does not have is `None` in a `Sample`, never 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from zeus_stream.errors import RefusedError
 
@@ -41,9 +41,11 @@ class Description:
     """What its figures are of; a module's include the CPU beside the GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One read of a device. Units as the device reports them; None: the device does not say."""
+class Sample(NamedTuple):
+    """One read of a device. Units as the device reports them; None: the device does not say.
+
+    A tuple, as all that every read makes anew: made in a tenth of the time that a frozen dataclass takes.
+    """
 
     energy_mj: int | None
     """Counter since the driver loaded, mJ. Equal to the last one means "not refreshed yet"."""

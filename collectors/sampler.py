@@ -13,22 +13,20 @@ process), that stays true, and the stamps say how little is known.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from statistics import median
 from struct import Struct
+from typing import NamedTuple
 
 from collectors.device import Sample
 from zeus_stream.messages import ABSENT, READING_STRUCT, Seen
 
 INTERVALS = 15
-"""Intervals between changes whose median is the period."""
+"""Intervals between changes, the mean of whose middle half is the period."""
 ENOUGH = 5
 """Intervals from which on the period counts as known."""
 _ROW = Struct(READING_STRUCT)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What reads saw between two instants (CLOCK_MONOTONIC, ns)."""
 
     t_lo_ns: int
@@ -37,8 +35,7 @@ class Reading:
     seen: Seen
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What is remembered of a device's reads. One that was lost and is back starts from a new one."""
 
     last: Sample | None = None
@@ -72,7 +69,7 @@ def observe(
         middle_ns = (state.before_ns + after_ns) // 2
         if changed_ns is not None:
             intervals_ns = (*intervals_ns, middle_ns - changed_ns)[-INTERVALS:]
-            period_ns = round(median(intervals_ns)) if len(intervals_ns) >= ENOUGH else None
+            period_ns = _period_ns(intervals_ns) if len(intervals_ns) >= ENOUGH else None
         changed_ns = middle_ns
     publish = (
         fresh
@@ -93,6 +90,13 @@ def _compare(last: Sample | None, sample: Sample) -> Seen:
     if sample.energy_mj == last.energy_mj:
         return Seen.UNCHANGED
     return Seen.CHANGED if sample.energy_mj > last.energy_mj else Seen.RESET
+
+
+def _period_ns(intervals_ns: tuple[int, ...]) -> int:
+    """Return the mean of their middle half: refreshes that were missed or seen late do not move it."""
+    outside = len(intervals_ns) // 4
+    middle = sorted(intervals_ns)[outside : len(intervals_ns) - outside]
+    return sum(middle) // len(middle)
 
 
 def _figure(sample: Sample) -> int | None:

@@ -8,9 +8,11 @@ refresh is seen. So a refresh is placed within one close look, with fewer reads 
             '---- period --------|------->' expected_ns      what is expected, read every LOOK
                                  '- a guard: should the next look come late, the refresh still lies behind it
 
-    seen between two close looks     expected again after a period; the window follows how far it strayed
+    seen between two close looks     expected a period after the middle of where it was expected and where it
+                                     was seen; the window follows how far it strayed
     seen after a longer pause        a look came late, or the refresh early: what was expected stays, as far
-                                     as it can be; the window widens if it cannot
+                                     as it can be; the window widens if it cannot; the next GUARDED windows
+                                     have guards
     not seen in the window           looked for at a fifth of the period, until it is seen
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
@@ -18,7 +20,7 @@ So each distance is stretched or shortened by a step of the sequence n^2 x golde
 like n x golden ratio, but its sums wander instead of returning.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 SEARCH_NS = 5_000_000
 SEARCH_FOR_NS = 3_000_000_000
@@ -32,6 +34,8 @@ CLOSE = 4
 """Two reads are close if they are at most so many looks apart: a read takes time."""
 GUARDS_A_PERIOD = 12
 """The guard is this part of a period before the window."""
+GUARDED = 50
+"""Windows that have a guard after a refresh that no close looks saw: who is punctual needs none."""
 MOST_NS = 200_000_000
 DITHER = 0.5
 """Even distances are spread over this part of their mean."""
@@ -43,8 +47,7 @@ RETURN_NS = 3_000_000_000
 """Between two looks for a lost device, and between two looks for a driver."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """What decides when a device is read next."""
 
     begun_ns: int
@@ -60,6 +63,8 @@ class Schedule:
     """It should come within this of ``expected_ns``."""
     guarded: bool = False
     """It was read since the last refresh."""
+    guards: int = GUARDED
+    """Windows to come that have a guard."""
 
 
 def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None) -> Schedule:
@@ -69,28 +74,33 @@ def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] 
         period_ns: as far as it is known by now.
         change: the two instants between which a refresh came that this read saw; None: it saw none.
     """
-    schedule = replace(schedule, reads=schedule.reads + 1, failures=0, period_ns=period_ns, guarded=True)
+    schedule = schedule._replace(reads=schedule.reads + 1, failures=0, period_ns=period_ns, guarded=True)
     if change is None or period_ns is None:
         return schedule
     lo_ns, hi_ns = change
     look_ns = _look_ns(period_ns)
-    middle_ns, width_ns = (lo_ns + hi_ns) // 2, schedule.width_ns
-    if schedule.expected_ns is None:
+    middle_ns, expected_ns, width_ns = (lo_ns + hi_ns) // 2, schedule.expected_ns, schedule.width_ns
+    guards = max(schedule.guards - 1, 0)
+    if expected_ns is None:
         came_ns, width_ns = middle_ns, 2 * look_ns
     elif hi_ns - lo_ns <= CLOSE * look_ns:
-        came_ns = middle_ns
-        width_ns = max(width_ns * 95 // 100, abs(middle_ns - schedule.expected_ns) * 3 // 2, look_ns)
+        # Half way: what strays by itself each time is followed half as far, what adds up is followed.
+        came_ns = (expected_ns + middle_ns) // 2
+        width_ns = max(width_ns * 95 // 100, abs(middle_ns - expected_ns) * 3 // 2, look_ns)
     else:  # a look came late, or the refresh early: what was expected stays, as far as it can be
-        came_ns = min(max(schedule.expected_ns, lo_ns), hi_ns)
-        width_ns = max(width_ns * (9 if came_ns == schedule.expected_ns else 20) // 10, 2 * look_ns)
-    return replace(
-        schedule, expected_ns=came_ns + period_ns, width_ns=min(width_ns, period_ns // 4), guarded=False
+        came_ns, guards = min(max(expected_ns, lo_ns), hi_ns), GUARDED
+        width_ns = max(width_ns * (9 if came_ns == expected_ns else 20) // 10, 2 * look_ns)
+    return schedule._replace(
+        expected_ns=came_ns + period_ns,
+        width_ns=min(width_ns, period_ns // 4),
+        guarded=False,
+        guards=guards,
     )
 
 
 def failed(schedule: Schedule) -> Schedule:
     """Return the schedule after a read that may succeed the next time."""
-    return replace(schedule, failures=schedule.failures + 1)
+    return schedule._replace(failures=schedule.failures + 1)
 
 
 def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
@@ -101,7 +111,8 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns = now_ns + _look_ns(schedule.period_ns)
         if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
-            guard_ns = 0 if schedule.guarded else schedule.period_ns // GUARDS_A_PERIOD
+            guard = schedule.guards and not schedule.guarded
+            guard_ns = schedule.period_ns // GUARDS_A_PERIOD if guard else 0
             return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(mean_ns * (1 + DITHER * spread))

@@ -33,7 +33,7 @@ from collectors.log import Log
 from collectors.sampling import Watch
 from collectors.warden import Warden
 from zeus_stream import room, sockets, wire
-from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
 from zeus_stream.config import Settings
 from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.gate import Gate
@@ -64,7 +64,7 @@ from zeus_stream.places import Places, claim, places, prepare
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
-BEAT_S = 0.025
+BEAT_S = 0.05
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
 ANCHOR_S = 60.0
@@ -243,7 +243,7 @@ class Collector:
         while True:
             self._guards.beat()
             self._journal.flush()
-            await anyio.sleep(BEAT_S)
+            await anyio.sleep(to_next_s(BEAT_S))
 
     async def _keep(self) -> None:
         """Let the log forget what is too old or too much."""

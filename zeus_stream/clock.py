@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
-__all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns"]
+__all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "to_next_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,12 @@ def anchor() -> Anchor:
 def boot_id() -> str:
     """Return the kernel's id of this boot: monotonic times of two boots must never be subtracted."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def to_next_s(every_s: float) -> float:
+    """Return how long it is to the next whole multiple of ``every_s``.
+
+    Tasks that sleep so long wake together: to wake an event loop costs more than what most of them do then.
+    """
+    every_ns = round(every_s * 1e9)
+    return (every_ns - monotonic_ns() % every_ns) / 1e9

@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
+from zeus_stream.clock import to_next_s
 from zeus_stream.sockets import Channel
 
-LOOK_S = 0.02
-"""Between two looks; in that time some 1,000 connections or 40 MB can come in."""
+LOOK_S = 0.05
+"""Between two looks; in that time some 2,500 connections or 100 MB can come in."""
+FILES_PER_S = 100_000
+"""More than can come in: a process that may open few files looks before so many could have used them up."""
 PAUSE_S = 1.0
 """Between two cuts."""
 MAX_GROWTH_BYTES = 512 << 20
@@ -32,9 +35,10 @@ TRIM_BYTES = 32 << 20
 async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
     """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
     most_files = _all_files() // 2
+    look_s = min(LOOK_S, most_files / FILES_PER_S)
     most_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(to_next_s(look_s))
         if (reason := _trouble(most_files, most_bytes)) is not None:
             for channel in channels:
                 await channel.cut()
