@@ -14,6 +14,7 @@ import sys
 from common import ROOT, directory, process, sql, table
 
 SETTINGS = {
+    "ZEUS_STREAM_SEARCH": "exhaustive",
     "ZEUS_STREAM_STRIDE_W": "1",
     "ZEUS_STREAM_WARMUP_STEPS": "1",
     "ZEUS_STREAM_PROFILE_STEPS": "1",

@@ -280,12 +280,14 @@ async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to
             await anyio.sleep(0.002)
 
     def of_cpu(frames: list[Frame]) -> "np.ndarray[Any, np.dtype[np.void]]":
-        bodies = [wire.decode(f.body, Readings) for f in frames if f.topic.startswith("readings/")]
-        rows = np.concatenate([np.frombuffer(b.rows, np.dtype(list(READING_FIELDS))) for b in bodies])
-        of_it: np.ndarray[Any, np.dtype[np.void]] = rows[
-            (rows["gpu"] == bodies[-1].gpus.index(cpu)) & (rows["seen"] == Seen.CHANGED)
-        ]
-        return of_it
+        found = [np.empty(0, np.dtype(list(READING_FIELDS)))]
+        for frame in frames:
+            if frame.topic.startswith("readings/"):
+                body = wire.decode(frame.body, Readings)
+                rows = np.frombuffer(body.rows, found[0].dtype)
+                of_it = rows["gpu"] == (body.gpus.index(cpu) if cpu in body.gpus else len(body.gpus))
+                found.append(rows[of_it & (rows["seen"] == Seen.CHANGED)])
+        return np.concatenate(found)
 
     cpu = "CPU-h-package-0"
     async with anyio.create_task_group() as tasks:
