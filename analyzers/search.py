@@ -58,9 +58,11 @@ COST = 20.0
 """A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
 SETTLED, SETTLING_NS = 0.02, 5_000_000_000
 """Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
-NOISE, NOISE_DOF = 0.03, 4
-"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth: steps
-are not taken for quiet because few of them happen to agree."""
+NOISE, NOISE_DOF = 0.02, 4
+"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
+NOISE_ANEW = 0.05
+"""The same where no remembered curve bears witness to what is measured: steps are not to be taken for quiet
+because a few of them happen to agree."""
 CORRELATED = 1.25
 """Variance of a visit's mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
 SOFT = 0.25
@@ -402,7 +404,7 @@ def _believe(
     goal: Goal,
     visits: Sequence[Visit],
     memory: _Memory | None = None,
-    noisy: Sequence[Visit] = (),
+    noisy: Sequence[Visit] | None = None,
 ) -> _Belief:
     """Return the belief after some visits, one at least.
 
@@ -413,7 +415,7 @@ def _believe(
         goal: what is minimized.
         visits: of some of the limits.
         memory: of an earlier run.
-        noisy: other visits, by whose blocks steps are noisy as well.
+        noisy: other visits, by whose blocks steps are noisy as well; None: these are no remembered ones.
     """
     index = {limit: i for i, limit in enumerate(limits_mw)}
     at = np.array([index[visit.limit_mw] for visit in visits])
@@ -439,8 +441,9 @@ def _believe(
     capped = np.tanh(s / CAPPED)
     around += SMOOTH**2 * np.outer(capped, capped) * alike
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *noisy)]
-    noise = np.diag(step_variance(blocks) / steps)
+    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *(noisy or ()))]
+    before = NOISE_ANEW if memory is None and noisy is None else NOISE
+    noise = np.diag(step_variance(blocks, before) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
 
@@ -505,9 +508,12 @@ def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats
     ]
 
 
-def step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
-    """Return the variance of one step, from how the blocks of a visit (value, steps) differ."""
-    squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
+def step_variance(visits: Sequence[Sequence[tuple[float, int]]], before: float = NOISE) -> float:
+    """Return the variance of one step, from how the blocks of a visit (value, steps) differ.
+
+    ``before``: its standard deviation as believed before any was measured.
+    """
+    squares, dof = NOISE_DOF * before**2, NOISE_DOF
     for blocks in visits:
         mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
         squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
