@@ -90,7 +90,7 @@ ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
 ANEW = (1.0, 0.4)
 """The same standard deviations of another workload, or where nothing is remembered."""
-TRUSTED, CHECKED = 0.9, 2
+TRUSTED, CHECKED = 0.97, 2
 """Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
 that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
 DRAWS = 500
