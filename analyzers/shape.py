@@ -393,8 +393,8 @@ class Shape:
         shares[0] = until[1:] - until[:-1]
         shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
         shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-        # What a GPU does at rest nobody told: there nobody can say what a counter should have counted.
-        told = (shares[:, :, self._kinds.role[: kinds.shape[1]] == Role.REST] == 0.0).all(axis=(0, 2))
+        # What a GPU does at rest nobody told: of refreshes without work nobody can say what they should count.
+        told = (shares[:, :, self._kinds.role[: kinds.shape[1]] != Role.REST] > 0.0).any(axis=(0, 2))
         seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
         grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
         doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
