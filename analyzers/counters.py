@@ -10,6 +10,8 @@ from analyzers.kinds import MAX_KINDS
 WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
 """Boxcars that are told apart (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
 WINDOWS_S = np.array(WINDOWS_NS) / 1e9
+COVERED = 0.8
+"""Phase coverage below which a sensor sees the same parts of steps again and again."""
 PHASES = 20
 """Parts of a segment that are looked at, or not."""
 TOGETHER = 10
@@ -39,17 +41,20 @@ class Counter:
         """None: not known yet."""
         self.telling = True
         """It is worth to go on comparing."""
+        self._born = 0
         self._period_s = 0.0
-        self._compared, self._next_look = 0, ENOUGH
+        self._seen_s = np.zeros(PHASES)
+        """What a boxcar saw of each phase of the segments at work, of late."""
+        self._compared, self._next_look, self._fresh_at, self._alike = 0, ENOUGH, 0, False
         # sums over refreshes, one for each rival: what integrates, then WINDOWS_NS
         self._normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
         self._moment = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS))
+        self._settled = np.zeros(1 + len(WINDOWS_NS))
+        """Squares that kinds forgotten since explain."""
         self._square = self._doubt = 0.0
         self._steady = np.zeros(2)
-        self._seen_s = np.zeros(PHASES)
-        """What a boxcar saw of each phase of the segments at work, of late."""
 
-    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats) -> None:
+    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats, born: int) -> None:
         """Take in some refreshes.
 
         Args:
@@ -57,7 +62,12 @@ class Counter:
             grown_j: what the counter did count; shape (r,).
             took_s: shape (r,).
             doubt_s: standard deviation of ``took_s``, by what is not known of its instants; shape (r,).
+            born: kinds there have been so far.
         """
+        if born != self._born:
+            self._born, self._fresh_at = born, self._compared
+        if not len(took_s):
+            return
         self._period_s = self._period_s or float(took_s[0])
         self._period_s += 0.5 * (float(np.median(took_s)) - self._period_s)
         # Not where refreshes were missed, or seen late.
@@ -71,6 +81,39 @@ class Counter:
         self._square += float(grown_j @ grown_j)
         self._steady += grown_j @ took_s, took_s @ took_s
         self._doubt += float(((doubt_s[regular] * grown_j / took_s) ** 2).sum())
+        if self._suspect and self.kind is None:
+            enough = self._compared - self._fresh_at >= ENOUGH
+            self._alike = bool(enough and self._left().max(where=self._fits, initial=0.0) < 2 * self._doubt)
+
+    def forget(self, number: int) -> None:
+        """Keep what a kind explains, but not the kind: another will have its number."""
+        known = self._normal[:, number, number] > 0
+        row, moment = self._normal[:, number].copy(), self._moment[:, number].copy()
+        part = np.where(known, 1 / np.where(known, row[:, number], 1.0), 0.0)
+        self._settled += part * moment**2
+        self._moment -= part[:, None] * row * moment[:, None]
+        self._normal -= part[:, None, None] * row[:, :, None] * row[:, None, :]
+        self._normal[:, number], self._normal[:, :, number], self._moment[:, number] = 0.0, 0.0, 0.0
+
+    def alike(self, born: int) -> bool:
+        """Return whether every kind of counter would have shown what this one did: then its kind is not
+        known, and does not matter.
+
+        Args:
+            born: kinds of segments and changes there have been; of one it has not seen nothing can be said.
+        """
+        return self._alike and born == self._born and self._covered() >= COVERED
+
+    @property
+    def _fits(self) -> npt.NDArray[np.bool_]:
+        return np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
+
+    def _left(self) -> Floats:
+        """Return what each rival leaves unexplained, J^2."""
+        ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0].trace())
+        means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
+        left: Floats = np.maximum(self._square - self._settled - (self._moment * means).sum(axis=1), 0.0)
+        return left
 
     def tell(self) -> tuple[Floats, Floats] | None:
         """Tell the counter's kind, if that is possible by now.
@@ -82,11 +125,7 @@ class Counter:
         if self._compared < self._next_look:
             return None
         self._next_look = self._compared + max(TOGETHER, self._compared // 8)
-        ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0].trace())
-        means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
-        left = self._square - (self._moment * means).sum(axis=1)
-        fits = np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
-        left = np.where(fits, np.maximum(left, 0.0) + self._doubt, np.inf)
+        left = np.where(self._fits, self._left() + self._doubt, np.inf)
         best = int(np.argmin(left))
         against = left[1:].min() if best == 0 else left[0]
         joint, square = self._steady
@@ -110,13 +149,15 @@ class Counter:
         if window_ns == self.window_ns:
             return None
         self.window_ns = window_ns
+        self._seen_s[:] = 0.0
         each = left[best] / self._compared
         return self._normal[best] / each, self._moment[best] / each
 
     def look(self, begin_s: Floats, length_s: Floats, refresh_s: Floats, fade: float = 1.0) -> None:
-        """Note which phases of segments at work a boxcar looked at, at refreshes; the earlier looks fade."""
-        assert self.window_ns is not None
-        window_s = self.window_ns / 1e9
+        """Note which phases of segments at work a boxcar (the narrowest, while nothing is known) looked at,
+        at refreshes; the earlier looks fade.
+        """
+        window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
         edges = begin_s[:, None] + length_s[:, None] * np.linspace(0.0, 1.0, PHASES + 1)
         until = np.clip(edges[..., None] - (refresh_s - window_s), 0.0, window_s).sum(axis=2)
         self._seen_s *= fade
@@ -136,7 +177,14 @@ class Counter:
         """
         if self.kind != "boxcar":
             return None if self.kind is None else 1.0
-        total_s = float(self._seen_s.sum())
-        if self.window_ns is None or total_s < 10 * self.window_ns / 1e9:
+        if self.window_ns is None or self._seen_s.sum() < 10 * self.window_ns / 1e9:
             return None
-        return float(np.mean(self._seen_s > 0.1 * total_s / PHASES))
+        return self._covered()
+
+    def _covered(self) -> float:
+        return float(np.mean(self._seen_s > 0.1 * self._seen_s.sum() / PHASES))
+
+    @property
+    def looks(self) -> bool:
+        """What it looked at matters."""
+        return self.window_ns is not None or (self._suspect and self.kind is None)

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.counters import COVERED
 from analyzers.shape import WAIT_NS, Shape
 from analyzers.timeline import GAP_NS, Ints, Timeline
 
@@ -32,8 +33,7 @@ class Missing:
     reason: str
 
 
-ALIASED = 0.8
-"""Phase coverage below which the sensor sees the same parts of steps again and again."""
+ALIASED = COVERED
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 Estimator = Literal["counter", "power", "shaped"]
@@ -144,7 +144,7 @@ def measure(
             used_uj = between(np.where(usable, fixed.energy_uj, straight_uj))
             give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
             # How far off it is while it may not be of this kind, the model cannot tell.
-            sure = shaped & (bounded or told)
+            sure = shaped & shape.sure
             likely_low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, low_uj))
             likely_high_uj = _rounded(np.where(sure, used_uj + give_or_take_uj, high_uj))
             estimators = ["shaped" if known else timeline.estimator for known in shaped.tolist()]

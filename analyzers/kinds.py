@@ -1,8 +1,10 @@
 """What each kind of segment draws, and each change of kind costs: learned from a counter's refreshes. Pure.
 
-Means come from a regression of the counter's steps on the time each had of each kind, deviations from their
-share that the counter explains (MacKay, Neural Computation 4, 1992, 3: sum of squares over effective number),
-both over the last `MEMORY_S` or so and over the past only.
+Means come from a regression of the counter's steps on the time each had of each kind. How much segments of a
+kind deviate from its mean is asked of a grid of standard deviations: each refresh makes some likelier (its
+errors, seen as so many independent ones as give their sum of squares the same mean and variance), and small
+ones are as likely beforehand as in a half-Cauchy distribution (Gelman, Bayesian Analysis 1, 2006, 3). Both
+over the last `MEMORY_S` or so and over the past only. Rest is apart: what a GPU does then nobody told.
 
 How far that may be believed is tested by each refresh: what the others say of it is compared with what it
 showed. The mean square of these errors, over their expected variance, scales the 95 % interval.
@@ -17,18 +19,22 @@ MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 MAX_KINDS = 24
 """Of segments and changes together; the one seen longest ago goes."""
-LATE_S = 0.0015
-"""Power comes this much late at a change of kind, until it is known better."""
+LATE_S, LATE_AGAIN_S = 0.0015, 0.00015
+"""Power comes this much late at a change of kind, until it is known better; and where a segment follows
+another of its kind."""
 GAP_SPREAD = 0.1
 """A gap draws as much as the GPU at rest, give or take this part of its mean power, likewise."""
-PSEUDO = 0.5
-"""Deviations of each kind are known as if so many had been seen."""
 TRUSTED = 10.0
 """The model is trusted as if so many refreshes had been as far off as expected."""
 OUTLIER = 25.0
 """A refresh that is worse off than this (square, over its variance) counts as this."""
 CALIBRATION = (0.25, 9.0)
 """Within these the variance is scaled."""
+STEPS = np.exp2(np.arange(-2.0, 15.0))
+GRIDS, GRID_FLICKER = np.array((0.05 * STEPS, 0.0005 * STEPS)), 0.005 * STEPS
+"""Standard deviations that are thought of: of segments (W) and of changes (J); of the noise (W s^0.5)."""
+SHARED = 2.0
+"""Each instant ends one refresh and begins another: so many say together what one would alone."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -51,16 +57,25 @@ class Kinds:
     def __init__(self) -> None:
         self.known: dict[tuple[State, ...], int] = {(("None",),): 0}
         """Number of a kind of segment (one state) or change (two)."""
+        self.born = 1
+        """How many there have been."""
+        self.reused: list[int] = []
+        """Numbers given to other kinds, until somebody takes note."""
         self.role = np.full(MAX_KINDS, Role.REST, np.int64)
         self._used_ns = np.zeros(MAX_KINDS, np.int64)
+        self._rest: dict[int, int] = {}
+        """By the number of a gap, that of its job at rest."""
+        self._late_s = np.zeros(MAX_KINDS)
+        """Of a change: how late it may be."""
         # all fading with MEMORY_S
         self._sums = np.zeros(2)
         """Seconds and joules."""
         self._normal = np.zeros((MAX_KINDS, MAX_KINDS))
         self._moment = np.zeros(MAX_KINDS)
-        self._squares = np.zeros(MAX_KINDS + 1)
-        """Of explained deviations, and (last) of explained noise over its variance at 1 W^2 s."""
-        self._effective = np.zeros(MAX_KINDS + 1)
+        self._spread = np.zeros((MAX_KINDS, len(STEPS)))
+        """Log likelihood of each standard deviation from part to part."""
+        self._flicker = np.zeros((2, len(STEPS)))
+        """Of the noise, at work and at rest, likewise."""
         self._tested = np.zeros(2)
         """Refreshes, and the sum of their squared errors over their variances."""
 
@@ -76,9 +91,15 @@ class Kinds:
                 oldest = min(self.known, key=lambda known: int(self._used_ns[self.known[known]]))
                 number = self.known.pop(oldest)
                 self._normal[number], self._normal[:, number], self._moment[number] = 0.0, 0.0, 0.0
-                self._squares[number], self._effective[number] = 0.0, 0.0
+                self._spread[number] = 0.0
+                self.reused.append(number)
+                self._rest = {gap: rest for gap, rest in self._rest.items() if number not in (gap, rest)}
             self.known[states] = number
+            self.born += 1
             self.role[number] = _role(states)
+            self._late_s[number] = LATE_S if states[0] != states[-1] else LATE_AGAIN_S
+            if self.role[number] == Role.GAP and (rest := self.known.get((_at_rest(*states),))) is not None:
+                self._rest[number] = rest
         self._used_ns[number] = t_ns
         return number
 
@@ -93,40 +114,41 @@ class Kinds:
         count, squares = self._tested.tolist()
         return float(min(max((TRUSTED + squares) / (TRUSTED + count), CALIBRATION[0]), CALIBRATION[1]))
 
-    def parameters(self) -> tuple[Floats, Floats, Floats]:
-        """Return the mean of each kind, its covariance, and the variance in each and (last) of the noise.
+    def parameters(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return the mean of each kind, its covariance, the variance from part to part, and the noise within.
 
-        W and W^2 for segments, J and J^2 for changes, W^2 s for the noise. Shapes (n,), (n, n), (n + 1,).
+        W and W^2 for segments, J and J^2 for changes, W^2 s for the noise. Shapes (n,), (n, n), (n,), (n,).
         """
         n, mean_w = len(self.known), self.mean_w
-        change = self.role[:n] == Role.CHANGE
+        role = self.role[:n]
+        change = role == Role.CHANGE
         centre, width = self._expected(change, mean_w)
         precision = 1 / width**2
         normal = self._normal[:n, :n].copy()
         normal.reshape(-1)[:: n + 1] += precision
         unsure = np.linalg.inv(normal).astype(np.float64, copy=False)
         mean = unsure @ (self._moment[:n] + precision * centre)
-        guess = np.empty(n + 1)
-        guess[:n] = np.where(change, 0.3 * LATE_S * mean_w, np.maximum(0.05 * mean, 0.01 * mean_w))
-        guess[n] = 0.002 * mean_w
-        squares = np.append(self._squares[:n], self._squares[-1])
-        effective = np.append(self._effective[:n], self._effective[-1])
-        return mean, unsure, (squares + PSEUDO * guess**2) / (effective + PSEUDO)
+        guess = np.where(change, 0.3 * self._late_s[:n] * mean_w, np.maximum(0.05 * mean, 0.01 * mean_w))
+        spread = _variance(self._spread[:n], guess, GRIDS[change.view(np.int8)])
+        noise_w2s = _variance(self._flicker, np.full(2, 0.002 * mean_w), GRID_FLICKER)
+        return mean, unsure, spread, np.where(change, 0.0, noise_w2s[(role == Role.REST).view(np.int8)])
 
     def _expected(self, change: npt.NDArray[np.bool_], mean_w: float) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of each kind before any of it was seen.
 
-        A gap is taken to draw about what the GPU draws at rest, until it is known better.
+        A gap is taken to draw about what the GPU draws while its job is at rest, or else while any is, until
+        it is known better.
         """
         role = self.role[: len(change)]
         mean = np.where(change, 0.0, mean_w)
-        width = np.where(change, LATE_S * mean_w, 0.6 * mean_w)
-        rest = np.flatnonzero(role == Role.REST)
-        weight = self._normal[rest, rest].sum()
-        if weight > 0:
-            gap = role == Role.GAP
-            mean[gap] = min(float(self._moment[rest].sum() / weight), mean_w)
-            width[gap] = GAP_SPREAD * mean_w
+        width = np.where(change, self._late_s[: len(change)] * mean_w, 0.6 * mean_w)
+        rests = np.flatnonzero(role == Role.REST)
+        for gap in np.flatnonzero(role == Role.GAP).tolist():
+            rest = [self._rest[gap]] if gap in self._rest else rests
+            weight = self._normal[rest, rest].sum()
+            if weight > 0:
+                mean[gap] = min(float(self._moment[rest].sum() / weight), mean_w)
+                width[gap] = GAP_SPREAD * mean_w
         return mean, width
 
     def begin(self, seconds: float, joules: float) -> None:
@@ -145,22 +167,54 @@ class Kinds:
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
-        for sums in (self._sums, self._normal, self._moment, self._squares, self._effective, self._tested):
+        for sums in (self._sums, self._normal, self._moment, self._spread, self._flicker, self._tested):
             np.multiply(sums, fade, out=sums)
-        weighted = (shares / doubt_j2[:, None]).T
+        weighted = (shares / (SHARED * doubt_j2[:, None])).T
         self._normal[:n, :n] += weighted @ shares
         self._moment[:n] += weighted @ grown_j
         self._sums += seconds, grown_j.sum()
 
-    def deviated(self, kind: Ints, explained: Floats, effective: Floats) -> None:
-        """Learn deviations: what parts (shape (p,)) deviated, and how much of that is not a guess, 0 to 1."""
-        self._squares[:-1] += np.bincount(kind, explained**2, MAX_KINDS)
-        self._effective[:-1] += np.bincount(kind, effective, MAX_KINDS)
+    def deviated(self, kind: Ints, scores: Floats, gram: Floats, spread: Floats) -> None:
+        """Learn how much parts deviate from the mean of their kind.
 
-    def fluctuated(self, squares_w2s: float, effective: float) -> None:
-        """Learn the noise within segments, likewise."""
-        self._squares[-1] += squares_w2s
-        self._effective[-1] += effective
+        Those of one kind count as so many independent ones as give the sum of the squares of their scores its
+        mean and variance.
+
+        Args:
+            kind: of each part; shape (p,).
+            scores: what the counter's errors say of each, over the variance of that; shape (p,).
+            gram: covariance of the scores; shape (p, p).
+            spread: of each kind, as it was taken to be; shape (n,).
+        """
+        n = len(spread)
+        of_kind = np.eye(n)[kind]
+        squares, mean = scores**2 @ of_kind, gram.diagonal() @ of_kind
+        variance = ((of_kind.T @ gram**2) * of_kind.T).sum(axis=1)
+        seen = np.flatnonzero(mean > 0)
+        count, certain = mean[seen] ** 2 / variance[seen], variance[seen] / mean[seen]
+        beside = np.maximum(1 / certain - spread[seen], 1e-3 / certain)
+        total = beside[:, None] + GRIDS[(self.role[seen] == Role.CHANGE).view(np.int8)] ** 2
+        found = squares[seen] / count / certain**2
+        self._spread[seen] -= count[:, None] / 2 * (np.log(total) + found[:, None] / total)
+
+    def flickered(self, seconds: Floats, scores: Floats, certain: Floats, noise_w2s: Floats) -> None:
+        """Learn the noise within segments from refreshes.
+
+        Args:
+            seconds: of each kind in each; shape (r, n).
+            scores: of each, as in `deviated`; ``certain``: their variances; shape (r,).
+            noise_w2s: of each kind, as it was taken to be; shape (n,).
+        """
+        role = self.role[: len(noise_w2s)]
+        for place, of_role in enumerate((role < Role.REST, role == Role.REST)):
+            took_s = seconds @ of_role
+            if not took_s.any():
+                continue
+            beside = np.maximum(1 / certain - seconds @ (noise_w2s * of_role), 1e-3 / certain)
+            total = beside[:, None] + took_s[:, None] * GRID_FLICKER**2
+            found = (scores / certain) ** 2
+            likely = np.log(total) + found[:, None] / total
+            self._flicker[place] -= likely[took_s > 0].sum(axis=0) / 2
 
     def tested(self, errors: Floats) -> None:
         """Learn how far off the model is: squares of the errors of refreshes, over their variances."""
@@ -169,13 +223,34 @@ class Kinds:
     def relearn(self, normal: Floats, moment: Floats) -> None:
         """Forget all deviations, and take these for the means: the counter is another one than thought."""
         self._normal[:], self._moment[:] = normal, moment
-        self._squares[:], self._effective[:], self._tested[:] = 0.0, 0.0, 0.0
+        self._spread[:], self._flicker[:], self._tested[:] = 0.0, 0.0, 0.0
+
+
+def _variance(likelihood: Floats, guess: Floats, grid: Floats) -> Floats:
+    """Return the expected variances, where deviations up to ``guess`` are as likely, and greater ones less.
+
+    Args:
+        likelihood: log, of each deviation on the grid; shape (n, g).
+        guess: shape (n,).
+        grid: shape (g,) or (n, g).
+    """
+    belief = likelihood - np.log1p((grid / guess[:, None]) ** 2)
+    weight = np.exp(belief - belief.max(axis=1, keepdims=True))
+    expected: Floats = (weight * grid**2).sum(axis=1) / weight.sum(axis=1)
+    return expected
+
+
+def _at_rest(state: State) -> State:
+    """Return the state with those in a gap at rest instead."""
+    limit, *phases = state
+    rests = (phase.removesuffix("gap") + "rest" if phase.endswith("//gap") else phase for phase in phases)
+    return (limit, *sorted(rests))
 
 
 def _role(states: tuple[State, ...]) -> Role:
     if len(states) == 2:
         return Role.CHANGE
-    phases = {phase.rsplit("/")[-1] for phase in states[0][1:]}
-    if phases <= {"rest"}:
+    places = {"/".join(phase.split("/")[-2:]) for phase in states[0][1:]}
+    if places <= {"/rest"}:
         return Role.REST
-    return Role.GAP if phases <= {"rest", "gap"} else Role.WORK
+    return Role.GAP if places <= {"/rest", "/gap"} else Role.WORK

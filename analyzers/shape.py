@@ -4,8 +4,9 @@ Events cut time into segments, each of a *kind*: the phases of the GPU's session
 innermost named window) and the power limit in force. The model is Gaussian:
 
     power of a segment      mean of its kind, and a deviation of its own, constant within it
-    change of kind          an energy, lacking or in excess within EDGE_NS after it: late starts, ramps
-    power within a segment  white noise on top
+    change of kind          an energy, lacking or in excess within EDGE_NS after it: late starts, ramps; or,
+                            where the counter shows it, before: marks that came late
+    power within a segment  white noise on top, at rest of its own: what is done then nobody told
     counter at a change     energy until then; the change lies within two stamps, the figure is in whole mJ
 
 What the kinds draw is learned from the past only (`analyzers.kinds`). The energy at an instant is its
@@ -35,6 +36,11 @@ WAIT_NS = 160_000_000
 """A window is measured this long after the refresh past its end: by then its events, and one refresh more
 of a counter of 100 ms, are there."""
 EDGE_NS = 2_000_000
+"""A change of kind is over."""
+BELIEVED = 1.5
+"""Standard deviations from which on a change's energy begins to say on which side of its mark it lies."""
+BRIEF_NS = 200_000
+"""What lasts less is left out: a step that begins as soon as the last has ended follows it without a gap."""
 BEFORE, AFTER, BLOCK = 4, 3, 8
 """Refreshes before and after those under way that are taken into account, and refreshes under way at once."""
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
@@ -84,6 +90,26 @@ class _Parts:
         return shares
 
 
+def _early(
+    before: Ints, after: Ints, change_j: Floats, change_j2: Floats, mean: Floats, unsure: Floats
+) -> Floats:
+    """Return which part of the energy of changes of kind came before their marks, 0 to 1; shape (c,).
+
+    Where power rises and more was used than the marks let expect, it rose before: the mark came late.
+    Likewise where it falls and less was used. Else power came late, or in a ramp, behind the mark.
+
+    Args:
+        before: kinds of the segments before and (``after``) after the changes; shape (c,).
+        change_j: energies of the changes, expected; ``change_j2``: their variances, J^2.
+        mean: power of each kind; ``unsure``: its covariance.
+    """
+    rise_w = mean[after] - mean[before]
+    rise_w2 = unsure[after, after] + unsure[before, before] - 2 * unsure[after, before]
+    early = (change_j * rise_w > 0) & (rise_w**2 > rise_w2)
+    believed = 1 - BELIEVED**2 * change_j2 / np.maximum(change_j**2, QUANTUM_J**2)
+    return np.where(early, np.maximum(believed, 0.0), 0.0)
+
+
 class Shape:
     """What has been learned of one GPU. Memory is bounded by MAX_KINDS, MAX_CUTS and MAX_POINTS."""
 
@@ -118,6 +144,11 @@ class Shape:
     def phase_coverage(self) -> float | None:
         """See `analyzers.counters.Counter`."""
         return self.counter.phase_coverage
+
+    @property
+    def sure(self) -> bool:
+        """The interval can be told: the counter's kind is known, or does not matter."""
+        return self.kind is not None or self.counter.bounded or self.counter.alike(self._kinds.born)
 
     def suspect(self, *, blind: bool) -> None:
         """Say whether the counter may see a part of the time only, until it shows whether it does."""
@@ -171,20 +202,27 @@ class Shape:
         limits = timeline.limits_mw(stamps, stamps)
         newest_ns = int(self._cut_ns[-1])
         fresh: list[tuple[int, int, int, int]] = []
-        state = self._now()
-        for mark, limit_mw in zip(due, limits, strict=True):
+        state, brief = self._now(), False
+        following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
+        for mark, limit_mw, next_ns in zip(due, limits, following_ns, strict=True):
             if mark.phase is None:
                 self._state.pop(mark.who, None)
             else:
                 self._state[mark.who] = mark.phase
             self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
             became = self._now()
-            if became == state:
+            if became == state and not brief:
+                continue
+            brief = next_ns - mark.t_ns < BRIEF_NS
+            if brief:
                 continue
             t_ns = max(mark.t_ns, newest_ns)
             kind, edge = self._kinds.number((became,), t_ns), self._kinds.number((state, became), t_ns)
             fresh.append((t_ns, kind, edge, mark.uncertainty_ns))
             state, newest_ns = became, t_ns
+        for number in self._kinds.reused:
+            self.counter.forget(number)
+        self._kinds.reused.clear()
         if fresh:
             t, kind_of, edge_of, spread = np.array(fresh, np.int64).T
             keep = slice(-MAX_CUTS, None)
@@ -228,8 +266,8 @@ class Shape:
         y = (knots.energy_uj[stretch] - base_uj) / 1e6
         kinds.begin(t[-1], y[-1])
         parts = self._parts(base_ns, int(mid_ns[last]))
-        mean, unsure, spread = kinds.parameters()
-        own, noise_w2s = spread[parts.kind] + parts.spread, float(spread[-1])
+        mean, unsure, spread, noise_w2s = kinds.parameters()
+        own, flickers_w2s = spread[parts.kind] + parts.spread, noise_w2s[parts.kind]
         of_part = np.eye(len(mean))[parts.kind]
 
         cuts = self._cut_ns[slice(*self._cut_ns.searchsorted(mid_ns[[begin, end]]))]
@@ -250,7 +288,8 @@ class Shape:
             instants = np.concatenate((t, point_t))
             counted = parts.until(instants)
             rows = counted[1:] - counted[0]
-            common = noise_w2s * np.minimum.outer(instants[1:], instants[1:]) + float(var[0])
+            wandered = rows @ flickers_w2s
+            common = np.minimum.outer(wandered, wandered) + float(var[0])
             seen_j, doubt_j2 = y[1:], var[1:]
         else:
             window_s = counter.window_ns / 1e9
@@ -262,23 +301,45 @@ class Shape:
                     counted[2 * count + 1 :] - counted[0],
                 )
             )
+            wandered = counted @ flickers_w2s
+            upto, since, wandered = np.split(wandered[1:] - wandered[0], (count, 2 * count))
             common = np.zeros((len(rows), len(rows)))
-            overlap_s = np.clip(point_t - (t[1:, None] - window_s), 0.0, window_s)
-            common[:count, count:] = noise_w2s * sees * overlap_s
+            common[:count, count:] = sees * np.clip(wandered - since[:, None], 0.0, (upto - since)[:, None])
             common[count:, :count] = common[:count, count:].T
-            common[count:, count:] = noise_w2s * np.minimum.outer(point_t, point_t)
-            seen_j, doubt_j2 = grown, sees**2 * (noise_w2s * window_s + var[1:])
+            common[count:, count:] = np.minimum.outer(wandered, wandered)
+            seen_j, doubt_j2 = grown, sees**2 * (upto - since + var[1:])
         rows_kind = rows @ of_part
-        common += (rows * own) @ rows.T
-        common += rows_kind @ unsure @ rows_kind.T
-        observed = common[:count, :count].copy()
+        joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
+        observed = joint[:count, :count].copy()
         observed.reshape(-1)[:: count + 1] += doubt_j2
         inverse = np.linalg.inv(observed)
-        expected_j = rows_kind @ mean
-        left = inverse @ (seen_j - expected_j[:count])
-        cross = common[count:, :count]
-        energy_j = expected_j[count:] + cross @ left
-        joint = common[count:, count:] - cross @ inverse @ cross.T
+        left = inverse @ (seen_j - rows_kind[:count] @ mean)
+
+        # which part of each change of kind came before its mark
+        half = len(own) // 2
+        # Where several changes fall into one refresh, the counter does not tell them apart.
+        alone = np.flatnonzero(parts.length[1:half] + parts.length[: half - 1] > took.mean()) + 1
+        alone = alone[parts.begin[alone] >= 0]
+        strays_j2 = np.zeros(len(point_t))
+        if len(alone):
+            changes, since_t = parts.kind[half + alone], parts.begin[alone]
+            shared = rows_kind[:count] @ unsure[:, changes] + rows[:count, half + alone] * own[half + alone]
+            change_j = mean[changes] + left @ shared
+            change_j2 = (
+                own[half + alone] + unsure[changes, changes] - (shared * (inverse @ shared)).sum(axis=0)
+            )
+            early = _early(parts.kind[alone - 1], parts.kind[alone], change_j, change_j2, mean, unsure)
+            if early.any():
+                past = point_t[:, None] >= since_t
+                rows[count:, half + alone] += past * early * (1 - rows[count:, half + alone])
+                rows_kind = rows @ of_part
+                joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
+                strays_j2 = (point_t[:, None] == since_t) @ (early * (1 - early) * (change_j**2 + change_j2))
+
+        cross = joint[count:, :count]
+        energy_j = rows_kind[count:] @ mean + cross @ left
+        joint = joint[count:, count:] - cross @ inverse @ cross.T
+        joint.reshape(-1)[:: len(joint) + 1] += strays_j2
         self._fix(knots, fresh_ns, base_uj + energy_j * 1e6, joint, int(knots.epoch[end]))
         self._fixed_ns = int(mid_ns[end])
 
@@ -291,29 +352,24 @@ class Shape:
             from_first = int(inside.start == 0)
             taken[from_first:] -= rows[earlier]
             taken_kind[from_first:] -= rows_kind[earlier]
-            doubt = noise_w2s * took[inside] + (var[1:] + var[:-1])[inside]
+            doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1])[inside]
         else:
             taken, taken_kind = rows[inside], rows_kind[inside]
-            doubt = noise_w2s * took[inside] + (var[1:] + var[:-1] + doubt_j2)[inside]
+            doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1] + doubt_j2)[inside]
         kinds.regress(taken_kind, took[inside], grown[inside], taken**2 @ own + doubt)
         # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain.
         certain = inverse.diagonal()[inside]
-        kinds.tested(left[inside] ** 2 / certain)
+        told = ~taken_kind[:, kinds.role[: len(mean)] == Role.REST].any(axis=1)
+        kinds.tested(left[inside][told] ** 2 / certain[told])
         ends = parts.begin + parts.length
         over = (ends > t[inside.start]) & (ends <= t[inside.stop])
-        rows_over, own_over = rows[:, over], own[over]
-        kinds.deviated(
-            parts.kind[over],
-            own_over * (left @ rows_over),
-            own_over * (rows_over * (inverse @ rows_over)).sum(axis=0),
-        )
+        rows_over = rows[:, over]
+        kinds.deviated(parts.kind[over], left @ rows_over, rows_over.T @ inverse @ rows_over, spread)
         if counter.window_ns is None:
             since = left[::-1].cumsum()[::-1][inside]
             sure = inverse[::-1, ::-1].cumsum(axis=0).cumsum(axis=1).diagonal()[::-1][inside]
-            kinds.fluctuated(
-                float(noise_w2s**2 * (since**2 @ took[inside])), float(noise_w2s * (sure @ took[inside]))
-            )
-        else:
+            kinds.flickered(taken_kind, since, sure, noise_w2s)
+        if counter.looks:
             work = over[: len(over) // 2] & (kinds.role[parts.kind[: len(over) // 2]] == Role.WORK)
             fade = float(np.exp(-took[inside].sum() / MEMORY_S))
             counter.look(parts.begin[: len(work)][work], parts.length[: len(work)][work], t[1:], fade)
@@ -337,9 +393,12 @@ class Shape:
         shares[0] = until[1:] - until[:-1]
         shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
         shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
+        # What a GPU does at rest nobody told: of refreshes without work nobody can say what they should count.
+        told = (shares[:, :, self._kinds.role[: kinds.shape[1]] != Role.REST] > 0.0).any(axis=(0, 2))
         seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
         grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
-        self.counter.compare(shares, grown_j, took, (seen_s2[1:] + seen_s2[:-1]) ** 0.5)
+        doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
+        self.counter.compare(shares[:, told], grown_j[told], took[told], doubt_s[told], self._kinds.born)
         if (learned := self.counter.tell()) is not None:
             self._kinds.relearn(*learned)
             if self.counter.bounded:

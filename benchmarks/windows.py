@@ -82,8 +82,8 @@ class Oracle(Kinds):
             "gap": (min(ramp_s, gap_s) / 2 * rise_w, ramp_sd_s / 2 * rise_w),
         }
 
-    def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        mean, var = np.zeros(len(self)), np.full(len(self) + 1, 1e-9)
+    def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        mean, var = np.zeros(len(self)), np.full(len(self), 1e-9)
         for states, number in self.known.items():
             phase = states[-1][-1].rsplit("/")[-1]
             where = "step" if phase == "step" else "gap"
@@ -93,7 +93,7 @@ class Oracle(Kinds):
             elif phase in self._change_j:
                 mean[number], deviation = self._change_j[where]
                 var[number] += deviation**2
-        return mean, np.zeros((len(self), len(self))), var
+        return mean, np.zeros((len(self), len(self))), var, np.full(len(self), 1e-9)
 
 
 def accuracy(name: Name, step_ms: int, seed: int) -> list[str]:

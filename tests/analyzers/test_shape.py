@@ -1,10 +1,11 @@
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzers.counters import WINDOWS_NS, Counter
 from analyzers.energy import Energy, Meter, measure
 from analyzers.kinds import MAX_KINDS, Kinds
 from analyzers.points import MAX_POINTS
@@ -145,6 +146,106 @@ def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_inte
     assert "integrating" not in kinds
 
 
+def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() -> None:
+    """And is as wide as errors are: what a model explains leaves none, what scatters leaves much."""
+    inside: list[bool] = []
+    widths: dict[str, float] = {}
+    for name, step_ms, seed in [
+        *(("constant", 50, 1), ("constant", 500, 2), ("clean", 20, 3), ("clean", 50, 4), ("clean", 130, 5)),
+        *(("clean", 500, 6), ("noisy", 20, 7), ("noisy", 50, 8), ("noisy", 130, 9), ("noisy", 500, 10)),
+    ]:
+        played = load(name, step_ms, max(12_000 // step_ms, 40), seed)  # type: ignore[arg-type]
+        steps, _ = play(played, counter(played, seed=seed))
+        share = covered(steps)
+        assert share >= 0.8, (name, step_ms)
+        # Each load counts the same, however many steps it has.
+        inside += [index < share * 1000 for index in range(1000)]
+        relative = [(s.answer.p97_5_uj - s.answer.p2_5_uj) / 1e6 / s.truth_j for s in steps]
+        widths[f"{name} {step_ms}"] = float(np.median(relative))
+    assert 0.93 <= np.mean(inside) <= 0.995
+    assert widths["constant 50"] < 0.01
+    assert widths["constant 500"] < 0.002
+    assert widths["clean 500"] < 0.002
+    assert 0.1 < widths["noisy 50"] < 0.4
+
+
+@pytest.mark.parametrize("edge", [0, 1])
+def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: int) -> None:
+    """A process got the processor 8 ms late, at a step's begin or at its end."""
+    played = load("clean", 500, 40, 1)
+    late_ns = played.steps_ns.copy()
+    late_ns[[20, 27, 34], edge] += 8 * MS
+    steps, _ = play(replace(played, steps_ns=late_ns), counter(played, seed=1))
+    found = [steps[20], steps[27], steps[34]]
+    assert np.abs(errors(found)).mean() < 0.003  # of 1.2 %
+    assert covered(found) > 0.5
+
+
+def test_steps_without_a_gap_between_them_are_of_one_kind() -> None:
+    played = load("constant", 20, 500)
+    steps, meter = play(played, counter(played))
+    assert np.abs(errors(steps[100:])).mean() < 0.0008
+    step = ("300000", "job//step")
+    assert (step, step) in meter.shape._kinds.known
+
+
+def test_what_happens_at_rest_says_nothing_of_steps_or_of_the_counter() -> None:
+    """Before the first step power jumps without a mark: a GPU that loads data, or another job that ends."""
+    played = load("clean", 50, 200)
+    t_ns = np.concatenate(([0, 500 * MS, 500 * MS], played.t_ns[1:]))
+    power_mw = np.concatenate(([300_000, 300_000], played.power_mw))
+    sums = np.concatenate(([0], np.cumsum(np.diff(t_ns) * (power_mw[1:] + power_mw[:-1]))))
+    played = replace(played, t_ns=t_ns, power_mw=power_mw, _sums=sums)
+    steps, meter = play(played, counter(played))
+    assert meter.shape.kind == "integrating"
+    late_ones = steps[60:]
+    assert np.abs(errors(late_ones)).mean() < 0.005
+    assert (
+        np.median([s.answer.p97_5_uj - s.answer.p2_5_uj for s in late_ones]) / 1e6 < 0.03 * steps[0].truth_j
+    )
+
+
+def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> None:
+    """Power never moves: whatever part of the time it sees, it would have shown the same."""
+    played = load("constant", 70, 150)
+    shape = Shape()
+    shape.suspect(blind=True)
+    steps, _ = play(played, counter(played), shape)
+    first, last = steps[0].answer, steps[-10].answer
+    assert (last.low_uj, last.quality) == (None, "counter kind not known yet")
+    assert first.p97_5_uj - first.p2_5_uj > 0.5 * first.energy_uj
+    assert last.p97_5_uj - last.p2_5_uj < 0.02 * last.energy_uj
+    assert covered(steps) > 0.9
+
+
+@pytest.mark.parametrize("window_ms", [25, None])
+def test_a_counter_that_may_have_looked_past_all_gaps_has_none(window_ms: int | None) -> None:
+    """Step and gap last 100 ms, as refreshes do: it may show the same each time, and miss what differs."""
+    played = load("clean", 87, 80, 2)
+    shape = Shape()
+    shape.suspect(blind=True)
+    steps, _ = play(played, counter(played, window_ns=window_ms and window_ms * MS, seed=2), shape)
+    assert covered(steps) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("deviation_w", "least_w", "most_w"), [(0.0, 0.0, 0.6), (2.0, 1.3, 2.7), (30.0, 22, 40)]
+)
+def test_deviations_are_learned_however_great_they_are(
+    deviation_w: float, least_w: float, most_w: float
+) -> None:
+    """Each part is seen to 1 W."""
+    kinds, rng = Kinds(), np.random.default_rng(1)
+    number = kinds.number((("None", "job//step"),), 0)
+    kinds.begin(10.0, 2_500.0)
+    for _ in range(150):
+        spread = kinds.parameters()[2]
+        precision = 1 / (spread[number] + 1.0)
+        seen_w = rng.normal(0.0, (deviation_w**2 + 1.0) ** 0.5)
+        kinds.deviated(np.array([number]), np.array([seen_w * precision]), np.array([[precision]]), spread)
+    assert least_w <= kinds.parameters()[2][number] ** 0.5 <= most_w
+
+
 def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
     kinds = Kinds()
     assert kinds.calibration == 1.0
@@ -184,6 +285,21 @@ def test_without_events_lines_are_straight() -> None:
     assert isinstance(answer, Energy)
     assert answer.estimator == "counter"
     assert (answer.p2_5_uj, answer.p97_5_uj) == (answer.low_uj, answer.high_uj)
+
+
+def test_a_kind_that_is_forgotten_leaves_behind_what_it_explained() -> None:
+    """Else a job that came and went would speak for or against a kind of counter for ever."""
+    known, rng = Counter(), np.random.default_rng(1)
+    took_s = np.full(30, 0.1)
+    shares = rng.uniform(0.0, 0.1, (1 + len(WINDOWS_NS), 30, 3))
+    grown_j = shares[0] @ np.array([280.0, 70.0, 150.0]) + rng.normal(0.0, 0.5, 30)
+    known.compare(shares, grown_j, took_s, np.full(30, 1e-4), 3)
+    before_j2 = known._left()
+    known.forget(1)
+    assert known._left() == pytest.approx(before_j2, rel=1e-3)
+    assert not known._normal[:, 1].any()
+    known.forget(1)
+    assert known._left() == pytest.approx(before_j2, rel=1e-3)
 
 
 @pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
