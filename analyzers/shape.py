@@ -393,7 +393,7 @@ class Shape:
         shares[0] = until[1:] - until[:-1]
         shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
         shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-        # What a GPU does at rest nobody told: of refreshes without work nobody can say what they should count.
+        # What a GPU does at rest nobody told: what refreshes without work should count nobody knows.
         told = (shares[:, :, self._kinds.role[: kinds.shape[1]] != Role.REST] > 0.0).any(axis=(0, 2))
         seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
         grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
