@@ -359,10 +359,11 @@ def draw(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -
 
 
 def draw_frontier(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
-    times = [trial["step_ms"] for trial in trials]
-    energies = [trial["energy_per_step_j"] for trial in trials]
+    by_limit = sorted(trials, key=lambda trial: trial["power_limit_w"])
+    times = [trial["step_ms"] for trial in by_limit]
+    energies = [trial["energy_per_step_j"] for trial in by_limit]
     axes.plot(times, energies, color=OTHERS, linewidth=1.2, alpha=0.5)
-    for trial, step_ms, energy_j in zip(trials, times, energies, strict=True):
+    for trial, step_ms, energy_j in zip(by_limit, times, energies, strict=True):
         limit_w = trial["power_limit_w"]
         word = note(limit_w, saving)
         colour = {"chosen": CHOSEN, "as found": FOUND}.get(word, OTHERS)
