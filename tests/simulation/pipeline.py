@@ -278,7 +278,8 @@ class Collector(Process):
         for session in self._sessions.values():
             if not session.gone:
                 self._see_out(session.session)
-        self.after(0, self._open)
+        # A process takes time to start: no two collectors read at one instant, not even as a host wakes.
+        self.after(MS, self._open)
         self.after(20 * MS, self._beat)
 
     # what goes into the log
