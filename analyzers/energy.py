@@ -33,7 +33,6 @@ class Missing:
     reason: str
 
 
-ALIASED = COVERED
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 Estimator = Literal["counter", "power", "shaped"]
@@ -208,7 +207,7 @@ def _quality(
         words.append("within one refresh")
     if not bounded:
         words.append("the sensor sees a part of the time" if told else "counter kind not known yet")
-    if coverage is not None and coverage < ALIASED:
+    if coverage is not None and coverage < COVERED:
         words.append("aliased")
     return "; ".join(words) or "ok"
 

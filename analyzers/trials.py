@@ -10,7 +10,8 @@ from statistics import fmean
 
 from analyzers import search
 from analyzers.calibration import calibrated
-from analyzers.energy import ALIASED, Meter, Missing, measure
+from analyzers.counters import COVERED
+from analyzers.energy import Meter, Missing, measure
 from analyzers.power_limit import MeasureTrial, Purpose, Span
 from analyzers.rows import TrialRow
 from analyzers.selectors import Trial
@@ -80,7 +81,7 @@ def taken(
                 if isinstance(energy, Missing):
                     return Missing(f"{gpu}: {energy.reason}")
                 energy_uj[gpu] += energy.energy_uj
-                locked |= energy.phase_coverage is not None and energy.phase_coverage < ALIASED
+                locked |= energy.phase_coverage is not None and energy.phase_coverage < COVERED
             known = (timeline.temperature_c(begin, end) for begin, end in whole)
             temperatures_c += [temperature for temperature in known if temperature is not None]
     return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked)
