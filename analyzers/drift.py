@@ -26,7 +26,7 @@ from itertools import pairwise
 from math import expm1, log, sqrt
 from statistics import median
 
-from analyzers.search import CORRELATED
+from analyzers.curves import CORRELATED
 from analyzers.selectors import Trial
 
 FIRST = 5

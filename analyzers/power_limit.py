@@ -64,9 +64,11 @@ from enum import StrEnum
 from math import ceil, exp, log
 from statistics import fmean
 
-from analyzers import drift, search
-from analyzers.search import BLOCKS, Choose, Confidence, Measure, Visit
+from analyzers import curves, drift, search
+from analyzers.curves import Confidence
+from analyzers.search import Choose, Measure
 from analyzers.selectors import Goal, Selector, Trial
+from analyzers.visits import BLOCKS, Visit, by_limit
 from zeus_stream.errors import SettingsError
 from zeus_stream.messages import Cause
 
@@ -406,7 +408,7 @@ class State:
     @property
     def trials(self) -> tuple[Trial, ...]:
         """What was measured in this round, one for each limit."""
-        return search.by_limit(block for _, visit in self.visits for block in visit.blocks)
+        return by_limit(block for _, visit in self.visits for block in visit.blocks)
 
 
 Answer = tuple[State, tuple[Instruction, ...]]
@@ -675,7 +677,7 @@ def curve(state: State, plan: Plan) -> tuple[Trial, ...]:
         for known in state.memory
         if known.limit_mw <= highest_mw and known.limit_mw not in measured
     ]
-    return search.by_limit([*trials, *now])
+    return by_limit([*trials, *now])
 
 
 # ---- limits --------------------------------------------------------------------------------------------
@@ -707,7 +709,7 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
         case Choose(limit_mw, confidence, remembered):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
-            as_remembered = remembered is not None and remembered >= search.TRUSTED
+            as_remembered = remembered is not None and remembered >= curves.TRUSTED
             if remembered is not None:
                 reason += ", as remembered" if as_remembered else ", not as remembered"
             return _choose(state, Chosen(limit_mw, as_remembered=as_remembered), reason, plan, confidence)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from analyzers import power_limit, profiles, recollection, stragglers
 from analyzers.commands import Attempt, Commands
+from analyzers.curves import Confidence
 from analyzers.energy import Missing
 from analyzers.power_limit import (
     Apply,
@@ -44,7 +45,6 @@ from analyzers.power_limit import (
 )
 from analyzers.recollection import Recollection
 from analyzers.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, ProfileRow, Row, TrialRow
-from analyzers.search import Confidence
 from analyzers.selectors import Trial, cost_mj
 from analyzers.sessions import Session
 from analyzers.site import Plan, Site

@@ -39,81 +39,28 @@ where improvement by so much is likeliest: Kushner, "A New Method of Locating th
 Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 1964.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erf, exp, log, sqrt
 
-import numpy as np
-import numpy.typing as npt
-
+from analyzers import curves, noise
+from analyzers.curves import Belief, Confidence
 from analyzers.selectors import Goal, Trial
+from analyzers.visits import BLOCKS, Visit, settled
 
-Floats = npt.NDArray[np.float64]
-
-BLOCKS = 3
-"""A visit counts from so many blocks on."""
-TOLERATED, RISK = 0.03, 0.003
-"""It is at most so likely that a limit is left that is better by such a share of what is minimized."""
-COST = 20.0
-"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
-SETTLED, SETTLING_NS = 0.02, 5_000_000_000
-"""Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
-NOISE, NOISE_DOF = 0.02, 4
-"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
-NOISE_ANEW = 0.05
-"""The same where no remembered curve bears witness to what is measured: steps are not to be taken for quiet
-because a few of them happen to agree."""
-CORRELATED = 1.25
-"""Variance of a visit's mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
-SOFT = 0.25
-"""Width of the bend where a cap begins to bind, in log(limit)."""
-SLOPE = 1.45
-"""Logarithm of time over the square of s."""
-MOST = 10.0
-"""More times its limit no GPU draws, whatever is read."""
-LINE, PARABOLA = 0.4, 0.75
-"""Standard deviations around that: by s, by its square."""
-SMOOTH, SMOOTH_LENGTH, CAPPED = 0.03, 0.16, 0.05
-"""A standard deviation, how far it reaches in log(limit), and from which s on it is whole."""
-KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
-"""Standard deviations, and how far they reach in log(limit)."""
-BUSY, LIKELY, LIKELY_WAITING = 0.5, (0.4, 0.25, 0.18, 0.17), (0.03, 0.15, 0.46, 0.36)
-"""How likely kinks of each size are where a GPU draws more than this share of its highest limit, and where it
-draws less: that one waits for something else, and its runs differ by that, whatever its limit is."""
-DRIFT, DRIFT_NS = 0.003, 40_000_000_000
-WARMING, WARMING_NS = 0.01, 15_000_000_000
-"""Standard deviations, and the time in which they fade to a third."""
-AGAIN = ((0.03, 0.03, 0.5), (0.3, 0.1, 0.3))
-"""Standard deviations of a remembered curve's level and of the mean power at its limits, and how likely they
-are before anything is measured."""
-ALIKE = 0.004
-"""Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
-ANEW = (1.0, 0.4)
-"""The same standard deviations of another workload, or where nothing is remembered."""
-TRUSTED, CHECKED = 0.97, 2
-"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
-that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
-DRAWS = 500
-"""Curves drawn to tell the excess."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """What was measured at one limit from a change of limit to the next."""
-
-    blocks: tuple[Trial, ...]
-    """One or more, all of the same limit."""
-    t_ns: int
-    """When the last of them ended."""
-
-    @property
-    def limit_mw(self) -> int:
-        return self.blocks[0].limit_mw
-
-    @property
-    def whole(self) -> Trial:
-        """All of it in one trial."""
-        return added(self.blocks)
+RISK = 0.003
+"""It is at most so likely that a limit is left that is better by `TOLERATED` of what is minimized."""
+LOOK, LONG_LOOK = 8, 40
+"""Blocks of the first visit: at least, and where steps are correlated."""
+LOUD = 0.015
+"""Standard deviation of the correlated noise from which on the first visit is long."""
+SETTLING_STEPS = 6
+"""What a change of limit costs, about."""
+PRECISE = 0.006
+"""Standard deviation of a visit that is long enough whatever the noise is."""
+LENGTHS = tuple(range(BLOCKS, 31))
+"""Blocks of a visit."""
+WORTH = 1.5
+"""A visit goes on while steps at its end tell so many times less than those of the best length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +71,6 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
-    """How much worse than the best limit the chosen one may be, as a share of what is minimized."""
-
-    expected: float
-    p95: float
-
-
-@dataclass(frozen=True, slots=True)
 class Choose:
     """Search no more."""
 
@@ -139,24 +78,8 @@ class Choose:
     confidence: Confidence
     remembered: float | None = None
     """How likely the curve is the one remembered; None: none was."""
-
-
-def added(trials: Sequence[Trial]) -> Trial:
-    """Return trials of one limit as one."""
-    return Trial(
-        trials[0].limit_mw,
-        sum(trial.energy_mj for trial in trials),
-        sum(trial.duration_ns for trial in trials),
-        sum(trial.steps for trial in trials),
-    )
-
-
-def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Return trials with those of one limit as one, in the order in which limits first appear."""
-    of: dict[int, list[Trial]] = {}
-    for trial in trials:
-        of.setdefault(trial.limit_mw, []).append(trial)
-    return tuple(added(same) for same in of.values())
+    sure: bool = True
+    """Whether no limit is likely left that is much better; else the budget of steps has ended."""
 
 
 def advise(
@@ -165,6 +88,7 @@ def advise(
     goal: Goal,
     visits: Sequence[Visit],
     remembered: Sequence[Trial] = (),
+    more_blocks: int = 0,
 ) -> Measure | Choose:
     """Return what to do next.
 
@@ -175,371 +99,66 @@ def advise(
         visits: of these limits, in order; the last may be under way.
         remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
             others.
+        more_blocks: that may be measured on top of `most_blocks`.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
-    left = most_blocks(len(limits_mw)) - sum(len(visit.blocks) for visit in visits)
+    left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
     visits = settled(visits)
-    memory = _recalled(limits_mw, gpus, goal, remembered, visits)
+    memory = curves.recall(limits_mw, gpus, goal, remembered, visits)
     if not visits and (memory is None or goal.factor is not None):
         return Measure(limits_mw[0])  # at whose time a bound is set
     if not visits and memory is not None:
         of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
-        return Measure(limits_mw[min(of, key=lambda i: float(memory.curves.mean[i]))])
-    if len(visits[-1].blocks) < BLOCKS and left > 1 - BLOCKS:
-        return Measure(visits[-1].limit_mw)
-    belief = _believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
+        return Measure(limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))])
+    last = visits[-1]
+    least = LOOK if len(visits) == 1 and memory is None else BLOCKS
+    if len(last.blocks) < least and left > 1 - least:
+        return Measure(last.limit_mw)
+    belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     risk = belief.risk(best)
     sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
     if left <= 0 or (sure and belief.checked):
-        best = belief.best(measured=True)
-        return Choose(limits_mw[best], belief.confidence(best), None if memory is None else belief.remembered)
+        return _choose(limits_mw, belief, memory is not None, sure=sure)
     if sure and belief.as_remembered and not belief.steps[0]:
-        return Measure(limits_mw[0])
-    if sure:  # where the risk would be largest, were it not as remembered
-        risk = belief.risk(best, anew=True)
-    return Measure(limits_mw[belief.next(best, risk, unseen=sure)])
+        wanted = 0
+    else:
+        if sure:  # where the risk would be largest, were it not as remembered
+            risk = belief.risk(best, unremembered=True)
+        wanted = belief.next(best, risk, unseen=sure)
+    if not sure and _goes_on(belief, last, first=len(visits) == 1):
+        return Measure(last.limit_mw)
+    return Measure(limits_mw[wanted])
+
+
+def _goes_on(belief: Belief, last: Visit, *, first: bool) -> bool:
+    """Tell whether a visit is still too short for the noise there is."""
+    if first and len(last.blocks) < LONG_LOOK:
+        loud = belief.models @ (belief.variance * noise.correlated_ratios())
+        if loud > LOUD**2:
+            return True
+    block = max(1, round(last.whole.steps / len(last.blocks)))
+    lengths = [block * blocks for blocks in LENGTHS]
+    variances = noise.visit_variances(belief.variance, belief.models, lengths)
+    worth = [
+        max(variance, PRECISE**2) * (length + SETTLING_STEPS)
+        for variance, length in zip(variances, lengths, strict=True)
+    ]
+    enough = next(blocks for blocks, of in zip(LENGTHS, worth, strict=True) if of <= WORTH * min(worth))
+    return len(last.blocks) < enough
+
+
+def _choose(limits_mw: Sequence[int], belief: Belief, remembers: bool, *, sure: bool) -> Choose:
+    """Return the choice: the best limit or, where that is not sure, the one that may be off by the least."""
+    best, excesses = belief.best(measured=True), belief.excesses()
+    bounds = {
+        i: curves.confidence(excesses[:, i]) for i in range(len(limits_mw)) if belief.steps[i] or i == best
+    }
+    if not sure and bounds[best].p95 > curves.TOLERATED:
+        best = min(bounds, key=lambda i: (bounds[i].p95, i))
+    return Choose(limits_mw[best], bounds[best], belief.remembered if remembers else None, sure)
 
 
 def most_blocks(limits: int) -> int:
     """Return after how many blocks a search over so many limits ends."""
-    return 16 + 3 * limits
-
-
-# ---- settling ----------------------------------------------------------------------------------------
-
-
-def settled(visits: Sequence[Visit]) -> list[Visit]:
-    """Return the visits without the blocks at their head in which power or time was still settling.
-
-    That is: departed from the mean of the blocks after them, by more than `SETTLED` and than the noise of the
-    later half.
-    """
-    for of in (_log_time, _log_power):
-        halves = [visit.blocks[len(visit.blocks) // 2 :] for visit in visits]
-        deviation = sqrt(step_variance([[(of(block), block.steps) for block in half] for half in halves]))
-        visits = [_cut(visit, of, deviation) for visit in visits]
-    return list(visits)
-
-
-def _cut(visit: Visit, of: Callable[[Trial], float], deviation: float) -> Visit:
-    blocks, dropped_ns = visit.blocks, 0
-    while len(blocks) >= BLOCKS and dropped_ns < SETTLING_NS:
-        first, later = blocks[0], added(blocks[1:])
-        noise = deviation * sqrt(1 / first.steps + 1 / later.steps)
-        if abs(of(first) - of(later)) <= max(SETTLED, 3 * noise):
-            break
-        blocks, dropped_ns = blocks[1:], dropped_ns + first.duration_ns
-    return Visit(blocks, visit.t_ns)
-
-
-def _log_time(trial: Trial) -> float:
-    return log(trial.step_ns)
-
-
-def _log_power(trial: Trial) -> float:
-    return log(trial.energy_mj / trial.duration_ns)
-
-
-# ---- what is believed --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Curves:
-    """A normal distribution of curves: the objective's logarithm at each of n limits."""
-
-    weight: float
-    """Of this distribution among the others."""
-    mean: Floats
-    """Shape (n,)."""
-    covariance: Floats
-    """Shape (n, n)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """What a remembered curve tells."""
-
-    curves: _Curves
-    """Of the limits of now."""
-    trials: dict[int, Trial]
-    """By limit."""
-
-    def power(self, wholes: Sequence[Trial]) -> float:
-        """Return by how much the logarithm of mean power differs now, where both measured it."""
-        pairs = [(whole, self.trials.get(whole.limit_mw)) for whole in wholes]
-        differ = [_log_power(whole) - _log_power(known) for whole, known in pairs if known is not None]
-        return sum(differ) / len(differ) if differ else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Belief:
-    """What is known of the curve after some visits. Limits are indices, the highest is 0."""
-
-    factor: float | None
-    steps: Floats
-    """Measured at each limit."""
-    curves: tuple[_Curves, ...]
-    remembered: float = 0.0
-    """Weight of those that are the remembered one."""
-
-    @property
-    def mean(self) -> Floats:
-        return np.asarray(sum(curves.weight * curves.mean for curves in self.curves))
-
-    @property
-    def as_remembered(self) -> bool:
-        return self.remembered >= TRUSTED
-
-    @property
-    def checked(self) -> bool:
-        """Whether so many limits were measured that they do not agree with what is remembered by chance."""
-        measured, limits = np.count_nonzero(self.steps), len(self.steps)
-        if not self.as_remembered:
-            return True
-        as_it_was = self.curves[len(KINKS)].weight >= TRUSTED  # at the tightest level
-        return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
-
-    @property
-    def as_one(self) -> _Curves:
-        """All of it as one distribution of the same mean and covariance."""
-        mean = self.mean
-        around = [c.covariance + np.outer(c.mean - mean, c.mean - mean) for c in self.curves]
-        weighted = sum(c.weight * of for c, of in zip(self.curves, around, strict=True))
-        return _Curves(1.0, mean, np.asarray(weighted))
-
-    @property
-    def top(self) -> int:
-        """The highest limit measured, at whose time a bound is set."""
-        return int(np.flatnonzero(self.steps)[0])
-
-    def best(self, *, measured: bool = False) -> int:
-        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
-        mean = self.mean
-        seen = np.flatnonzero(self.steps).tolist()
-        if self.factor is None:
-            return int(min(seen, key=lambda i: (mean[i], i)))
-        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
-        return max((i for i in within if self.steps[i] or not measured), default=self.top)
-
-    def against(self, best: int) -> int:
-        """Return what other limits are compared with."""
-        return best if self.factor is None else self.top
-
-    def risk(self, best: int, *, anew: bool = False) -> Floats:
-        """Return how likely each limit is so much better that another should be chosen; shape (n,).
-
-        ``anew``: as if nothing was remembered.
-        """
-        curves = self.curves
-        if anew:
-            curves = curves[: len(KINKS)]
-        elif self.as_remembered:
-            curves = curves[len(KINKS) :]
-        return np.asarray(sum(of.weight * self._risk(best, of) for of in curves))
-
-    def _risk(self, best: int, curves: _Curves) -> Floats:
-        against, mean, covariance = self.against(best), curves.mean, curves.covariance
-        variance = np.diag(covariance) + covariance[against, against] - 2 * covariance[against]
-        better = mean[against] - mean
-        if self.factor is not None:
-            better += log(self.factor)
-            better[best] *= -1
-            better[:best] = -np.inf
-        risk = _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
-        risk[against] = 0
-        return risk
-
-    def next(self, best: int, risk: Floats, *, unseen: bool) -> int:
-        """Return the limit to measure. ``unseen``: one that was not measured yet."""
-        if not self.steps[best]:
-            return best
-        dearer = np.expm1(np.maximum(self.mean - self.mean[best], 0))
-        worth = risk / (1 + COST * dearer)
-        if unseen:
-            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
-        other, against = int(np.argmax(worth)), self.against(best)
-        return other if self.steps[other] <= self.steps[against] else against
-
-    def confidence(self, best: int) -> Confidence:
-        """Return how much worse than the best a limit is in curves that are drawn from the belief."""
-        rng = np.random.default_rng(0)
-        drawn = np.concatenate(
-            [
-                rng.multivariate_normal(c.mean, c.covariance, round(c.weight * DRAWS), method="eigh")
-                for c in self.curves
-            ]
-        )
-        if self.factor is None:
-            worse = drawn[:, best] - drawn.min(axis=1)
-        else:
-            over = drawn - drawn[:, [self.top]] - log(self.factor)
-            worse = np.maximum(np.max(-over[:, best + 1 :], axis=1, initial=0.0), 0)
-            worse = worse if best == self.top else np.maximum(worse, over[:, best])
-        excess = np.expm1(worse)
-        return Confidence(float(excess.mean()), float(np.quantile(excess, 0.95)))
-
-
-def _recalled(
-    limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial], visits: Sequence[Visit]
-) -> _Memory | None:
-    """Return what a remembered curve tells of limits, among which its own need not be.
-
-    Its steps are taken to have been as noisy as those of ``visits``.
-    """
-    if not remembered:
-        return None
-    known = [Visit((trial,), 0) for trial in remembered]
-    known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
-    whole = _believe(known_mw, limits_mw[0], gpus, goal, known, noisy=visits).as_one
-    at = [known_mw.index(limit) for limit in limits_mw]
-    curves = _Curves(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
-    return _Memory(curves, {trial.limit_mw: trial for trial in remembered})
-
-
-def _believe(
-    limits_mw: Sequence[int],
-    top_mw: int,
-    gpus: int,
-    goal: Goal,
-    visits: Sequence[Visit],
-    memory: _Memory | None = None,
-    noisy: Sequence[Visit] | None = None,
-) -> _Belief:
-    """Return the belief after some visits, one at least.
-
-    Args:
-        limits_mw: it is about these, descending; shape (n,).
-        top_mw: the highest that may be chosen.
-        gpus: of the job.
-        goal: what is minimized.
-        visits: of some of the limits.
-        memory: of an earlier run.
-        noisy: other visits, by whose blocks steps are noisy as well; None: these are no remembered ones.
-    """
-    index = {limit: i for i, limit in enumerate(limits_mw)}
-    at = np.array([index[visit.limit_mw] for visit in visits])
-    wholes = [visit.whole for visit in visits]
-    steps = np.array([whole.steps for whole in wholes], dtype=float)
-
-    def value(trial: Trial) -> float:
-        return log(goal.of(trial, top_mw, gpus) / trial.steps)
-
-    y = np.array([value(whole) for whole in wholes])
-    high = max(wholes, key=lambda whole: whole.limit_mw)
-    power_mw = _at_highest(high.energy_mj / high.duration_ns * 1e9 / gpus, high.limit_mw, limits_mw[0])
-    limit = np.array(limits_mw, dtype=float)
-    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
-    s -= s[0]
-    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
-    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
-    usual = np.log(energy + time)
-    x = np.log(limit)
-    apart = np.abs(x[:, None] - x)
-    alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
-    around = ANEW[0] ** 2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
-    capped = np.tanh(s / CAPPED)
-    around += SMOOTH**2 * np.outer(capped, capped) * alike
-    t = np.array([visit.t_ns - visits[0].t_ns for visit in visits], dtype=float)
-    blocks = [[(value(block), block.steps) for block in visit.blocks] for visit in (*visits, *(noisy or ()))]
-    before = NOISE_ANEW if memory is None and noisy is None else NOISE
-    noise = np.diag(step_variance(blocks, before) / steps)
-    noise += DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
-    noise += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
-
-    level, again = y[0], []
-    weight = 1.0
-    if memory is not None:
-        of, power = memory.curves, memory.power(wholes)
-        level = of.mean[at[0]]
-        again = [
-            _Curves(
-                likely * _density(power, power_deviation),
-                of.mean,
-                of.covariance + ALIKE**2 * alike + deviation**2,
-            )
-            for deviation, power_deviation, likely in AGAIN
-        ]
-        weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, ANEW[1])
-    usual = usual + level - usual[at[0]]
-    likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
-    anew = [
-        _Curves(weight * share, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH))
-        for kink, share in zip(KINKS, likely, strict=True)
-    ]
-    curves = _observed([*anew, *again], at, noise, y)
-    remembered = sum(known.weight for known in curves[len(KINKS) :])
-    return _Belief(
-        goal.factor, np.bincount(at, steps, len(limits_mw)).astype(float), tuple(curves), remembered
-    )
-
-
-def _at_highest(power_mw: float, limit_mw: int, highest_mw: int) -> float:
-    """Return the mean power at the highest limit of what draws ``power_mw`` at another.
-
-    The bend tells it, as power falls with ``s``; of one that is held back entirely, the mean of both limits.
-    """
-    of_limit = min(power_mw / limit_mw, MOST) ** (1 / SOFT)
-    of_highest = of_limit * (limit_mw / highest_mw) ** (1 / SOFT)
-    held = of_limit - 1
-    root = sqrt(held**2 + 4 * of_highest)
-    solved = 2 * of_highest / (root - held) if held < 0 else (root + held) / 2
-    return highest_mw * float(solved**SOFT)
-
-
-def _observed(curves: Sequence[_Curves], at: npt.NDArray[np.intp], noise: Floats, y: Floats) -> list[_Curves]:
-    """Return distributions of curves given what was observed, weighed by how well they explain it.
-
-    Args:
-        curves: before.
-        at: m of the limits.
-        noise: covariance of what is added in observing them, shape (m, m).
-        y: what was observed, shape (m,).
-    """
-    found = [_condition(known, at, noise, y) for known in curves]
-    likely = np.array([log(max(known.weight, 1e-300)) for known in curves]) + [
-        evidence for *_, evidence in found
-    ]
-    weights = np.exp(likely - likely.max())
-    weights /= weights.sum()
-    return [
-        _Curves(float(weight), mean, covariance)
-        for weight, (mean, covariance, _) in zip(weights, found, strict=True)
-    ]
-
-
-def step_variance(visits: Sequence[Sequence[tuple[float, int]]], before: float = NOISE) -> float:
-    """Return the variance of one step, from how the blocks of a visit (value, steps) differ.
-
-    ``before``: its standard deviation as believed before any was measured.
-    """
-    squares, dof = NOISE_DOF * before**2, NOISE_DOF
-    for blocks in visits:
-        mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
-        squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
-        dof += max(0, len(blocks) - 1)
-    return CORRELATED * squares / (dof - 2)
-
-
-def _condition(
-    curves: _Curves, at: npt.NDArray[np.intp], noise: Floats, y: Floats
-) -> tuple[Floats, Floats, float]:
-    """Return mean and covariance of curves given ``y`` at some limits, and the log of its evidence."""
-    prior, off = curves.covariance, y - curves.mean[at]
-    total = prior[np.ix_(at, at)] + noise
-    known = np.linalg.solve(total, prior[at]).T
-    covariance = prior - known @ prior[at]
-    evidence = -0.5 * float(off @ np.linalg.solve(total, off) + np.linalg.slogdet(total)[1])
-    return curves.mean + known @ off, (covariance + covariance.T) / 2, evidence
-
-
-def _density(off: float, deviation: float) -> float:
-    return exp(-((off / deviation) ** 2) / 2) / deviation
-
-
-_erf = np.vectorize(erf, otypes=[float])
-
-
-def _above(mean: Floats, deviation: Floats) -> Floats:
-    """Return how likely normal values are above 0."""
-    return np.asarray(0.5 * (1 + _erf(mean / deviation / sqrt(2))))
+    return 120 + 6 * limits

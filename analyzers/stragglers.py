@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf, exp, log, pi, sqrt
 
-from analyzers import search
+from analyzers import curves
 from analyzers.power_limit import (
     BLOCK_NS,
     BLOCK_STEPS,
@@ -52,7 +52,7 @@ from analyzers.power_limit import (
     StepsPaused,
     TrialMissing,
 )
-from analyzers.search import BLOCKS
+from analyzers.visits import BLOCKS
 
 FIRST = 4
 """Levels that a group falls by at first."""
@@ -408,7 +408,7 @@ def slower(base: Sequence[Block], lowered: Sequence[Block], scatter: Sequence[Ar
     """
     steps = [sum(block.steps for block in arm) for arm in (base, lowered)]
     rise = log(_ratio([block.duration_ns for block in base], [block.duration_ns for block in lowered], steps))
-    error = sqrt(search.step_variance([_arm(base), _arm(lowered), *scatter]) * (1 / steps[0] + 1 / steps[1]))
+    error = sqrt(curves.step_variance([_arm(base), _arm(lowered), *scatter]) * (1 / steps[0] + 1 / steps[1]))
     free = FREE * exp(-((rise / error) ** 2) / 2) / (error * sqrt(2 * pi))
     mean = rise - error**2 / RISE
     scale = (1 - FREE) / RISE * exp((error**2 / (2 * RISE) - rise) / RISE)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from analyzers import search
 from analyzers.calibration import calibrated
 from analyzers.counters import COVERED
 from analyzers.energy import Meter, Missing, measure
@@ -16,6 +15,7 @@ from analyzers.power_limit import MeasureTrial, Purpose, Span
 from analyzers.rows import TrialRow
 from analyzers.selectors import Trial
 from analyzers.sessions import Session
+from analyzers.visits import by_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def joined(row: TrialRow, more: TrialRow) -> TrialRow:
 
 def added_up(rows: Iterable[TrialRow]) -> tuple[Trial, ...]:
     """Return what was measured at each limit; measurements of one limit are added up."""
-    return search.by_limit(
+    return by_limit(
         Trial(
             round(row.power_limit_w * 1000),
             round(row.energy_j * 1000),

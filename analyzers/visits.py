@@ -1,0 +1,161 @@
+"""Visits of power limits: what was measured at them, and which of it counts. Pure.
+
+A visit is what was measured at one limit from a change of limit to the next, in blocks of steps. Not all of
+its blocks say what a step takes there:
+
+    settling    at its head power and clocks still settle; at the head of the first one the run starts
+    odd         a checkpoint, a garbage collection, a stall of the input: far off the visit's median
+
+Both are left out. What is left is one series of blocks in time, as `noise` takes it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import median
+
+import numpy as np
+
+from analyzers.noise import Blocks
+from analyzers.selectors import Trial
+
+BLOCKS = 3
+"""A visit counts from so many blocks on."""
+SETTLED, SETTLING_NS = 0.02, 5_000_000_000
+"""Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
+STARTING_STEPS = 200
+"""The same at the head of the first visit: so many steps at most."""
+ODD = 4.5
+"""Standard deviations off its visit's median from which on a block is odd."""
+MOST_ODD = 0.25
+"""A larger share of blocks is not odd: that is how steps are."""
+NORMAL = 1.4826
+"""Standard deviation over median absolute deviation, where noise is normal."""
+LEAST_SCATTER = 0.001
+"""Standard deviation of a block, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What was measured at one limit from a change of limit to the next."""
+
+    blocks: tuple[Trial, ...]
+    """One or more, all of the same limit."""
+    t_ns: int
+    """When the last of them ended."""
+
+    @property
+    def limit_mw(self) -> int:
+        return self.blocks[0].limit_mw
+
+    @property
+    def whole(self) -> Trial:
+        """All of it in one trial."""
+        return added(self.blocks)
+
+
+def added(trials: Sequence[Trial]) -> Trial:
+    """Return trials of one limit as one."""
+    return Trial(
+        trials[0].limit_mw,
+        sum(trial.energy_mj for trial in trials),
+        sum(trial.duration_ns for trial in trials),
+        sum(trial.steps for trial in trials),
+    )
+
+
+def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return trials with those of one limit as one, in the order in which limits first appear."""
+    of: dict[int, list[Trial]] = {}
+    for trial in trials:
+        of.setdefault(trial.limit_mw, []).append(trial)
+    return tuple(added(same) for same in of.values())
+
+
+# ---- settling ----------------------------------------------------------------------------------------
+
+
+def settled(visits: Sequence[Visit]) -> list[Visit]:
+    """Return the visits without the blocks at their head in which power or time was still settling.
+
+    That is: departed from the median of the later half of the blocks after them, by more than `SETTLED` and
+    than blocks scatter.
+    """
+    for of in (log_time, log_power):
+        halves = [[of(block) for block in visit.blocks[len(visit.blocks) // 2 :]] for visit in visits]
+        most = max(SETTLED, 3 * _scatter(halves))
+        visits = [_without_head(visit, of, most, first=not i) for i, visit in enumerate(visits)]
+    return list(visits)
+
+
+def _without_head(visit: Visit, of: Callable[[Trial], float], most: float, *, first: bool) -> Visit:
+    blocks, dropped_ns, dropped_steps = visit.blocks, 0, 0
+    while len(blocks) >= BLOCKS and (dropped_ns < SETTLING_NS or (first and dropped_steps < STARTING_STEPS)):
+        head, later = blocks[0], blocks[1 + (len(blocks) - 1) // 2 :]
+        if abs(of(head) - median(map(of, later))) <= most:
+            break
+        blocks = blocks[1:]
+        dropped_ns, dropped_steps = dropped_ns + head.duration_ns, dropped_steps + head.steps
+    return Visit(blocks, visit.t_ns)
+
+
+def log_time(trial: Trial) -> float:
+    """Return the logarithm of a step's time, ns."""
+    return log(trial.step_ns)
+
+
+def log_power(trial: Trial) -> float:
+    """Return the logarithm of mean power, W * 1e-6."""
+    return log(trial.energy_mj / trial.duration_ns)
+
+
+# ---- a series in time --------------------------------------------------------------------------------
+
+
+def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Blocks, list[int]]:
+    """Return the blocks of all visits in time, and the limits, mW, that they are of.
+
+    Args:
+        visits: one or more, in order.
+        value: logarithm of what a step of a block takes.
+    """
+    limits = list(dict.fromkeys(visit.limit_mw for visit in visits))
+    keep = _without_odd([[value(block) for block in visit.blocks] for visit in visits])
+    at, position, steps, values, numbers = [], [], [], [], []
+    done, ended_ns = 0.0, None
+    for number, (visit, kept) in enumerate(zip(visits, keep, strict=True)):
+        whole = visit.whole
+        if ended_ns is not None:
+            done += max(0, visit.t_ns - whole.duration_ns - ended_ns) / whole.step_ns
+        ended_ns = visit.t_ns
+        for block, counts in zip(visit.blocks, kept, strict=True):
+            if counts:
+                at.append(limits.index(visit.limit_mw))
+                position.append(done + block.steps / 2)
+                steps.append(float(block.steps))
+                values.append(value(block))
+                numbers.append(number)
+            done += block.steps
+    return (
+        Blocks(np.array(at), np.array(position), np.array(steps), np.array(values), np.array(numbers)),
+        limits,
+    )
+
+
+def _without_odd(values: Sequence[Sequence[float]]) -> list[list[bool]]:
+    """Tell for each visit which of its blocks count."""
+    off = [[x - median(of) for x in of] for of in values]
+    most = ODD * _scatter(values)
+    keep = [[abs(x) <= max(most, min(map(abs, of))) for x in of] for of in off]
+    odd = sum(not kept for of in keep for kept in of)
+    if odd > MOST_ODD * sum(map(len, keep)):
+        return [[True] * len(of) for of in values]
+    return keep
+
+
+def _scatter(visits: Sequence[Sequence[float]]) -> float:
+    """Return about the standard deviation of a block within its visit, whatever odd ones there are."""
+    several = [of for of in visits if len(of) > 1]
+    off = [abs(x - median(of)) for of in several for x in of]
+    some = sorted(off)[sum(len(of) % 2 for of in several) :]  # a median is not off itself
+    return max(LEAST_SCATTER, NORMAL * median(some)) if some else float("inf")
