@@ -21,6 +21,7 @@ from math import log
 import numpy as np
 
 from analyzers import curves
+from analyzers.noise import Floats
 from analyzers.selectors import Trial
 from zeus_stream.messages import Budget
 
@@ -91,7 +92,7 @@ def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tupl
     top = max(limits_mw[-1], *(trial.limit_mw for trial in known), 1)
     power_mw = known[-1].energy_mj / known[-1].duration_ns * 1e9 / gpus if known else float(top)
 
-    def usual(at: Sequence[float]) -> curves.Floats:
+    def usual(at: Sequence[float]) -> Floats:
         """Return the logarithm of time at some limits, above that at the highest."""
         share = np.minimum(power_mw / np.array([top, *at], dtype=float), curves.MOST)
         s = curves.SOFT * np.log1p(share ** (1 / curves.SOFT))

@@ -92,13 +92,14 @@ def limit_means(blocks: Blocks, deviation: float, drift: Floats) -> Means:
         drift: shape (n, n): covariance of what is added to blocks by what all limits share.
     """
     correlations, ratios, priors = _models(_usual_length(blocks))
-    apart = np.abs(blocks.position[:, None] - blocks.position)
-    of = correlations[:, np.minimum(np.rint(apart), FARTHEST).astype(np.intp)]
+    position = np.rint(blocks.position).astype(np.intp)
+    of = correlations[:, np.minimum(np.abs(position[:, None] - position), FARTHEST)]
     rough = _rough_variance(blocks, deviation)
     white = np.diag(1 / blocks.steps)
     n, count = len(blocks.at), int(blocks.at.max()) + 1
     whole = np.zeros((len(ratios), n + count + 1, n + count + 1))
     whole[:, :n, :n] = white + ratios[:, None, None] * of + drift / rough
+    whole[:, range(n), range(n)] += 1e-6
     whole[:, n + blocks.at, np.arange(n)] = 1
     whole[:, n + count, :n] = blocks.value - np.mean(blocks.value)
     whole[:, range(n, n + count + 1), range(n, n + count + 1)] = 1e12

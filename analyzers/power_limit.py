@@ -42,6 +42,9 @@ The rules:
     before it have taken no more. Until then the limit stays, and the decision is repeated once, saying so.
  8. Limits above what a power budget allows are not to be had while it does. When it allows less than is in
     force, or more than the choice was made from, the machine goes on from what it knows: measures, chooses.
+ 9. A search whose budget of steps ends while its bound is above `TOLERATED` chooses the limit that may be off
+    by the least, and says so. It goes on in the background: what is measured at that limit counts, and from
+    time to time other limits are visited, for `BACKGROUND` blocks, within the share of rule 7.
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
 
@@ -84,6 +87,12 @@ MAX_ROUNDS = 20
 """Then a run's workload counts as restless, and the last decision stands."""
 WATCH_STEPS = 10
 """Of a window after the decision: five tell a change, fifty steps of the hundred it may take."""
+MOST_WIDE = 4
+"""Times the hypotheses of the watch, after searches that chose the same limit again."""
+BACKGROUND, MAX_BACKGROUND = 12, 40
+"""Blocks by which a search that is not sure goes on in the background, and how often it does."""
+MOST_WATCHED = 40
+"""Windows at the limit chosen that such a search uses."""
 MOST_LOCKED = 6
 """Blocks of a visit in which a sensor saw the same parts of steps again and again."""
 BLOCK_STEPS = 4
@@ -356,6 +365,8 @@ class Chosen:
     watch: drift.Watch = drift.Watch()
     as_remembered: bool = False
     """Chosen by a curve that an earlier run or round left."""
+    unsure: bool = False
+    """A limit may be left that is much better; the search goes on in the background (rule 9)."""
     waits: bool = False
     """It has changed, and a new round has to wait; that was said."""
     shifted: bool = False
@@ -399,7 +410,11 @@ class State:
     memory: tuple[Trial, ...] = ()
     """What was known of the curve when the round began."""
     why: str = ""
-    """Of a round after the first: what had changed."""
+    """Why it searches again: what had changed, or that it was not sure."""
+    before: Chosen | None = None
+    """The choice of the round before."""
+    background: int = 0
+    """Times that this round went on in the background."""
     began: int = 0
     """Steps of the run when the round began."""
     profiled: int = 0
@@ -572,7 +587,10 @@ def _measured(state: State, measured: TrialMeasured, plan: Plan) -> Answer:
     if state.chosen is None or state.chosen.limit_mw != asked.limit_mw:
         return state, ()  # of a choice that was refused
     chosen = replace(state.chosen, confirmed=True, watch=drift.seen(state.chosen.watch, trial))
-    return _watched(replace(state, chosen=chosen), chosen, plan)
+    state = replace(state, chosen=chosen)
+    if chosen.unsure and not chosen.shifted and min(trial.energy_mj, trial.duration_ns) > 0:
+        state = replace(state, visits=_with_watched(state.visits, asked, trial))
+    return _watched(state, chosen, plan)
 
 
 def _missing(state: State, number: int, reason: str, plan: Plan) -> Answer:
@@ -602,6 +620,17 @@ def _with(
     return tuple(sorted(known.items(), key=lambda item: item[0]))
 
 
+def _with_watched(
+    visits: tuple[tuple[int, Visit], ...], asked: MeasureTrial, trial: Trial
+) -> tuple[tuple[int, Visit], ...]:
+    """Return the visits of a round with one more window at the limit chosen, which goes on from the last."""
+    number, last = visits[-1]
+    if not last.watched or last.limit_mw != asked.limit_mw:
+        return (*visits, (asked.number, Visit((trial,), asked.ended_ns, watched=True)))
+    blocks = (*last.blocks, trial)[-MOST_WATCHED:]
+    return (*visits[:-1], (number, Visit(blocks, asked.ended_ns, watched=True)))
+
+
 def _take(state: State, number: int) -> tuple[MeasureTrial | None, State]:
     """Return what was awaited under a number, if it is, and the state without it."""
     asked = next((asked for asked in state.awaited if asked.number == number), None)
@@ -614,7 +643,8 @@ def _take(state: State, number: int) -> tuple[MeasureTrial | None, State]:
 def _watched(state: State, chosen: Chosen, plan: Plan) -> Answer:
     """Begin a new round if the workload has changed and there may be one (rules 6 and 7)."""
     if not chosen.watch.alarm:
-        return replace(state, chosen=replace(chosen, waits=False)), ()
+        state = replace(state, chosen=replace(chosen, waits=False))
+        return _go_on_in_background(state, chosen, plan) if chosen.unsure else (state, ())
     if state.round >= MAX_ROUNDS:
         return state, ()
     why = "since then {:+.0%} energy and {:+.0%} time per step".format(*chosen.watch.change)
@@ -635,6 +665,26 @@ def _watched(state: State, chosen: Chosen, plan: Plan) -> Answer:
             return _next_limit(anew, plan)
 
 
+def _go_on_in_background(state: State, chosen: Chosen, plan: Plan) -> Answer:
+    """Search on, if the share of profiling allows it by now (rule 9)."""
+    may = state.background < MAX_BACKGROUND and state.profiled <= plan.profiling_share * state.steps
+    if not (may and chosen.watch.usual is not None and isinstance(state.phase, Measuring)):
+        return state, ()
+    if state.step is None or chosen.shifted or not plan.profiling_share:
+        return state, ()
+    state = replace(
+        state,
+        phase=Measuring(chosen.limit_mw, state.step),
+        chosen=None,
+        awaited=(),
+        visit=None,
+        background=state.background + 1,
+        began=state.steps,
+        why="it was not sure",
+    )
+    return _search(state, plan)
+
+
 def _next_round(state: State, plan: Plan) -> State:
     return State(
         Waiting(),
@@ -646,6 +696,7 @@ def _next_round(state: State, plan: Plan) -> State:
         numbers=state.numbers,
         lapses=state.lapses,
         memory=curve(state, plan),
+        before=state.chosen,
         began=state.steps,
         profiled=state.profiled,
         cap=state.cap,
@@ -701,18 +752,25 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
     if not limits_mw:
         return _observe(state, f"no limit could be measured, the last because: {state.trouble}")
     visits = [visit for _, visit in state.visits]
-    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory):
+    more = 0
+    if state.background:
+        more = BACKGROUND * state.background + sum(len(of.blocks) for of in visits if of.watched)
+    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory, more):
         case Measure(limit_mw) if limit_mw == now_mw:
             return state, ()
         case Measure(limit_mw):
             return _apply(state, limit_mw)
-        case Choose(limit_mw, confidence, remembered):
+        case Choose(limit_mw, confidence, remembered, sure):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
             as_remembered = remembered is not None and remembered >= curves.TRUSTED
             if remembered is not None:
                 reason += ", as remembered" if as_remembered else ", not as remembered"
-            return _choose(state, Chosen(limit_mw, as_remembered=as_remembered), reason, plan, confidence)
+            unsure = not sure and confidence.p95 > curves.TOLERATED
+            if unsure:
+                reason += "; not sure yet, so it goes on in the background"
+            chosen = Chosen(limit_mw, as_remembered=as_remembered, unsure=unsure)
+            return _choose(state, chosen, reason, plan, confidence)
 
 
 def _choose(
@@ -721,7 +779,12 @@ def _choose(
     """Tell the decision, and set the limit."""
     took = state.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
-    chosen = replace(chosen, watch=drift.begun(measured), cap=state.cap)
+    longest = max((visit for _, visit in state.visits), key=lambda visit: len(visit.blocks), default=None)
+    wide = 1
+    if state.before is not None and state.before.limit_mw == chosen.limit_mw:
+        wide = min(MOST_WIDE, state.before.watch.wide + 1)
+    watch = drift.begun(measured, () if longest is None else longest.blocks, wide)
+    chosen = replace(chosen, watch=watch, cap=state.cap)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
     state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
     decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence)

@@ -51,6 +51,8 @@ RISK = 0.003
 """It is at most so likely that a limit is left that is better by `TOLERATED` of what is minimized."""
 LOOK, LONG_LOOK = 8, 40
 """Blocks of the first visit: at least, and where steps are correlated."""
+OFTEN = 48
+"""Every block is looked at; after so many every other one, and so on: algebra grows, surprises do not."""
 LOUD = 0.015
 """Standard deviation of the correlated noise from which on the first visit is long."""
 SETTLING_STEPS = 6
@@ -112,14 +114,15 @@ def advise(
         return Measure(limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))])
     last = visits[-1]
     least = LOOK if len(visits) == 1 and memory is None else BLOCKS
-    if len(last.blocks) < least and left > 1 - least:
+    often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
+    if left > 1 - least and (len(last.blocks) < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)
     belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     risk = belief.risk(best)
     sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
     if left <= 0 or (sure and belief.checked):
-        return _choose(limits_mw, belief, memory is not None, sure=sure)
+        return _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
     if sure and belief.as_remembered and not belief.steps[0]:
         wanted = 0
     else:
@@ -148,7 +151,7 @@ def _goes_on(belief: Belief, last: Visit, *, first: bool) -> bool:
     return len(last.blocks) < enough
 
 
-def _choose(limits_mw: Sequence[int], belief: Belief, remembers: bool, *, sure: bool) -> Choose:
+def _choose(limits_mw: Sequence[int], belief: Belief, *, remembers: bool, sure: bool) -> Choose:
     """Return the choice: the best limit or, where that is not sure, the one that may be off by the least."""
     best, excesses = belief.best(measured=True), belief.excesses()
     bounds = {

@@ -10,7 +10,7 @@ Both are left out. What is left is one series of blocks in time, as `noise` take
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from statistics import median
 
@@ -43,6 +43,8 @@ class Visit:
     """One or more, all of the same limit."""
     t_ns: int
     """When the last of them ended."""
+    watched: bool = False
+    """Measured since the limit was chosen, while the search was not sure."""
 
     @property
     def limit_mw(self) -> int:
@@ -96,7 +98,7 @@ def _without_head(visit: Visit, of: Callable[[Trial], float], most: float, *, fi
             break
         blocks = blocks[1:]
         dropped_ns, dropped_steps = dropped_ns + head.duration_ns, dropped_steps + head.steps
-    return Visit(blocks, visit.t_ns)
+    return replace(visit, blocks=blocks)
 
 
 def log_time(trial: Trial) -> float:
