@@ -45,15 +45,17 @@ from dataclasses import dataclass
 from analyzers import curves, noise
 from analyzers.curves import Belief, Confidence
 from analyzers.selectors import Goal, Trial
-from analyzers.visits import BLOCKS, Visit, settled
+from analyzers.visits import BLOCKS, Visit, counted, settled
 
-RISK = 0.003
+RISK = 0.006
 """It is at most so likely that a limit is left that is better by `TOLERATED` of what is minimized."""
 LOOK, LONG_LOOK = 8, 40
 """Blocks of the first visit: at least, and where steps are correlated."""
 OFTEN = 48
 """Every block is looked at; after so many every other one, and so on: algebra grows, surprises do not."""
-LOUD = 0.015
+STARTED_STEPS = 100
+"""A first visit of so many steps tells by itself whether the run has started."""
+LOUD = 0.02
 """Standard deviation of the correlated noise from which on the first visit is long."""
 SETTLING_STEPS = 6
 """What a change of limit costs, about."""
@@ -112,15 +114,19 @@ def advise(
     if not visits and memory is not None:
         of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
         return Measure(limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))])
-    last = visits[-1]
+    if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
+        return Measure(limits_mw[0])
+    last, counts = visits[-1], counted(visits)[-1]
     least = LOOK if len(visits) == 1 and memory is None else BLOCKS
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
-    if left > 1 - least and (len(last.blocks) < least or (left > 0 and len(last.blocks) % often)):
+    if left > 1 - least and (counts < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)
     belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
     best = belief.best()
     risk = belief.risk(best)
     sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
+    if sure and left > 0 and memory is None and not _is_started(visits):
+        return Measure(visits[0].limit_mw)
     if left <= 0 or (sure and belief.checked):
         return _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
     if sure and belief.as_remembered and not belief.steps[0]:
@@ -132,6 +138,14 @@ def advise(
     if not sure and _goes_on(belief, last, first=len(visits) == 1):
         return Measure(last.limit_mw)
     return Measure(limits_mw[wanted])
+
+
+def _is_started(visits: Sequence[Visit]) -> bool:
+    """Tell whether the first limit was measured again, or for long: a run that starts has slow steps."""
+    first = visits[0]
+    others = [i for i, visit in enumerate(visits) if visit.limit_mw != first.limit_mw]
+    again = others and any(visit.limit_mw == first.limit_mw for visit in visits[others[0] :])
+    return bool(again or not others or first.whole.steps >= STARTED_STEPS)
 
 
 def _goes_on(belief: Belief, last: Visit, *, first: bool) -> bool:

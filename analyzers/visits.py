@@ -11,6 +11,7 @@ Both are left out. What is left is one series of blocks in time, as `noise` take
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log
 from statistics import median
 
@@ -23,11 +24,11 @@ BLOCKS = 3
 """A visit counts from so many blocks on."""
 SETTLED, SETTLING_NS = 0.02, 5_000_000_000
 """Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
-STARTING_STEPS = 200
-"""The same at the head of the first visit: so many steps at most."""
+STARTING, STARTING_STEPS = 0.04, 200
+"""A run that starts is slower by such a share, for so many steps at most."""
 ODD = 4.5
 """Standard deviations off its visit's median from which on a block is odd."""
-MOST_ODD = 0.25
+MOST_ODD = 0.3
 """A larger share of blocks is not odd: that is how steps are."""
 NORMAL = 1.4826
 """Standard deviation over median absolute deviation, where noise is normal."""
@@ -78,27 +79,65 @@ def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 
 def settled(visits: Sequence[Visit]) -> list[Visit]:
-    """Return the visits without the blocks at their head in which power or time was still settling.
+    """Return the visits without what was measured while the run started, or while a limit took effect.
 
-    That is: departed from the median of the later half of the blocks after them, by more than `SETTLED` and
-    than blocks scatter.
+    A block at a visit's head is left out if its time or power departs from the median of the later half of
+    the blocks after it, by more than `SETTLED` and than blocks scatter, towards what was measured before the
+    limit changed. A visit is left out if its steps were slower than at the same limit later, by `STARTING`
+    and more than blocks scatter: the run had not started yet.
     """
+    visits = list(visits)
     for of in (log_time, log_power):
+        keep = _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])
         halves = [[of(block) for block in visit.blocks[len(visit.blocks) // 2 :]] for visit in visits]
         most = max(SETTLED, 3 * _scatter(halves))
-        visits = [_without_head(visit, of, most, first=not i) for i, visit in enumerate(visits)]
-    return list(visits)
+        before = None
+        for i, visit in enumerate(visits):
+            visits[i] = _without_head(visit, keep[i], of, most, before)
+            before = median(map(of, visits[i].blocks))
+    return _started(visits)
 
 
-def _without_head(visit: Visit, of: Callable[[Trial], float], most: float, *, first: bool) -> Visit:
-    blocks, dropped_ns, dropped_steps = visit.blocks, 0, 0
-    while len(blocks) >= BLOCKS and (dropped_ns < SETTLING_NS or (first and dropped_steps < STARTING_STEPS)):
-        head, later = blocks[0], blocks[1 + (len(blocks) - 1) // 2 :]
-        if abs(of(head) - median(map(of, later))) <= most:
+def _without_head(
+    visit: Visit, keep: Sequence[bool], of: Callable[[Trial], float], most: float, before: float | None
+) -> Visit:
+    """Return a visit without the blocks at its head that were settling.
+
+    Args:
+        visit: of one block or more.
+        keep: by block, whether it is not odd.
+        of: what settles.
+        most: how far off a block may be.
+        before: what was measured at the limit before; None: nothing, so the run starts.
+    """
+    blocks, dropped_ns, dropped_steps, head = visit.blocks, 0, 0, 0
+    while len(blocks) - head >= BLOCKS and (
+        dropped_ns < SETTLING_NS or (before is None and dropped_steps < STARTING_STEPS)
+    ):
+        later = [of(blocks[i]) for i in range(head + 1, len(blocks)) if keep[i]]
+        rest = median(later[len(later) // 2 :]) if later else of(blocks[head])
+        off = of(blocks[head]) - rest
+        if abs(off) <= most or (before is not None and off * (before - rest) < 0):
             break
-        blocks = blocks[1:]
-        dropped_ns, dropped_steps = dropped_ns + head.duration_ns, dropped_steps + head.steps
-    return replace(visit, blocks=blocks)
+        dropped_ns, dropped_steps = dropped_ns + blocks[head].duration_ns, dropped_steps + blocks[head].steps
+        head += 1
+    return replace(visit, blocks=blocks[head:])
+
+
+def _started(visits: list[Visit]) -> list[Visit]:
+    """Return the visits since the run has started."""
+    times = [[log_time(block) for block in visit.blocks] for visit in visits]
+    most = max(STARTING, 4 * _scatter(times))
+    first, done, middles = 0, 0, dict[int, tuple[int, float]]()
+    for i, visit in enumerate(visits):
+        middle = median(times[i])
+        known = middles.get(visit.limit_mw)
+        if known is not None and known[0] >= first and known[1] - middle > most:
+            first = i
+        if done < STARTING_STEPS:
+            middles[visit.limit_mw] = i, middle
+        done += visit.whole.steps
+    return visits[first:]
 
 
 def log_time(trial: Trial) -> float:
@@ -112,6 +151,11 @@ def log_power(trial: Trial) -> float:
 
 
 # ---- a series in time --------------------------------------------------------------------------------
+
+
+def counted(visits: Sequence[Visit]) -> list[int]:
+    """Return for each visit how many of its blocks are not odd in time."""
+    return [sum(of) for of in _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])]
 
 
 def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Blocks, list[int]]:
@@ -146,13 +190,20 @@ def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Bl
 
 def _without_odd(values: Sequence[Sequence[float]]) -> list[list[bool]]:
     """Tell for each visit which of its blocks count."""
-    off = [[x - median(of) for x in of] for of in values]
-    most = ODD * _scatter(values)
-    keep = [[abs(x) <= max(most, min(map(abs, of))) for x in of] for of in off]
+    scatter = _scatter(values)
+    keep = [_normal(of, ODD * scatter) for of in values]
     odd = sum(not kept for of in keep for kept in of)
     if odd > MOST_ODD * sum(map(len, keep)):
         return [[True] * len(of) for of in values]
     return keep
+
+
+def _normal(values: Sequence[float], most: float) -> list[bool]:
+    """Tell which values are off by so much at most: off the lowest that are several, else off the median."""
+    upwards = sorted(values)
+    gap = next((i + 1 for i, (x, y) in enumerate(pairwise(upwards)) if i and y - x > most), len(upwards))
+    usual = median(upwards[:gap])
+    return [abs(x - usual) <= max(most, min(abs(x - usual) for x in values)) for x in values]
 
 
 def _scatter(visits: Sequence[Sequence[float]]) -> float:

@@ -44,7 +44,8 @@ from analyzers.power_limit import (
     limits_mw,
     start,
 )
-from analyzers.search import BLOCKS, most_blocks
+from analyzers.search import most_blocks
+from analyzers.visits import BLOCKS
 from analyzers.selectors import Selector, Trial
 from zeus_stream.messages import Cause
 
