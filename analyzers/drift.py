@@ -36,6 +36,8 @@ from itertools import pairwise
 from math import ceil, expm1, log, sqrt
 from statistics import fmean, median
 
+import numpy as np
+
 from analyzers.selectors import Trial
 
 FIRST = 5
@@ -133,7 +135,7 @@ def seen(watch: Watch, trial: Trial) -> Watch:
     watch = replace(watch, windows=(*watch.windows, window)[-KEPT:], count=watch.count + 1)
     if watch.count < FIRST:
         return watch
-    long = [_known_variance(watch, of) for of in (0, 1)]
+    long = _known_variances(watch)
     variances = [max(long[of], NOISE**2, _short_run(watch.windows[-RECENT:], of)) for of in (0, 1)]
     if watch.usual is None:
         return replace(watch, usual=_usual(watch, variances))
@@ -186,13 +188,13 @@ def _likelier(off: float, variance: float, wide: int) -> float:
     return min(MOST, wide * (CHANGED - CALM) * (off - wide * (CALM + CHANGED) / 2) / variance)
 
 
-def _known_variance(watch: Watch, of: int) -> float:
-    """Return the long-run variance of a step's log energy (0) or log time (1), as far as it is known."""
+def _known_variances(watch: Watch) -> tuple[float, float]:
+    """Return the long-run variances of a step's log energy and log time, as far as they are known."""
     before = watch.windows[:-GUARD]
-    known = [_long_run(windows, of) for windows in (watch.noisy, before) if len(windows) >= LEAST_MEANS]
+    known = [_long_run(windows) for windows in (watch.noisy, before) if len(windows) >= LEAST_MEANS]
     if len(before) >= KEPT // 2:
         known = known[-1:]  # what was seen since the choice says it all
-    return max(known, default=0.0)
+    return max((of[0] for of in known), default=0.0), max((of[1] for of in known), default=0.0)
 
 
 def _short_run(windows: Sequence[Window], of: int) -> float:
@@ -204,13 +206,13 @@ def _short_run(windows: Sequence[Window], of: int) -> float:
     return CORRELATED * median(squares) / MEDIAN_SQUARE
 
 
-def _long_run(windows: Sequence[Window], of: int) -> float:
-    """Return the variance of a step as it adds up over many: the largest Allan variance at any scale."""
-    logs, steps = [window.logs[of] for window in windows], fmean(window.steps for window in windows)
-    found, scale = 0.0, 1
+def _long_run(windows: Sequence[Window]) -> tuple[float, float]:
+    """Return the variances of a step as they add up over many: the largest Allan variance at any scale."""
+    logs, steps = np.array([window.logs for window in windows]), fmean(window.steps for window in windows)
+    found, scale = np.zeros(2), 1
     while len(logs) >= LEAST_MEANS * scale:
-        means = [fmean(logs[end - scale : end]) for end in range(len(logs), scale - 1, -scale)]
-        squares = sorted((one - other) ** 2 for one, other in pairwise(means))
-        found = max(found, scale * steps * fmean(squares[:-1]) / 2)
+        means = logs[len(logs) % scale :].reshape(-1, scale, 2).mean(axis=1)
+        squares = np.sort(np.diff(means, axis=0) ** 2, axis=0)[:-1]
+        found = np.maximum(found, scale * steps * squares.mean(axis=0) / 2)
         scale *= 2
-    return found
+    return float(found[0]), float(found[1])

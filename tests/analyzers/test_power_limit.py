@@ -44,9 +44,9 @@ from analyzers.power_limit import (
     limits_mw,
     start,
 )
-from analyzers.search import most_blocks
-from analyzers.visits import BLOCKS
+from analyzers.search import LOOK, most_blocks
 from analyzers.selectors import Selector, Trial
+from analyzers.visits import BLOCKS
 from zeus_stream.messages import Cause
 
 MS = 1_000_000
@@ -447,7 +447,9 @@ def test_blocks_follow_each_other_at_a_limit_until_another_is_advised() -> None:
     bench.steps(400)
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
     assert len(bench.limits) < len(PLAN.limits_mw) + 1
-    for blocks in visits(bench):
+    first, *others = visits(bench)
+    assert len(first) >= LOOK
+    for blocks in (first, *others):
         assert len(blocks) >= BLOCKS
         assert {trial.visit for trial in blocks} == {blocks[0].number}
         assert {trial.steps for trial in blocks} == {BLOCK}
@@ -455,7 +457,7 @@ def test_blocks_follow_each_other_at_a_limit_until_another_is_advised() -> None:
         assert all(one.end == other.first for one, other in pairwise(spans))
     decided = bench.decided[0]
     assert decided.confidence is not None
-    assert [trial.steps for trial in decided.trials] == [BLOCKS * BLOCK for _ in visits(bench)]
+    assert sum(trial.steps for trial in decided.trials) == BLOCK * sum(map(len, visits(bench)))
 
 
 def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_asked_for() -> None:
@@ -465,7 +467,7 @@ def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_
     ):
         bench = Bench(plan)
         bench.steps(400)
-        assert bench.decided[0].trials[0].steps == steps
+        assert min(trial.steps for trial in bench.decided[0].trials) == steps
     assert (BLOCK_STEPS * BLOCKS, BLOCK_NS * BLOCKS) == (12, 1_500 * MS)
 
 
@@ -493,16 +495,16 @@ def test_steps_go_on_at_a_limit_while_its_blocks_are_awaited() -> None:
                 case other:
                     pytest.fail(f"{other} before anything was measured")
     assert len(asked) == MAX_AWAITED
-    for trial in asked[: BLOCKS - 1]:
+    for trial in asked[: LOOK - 1]:
         state, wanted = power_limit.step(state, TrialMeasured(trial.number, 2_000, 500 * MS), ADAPTIVE)
         assert not wanted
-    last = asked[BLOCKS - 1]
-    state, wanted = power_limit.step(state, TrialMeasured(last.number, 2_000, 500 * MS), ADAPTIVE)
+    late = replace(asked[-1], number=99)
+    state = replace(state, awaited=(*state.awaited, late))
+    state, wanted = power_limit.step(state, TrialMeasured(asked[-1].number, 2_000, 500 * MS), ADAPTIVE)
     assert [type(instruction) for instruction in wanted] == [Apply]
-    late = asked[BLOCKS]
     state, wanted = power_limit.step(state, TrialMeasured(late.number, 2_000, 500 * MS), ADAPTIVE)
     assert not wanted
-    assert state.trials[0].steps == (BLOCKS + 1) * BLOCK
+    assert state.trials[0].steps == (LOOK + 1) * BLOCK
 
 
 @pytest.mark.parametrize("cause", ["range", "device"])
@@ -677,8 +679,8 @@ def test_a_visit_goes_on_while_its_sensor_sees_the_same_parts_of_steps() -> None
     bench.locked = False
     bench.steps(400)
     first, *others = visits(bench)
-    assert [block.steps for block in first] == [BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, BLOCK + 4]
-    assert all([block.steps for block in visit] == [BLOCK] * BLOCKS for visit in others)
+    assert [block.steps for block in first][:5] == [BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, BLOCK + 4]
+    assert {block.steps for visit in others for block in visit} == {BLOCK}
 
 
 def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> None:
@@ -687,7 +689,7 @@ def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> No
     bench.steps(1_000)
     assert bench.decided[0].limit_mw == 150_000
     for visit in visits(bench):
-        assert len(visit) == MOST_LOCKED + 1
+        assert MOST_LOCKED < len(visit) <= MOST_LOCKED + LOOK
 
 
 def under_fire(

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from analyzers import curves, search, selectors
+from analyzers import curves, selectors
 from analyzers.power_limit import limits_mw
 from analyzers.search import Choose, Measure, advise, most_blocks
-from analyzers.visits import BLOCKS, Visit, by_limit, settled
 from analyzers.selectors import Goal, Trial
+from analyzers.visits import BLOCKS, Visit, by_limit, settled
 from zeus_stream.workloads import load
 
 S = 1_000_000_000
