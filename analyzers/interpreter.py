@@ -15,23 +15,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from analyzers import sensors
-from analyzers.columns import well_formed
-from analyzers.jobs import Jobs
-from analyzers.learning import Known
-from analyzers.ledger import Ledger
-from analyzers.policies import Default
-from analyzers.profiles import Memory, learned
-from analyzers.recurring import Policy
-from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
-from analyzers.runs import Output, Run
-from analyzers.sensors import Gain
-from analyzers.sessions import Session
-from analyzers.site import Gpu, Plan, Site, Use
-from analyzers.timeline import IDLE_NS, READING, RECENT_NS
-from analyzers.windows import MAX_OPEN, Kind
-from zeus_stream import messages
-from zeus_stream.messages import (
+from analyzers.archive.columns import well_formed
+from analyzers.batch_size.history import Known
+from analyzers.batch_size.policy import Policy
+from analyzers.batch_size.registry import Default
+from analyzers.batch_size.tracker import Jobs
+from analyzers.fleet.fleet import Gpu, Plan, Site, Use
+from analyzers.fleet.session import Session
+from analyzers.measurement import sensors
+from analyzers.measurement.sensors import Gain
+from analyzers.measurement.timeline import IDLE_NS, READING, RECENT_NS
+from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.power_budget.enforcer import Ledger
+from analyzers.power_limit.profiles import Memory, learned
+from analyzers.power_limit.run import Output, Run
+from analyzers.results.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
+from zeus_stream.protocol import messages
+from zeus_stream.protocol.messages import (
     Answer,
     Applied,
     Ask,

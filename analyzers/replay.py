@@ -16,18 +16,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzers import power_limit, selectors
-from analyzers.archive import Archive, Reader
+from analyzers.archive.duckdb_file import Archive, Reader
+from analyzers.fleet.fleet import Plan
 from analyzers.interpreter import Interpreter
-from analyzers.profiles import Memory
-from analyzers.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
-from analyzers.selectors import Selector, Trial
-from analyzers.sensors import Gain
-from analyzers.site import Plan
-from analyzers.trials import added_up
-from zeus_stream.config import Settings
+from analyzers.measurement.sensors import Gain
+from analyzers.power_limit import profiler, selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.trials import added_up
+from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
-from zeus_stream.messages import Body, Frame
+from zeus_stream.protocol.messages import Body, Frame
+from zeus_stream.settings import Settings
 
 SAME = 1e-9
 """Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
@@ -202,7 +202,7 @@ def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
     least_mw = [round(gpu.min_limit_w * 1000) for gpu in gpus if gpu.min_limit_w is not None]
     if not gpus or len(found_mw) < len(gpus) or len(least_mw) < len(gpus):
         return ()
-    return power_limit.limits_mw(min(found_mw), max(least_mw), stride_mw)
+    return profiler.limits_mw(min(found_mw), max(least_mw), stride_mw)
 
 
 # ---- what people see ------------------------------------------------------------------------------------

@@ -25,23 +25,32 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import budget, calibrate, forgotten, policies, query, selectors
-from analyzers.archive import Archive
-from analyzers.budgets import in_force
+from analyzers.archive import query
+from analyzers.archive.duckdb_file import Archive
+from analyzers.batch_size import registry
+from analyzers.dispatch.collector_link import Link
+from analyzers.fleet.fleet import PLANNED
 from analyzers.interpreter import OWN, Interpreter, Plan
-from analyzers.link import Link
-from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
-from analyzers.selectors import Selector
-from analyzers.site import PLANNED
-from analyzers.timeline import AGREES
-from zeus_stream import room, sockets, wire
+from analyzers.measurement.timeline import AGREES
+from analyzers.power_budget.allocation import in_force
+from analyzers.power_limit import selectors
+from analyzers.power_limit.selectors import Selector
+from analyzers.results.rows import (
+    ApplyClock,
+    Command,
+    GapRow,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreClock,
+    Row,
+)
+from analyzers.state_files import budgets, calibrations, forgotten_profiles
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.config import Settings
-from zeus_stream.endpoints import Distant, source
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
-from zeus_stream.follower import Break, follow
-from zeus_stream.gate import Gate
-from zeus_stream.messages import (
+from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.messages import (
     Applied,
     Ask,
     AskStatus,
@@ -65,7 +74,11 @@ from zeus_stream.messages import (
     Reply,
     Status,
 )
-from zeus_stream.places import Places, claim, places, prepare
+from zeus_stream.settings import Settings
+from zeus_stream.transport import limits, sockets
+from zeus_stream.transport.access import Gate
+from zeus_stream.transport.endpoints import Distant, source
+from zeus_stream.transport.follower import Break, follow
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -90,7 +103,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     """
     where = places(environ)
     selector = selectors.parse(settings.select)
-    policy = settings.policy, policies.parse(settings.policy)
+    policy = settings.policy, registry.parse(settings.policy)
     prepare(where, settings.group)
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
@@ -112,8 +125,10 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[], None]] = {
-                where.gains: lambda: interpreter.calibrate(calibrate.load(where.gains)),
-                where.forgotten: lambda: interpreter.forget_profiles(forgotten.load(where.forgotten)),
+                where.gains: lambda: interpreter.calibrate(calibrations.load(where.gains)),
+                where.forgotten: lambda: interpreter.forget_profiles(
+                    forgotten_profiles.load(where.forgotten)
+                ),
             }
             changed = {file: _changed(file) for file in files}
             for take in files.values():
@@ -121,7 +136,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(room.give_back)
+                tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(watch, file, changed[file], take)
                 tasks.start_soon(analyzer.follow, where.budgets)
@@ -226,18 +241,18 @@ class Analyzer:
         """Have it heard which budgets hold, as the file and the time of day have it."""
         log_id, offset = self._archive.own_log()
         groups = dict(self._settings.budget_groups)
-        known, listed = _changed(path), budget.load(path, groups)
+        known, listed = _changed(path), budgets.load(path, groups)
         said: tuple[Budget, ...] | None = None if offset else ()
         while True:
             if (now := _changed(path)) != known:
                 known = now
                 try:
-                    listed = budget.load(path, groups)
+                    listed = budgets.load(path, groups)
                 except StorageError as wrong:
                     _log.warning("%s", wrong)
             if (holding := in_force(listed, anchor().wall_ns)) != said:
                 said, t_ns = holding, monotonic_ns()
-                body = wire.encode(Notes((BudgetsSet(t_ns, holding),)))
+                body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
                 await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
                 offset += 1
             await anyio.sleep(LOOK_S)
@@ -277,7 +292,7 @@ class Analyzer:
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
-            return wire.decode(frame.body, Readings, Events, Notes)
+            return codec.decode(frame.body, Readings, Events, Notes)
         except MalformedError:
             self._counters["malformed frames"] += 1
             return None
@@ -345,7 +360,7 @@ class Analyzer:
                 self._counters["answers withheld"] += 1
                 answer, parts = _WITHHELD, ()
             if not (channel.send_counted if parts else channel.send)(
-                message.sender, correlation, wire.encode(answer), *parts
+                message.sender, correlation, codec.encode(answer), *parts
             ):
                 self._counters["replies to nobody"] += 1
 
@@ -355,7 +370,7 @@ class Analyzer:
             self._counters["malformed requests"] += 1
             return
         try:
-            request = wire.decode(payload, Query, AskStatus, ForgetJob)
+            request = codec.decode(payload, Query, AskStatus, ForgetJob)
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))

@@ -14,13 +14,13 @@ from random import Random
 
 from common import table
 
-from analyzers import selectors
 from analyzers.interpreter import Plan
-from analyzers.power_limit import limits_mw
-from analyzers.rows import DecisionRow
-from analyzers.selectors import Trial
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.selectors import Trial
+from analyzers.results.rows import DecisionRow
 from tests.simulation.world import Training, World
-from zeus_stream.workloads import Model, load
+from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 NEAR = 1.005

@@ -24,15 +24,15 @@ import numpy as np
 from common import table
 from published import Curve, curves
 
-from analyzers import selectors
 from analyzers.interpreter import Plan
-from analyzers.power_limit import limits_mw
-from analyzers.rows import DecisionRow, GpuLimitRow
-from analyzers.selectors import Selector, Trial
-from collectors.simulated_spec import Spec, parse
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.results.rows import DecisionRow, GpuLimitRow
+from collectors.devices.simulated_spec import Spec, parse
 from tests.simulation.world import Training, World
-from zeus_stream.messages import Events, StepBoundary
-from zeus_stream.workloads import Model, Workload
+from zeus_stream.protocol.messages import Events, StepBoundary
+from zeus_stream.simulated_gpu.workloads import Model, Workload
 
 STRIDE_MW = 25_000
 STEP_S = 0.05

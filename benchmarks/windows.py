@@ -17,14 +17,14 @@ from common import table
 from loads import NAMES, SEED, Load, Name, Truth, load
 from loads import STEPS_MS as LENGTHS_MS
 
-from analyzers.energy import Energy, measure
 from analyzers.interpreter import Plan
-from analyzers.kinds import Kinds
-from analyzers.rows import WindowRow
-from analyzers.shape import Shape
+from analyzers.measurement.energy import Energy, measure
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.power_model import Kinds
+from analyzers.results.rows import WindowRow
 from tests.simulation.played import Counter, counter, play
 from tests.simulation.world import Training, World
-from zeus_stream.messages import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.messages import READING_FIELDS, Readings, Seen
 
 STEPS_MS = (20, 50, 100, 500, 5000)
 GOALS = ("5 %", "5 %", "5 %", "1 %", "1 %")

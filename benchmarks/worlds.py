@@ -16,7 +16,8 @@ from math import ceil, exp, log2
 from random import Random
 from statistics import fmean
 
-from analyzers.game import (
+from analyzers.batch_size.policy import Job
+from analyzers.simulation.recorded_jobs import (
     GPUS,
     WORKLOADS,
     Size,
@@ -29,7 +30,6 @@ from analyzers.game import (
     levels,
     world,
 )
-from analyzers.recurring import Job
 
 SEED = 2026
 EACH = 7

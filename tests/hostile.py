@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 
-from zeus_stream import messages as m
-from zeus_stream import wire
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol import codec
+from zeus_stream.protocol import messages as m
 
 EXTREMES: tuple[object, ...] = (
     *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
@@ -196,23 +196,23 @@ def _parts(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 def publish(rng: random.Random) -> list[bytes]:
-    data = spoilt(rng, wire.encode(said(rng)))
+    data = spoilt(rng, codec.encode(said(rng)))
     return [data] if rng.random() < 0.95 else [data[:400]] * rng.choice((2, 2_000))
 
 
 def control(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(commanded(rng))))
+    return _parts(rng, spoilt(rng, codec.encode(commanded(rng))))
 
 
 def query(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(asked(rng))))
+    return _parts(rng, spoilt(rng, codec.encode(asked(rng))))
 
 
 def frame(rng: random.Random) -> list[bytes]:
     """Return the three parts of a frame, or what looks like them."""
     offset = rng.choice((0, 1, 2, 3, 4, 5, 2**53, 2**62))
     envelope = bytes(msgpack.packb([rng.choice(("l", "k")), offset, "h", rng.choice((0, 10**12, 2**62))]))
-    parts = [b"events/h/j", envelope, wire.encode(logged(rng))]
+    parts = [b"events/h/j", envelope, codec.encode(logged(rng))]
     if rng.random() < 0.6:
         spoil = rng.randrange(3)
         parts[spoil] = spoilt(rng, parts[spoil]) if spoil else rng.randbytes(20)
@@ -221,7 +221,7 @@ def frame(rng: random.Random) -> list[bytes]:
 
 def reply(rng: random.Random) -> list[bytes]:
     """Return the parts of an answer of a collector, without who it is for and to what."""
-    head = spoilt(rng, wire.encode(replied(rng)))
+    head = spoilt(rng, codec.encode(replied(rng)))
     return [head, *(part for _ in range(rng.choice((0, 0, 1, 5))) for part in frame(rng))]
 
 

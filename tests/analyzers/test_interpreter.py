@@ -4,9 +4,12 @@ from itertools import product
 
 import pytest
 
-from analyzers import interpreter, selectors
+from analyzers import interpreter
+from analyzers.fleet.fleet import MAX_COMMANDS
 from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import (
+from analyzers.measurement.sensors import Gain
+from analyzers.power_limit import selectors
+from analyzers.results.rows import (
     ApplyLimit,
     CommandRow,
     DecisionRow,
@@ -21,11 +24,9 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
-from analyzers.sensors import Gain
-from analyzers.site import MAX_COMMANDS
 from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
-from zeus_stream.messages import (
+from zeus_stream.protocol.messages import (
     Applied,
     Ask,
     Body,

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers import selectors
-from analyzers.archive import Archive
+from analyzers.archive.duckdb_file import Archive
+from analyzers.fleet.fleet import Plan
 from analyzers.interpreter import OWN, Interpreter
-from analyzers.profiles import Memory
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.selectors import Trial
 from analyzers.replay import (
     Anew,
     Heard,
@@ -26,16 +28,14 @@ from analyzers.replay import (
     hear,
     replay,
 )
-from analyzers.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
-from analyzers.selectors import Trial
+from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from analyzers.service import _plans
-from analyzers.site import Plan
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
-from zeus_stream import wire
-from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.messages import Body, Budget, BudgetsSet, Frame, Notes
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.messages import Body, Budget, BudgetsSet, Frame, Notes
+from zeus_stream.settings import Settings
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
@@ -64,7 +64,7 @@ def store(
     path: Path, under: Settings, frames: Iterable[tuple[Frame, Body]], rows: Iterable[Row], batch: int = 100
 ) -> None:
     """Archive what a world's analyzer heard and derived."""
-    whole = [(replace(frame, body=wire.encode(body)), body) for frame, body in frames]
+    whole = [(replace(frame, body=codec.encode(body)), body) for frame, body in frames]
     archive = Archive.open(path, under)
     for at in range(0, len(whole), batch):
         archive.put_frames(whole[at : at + batch])
@@ -296,7 +296,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     world.run()
     fresh = world.frames[heard_before:]
     archive = Archive.open(path, now)
-    archive.put_frames([(replace(frame, body=wire.encode(body)), body) for frame, body in fresh])
+    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in fresh])
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
     archive.put_rows(rows_of(world), interpreted, replaying=True)
     archive.close()

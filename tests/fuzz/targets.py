@@ -4,12 +4,12 @@ from contextlib import suppress
 from random import Random
 
 from analyzers.interpreter import Interpreter, Plan
-from collectors.sessions import Session, check, receive
+from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
-from zeus_stream import messages as m
-from zeus_stream import wire
 from zeus_stream.errors import MalformedError
-from zeus_stream.follower import Sequencer
+from zeus_stream.protocol import codec
+from zeus_stream.protocol import messages as m
+from zeus_stream.transport.follower import Sequencer
 
 NOW_NS = 10**12
 KINDS: tuple[tuple[type, ...], ...] = (
@@ -28,10 +28,10 @@ def decode(data: bytes) -> None:
     """Take bytes as every message there is; raise what no reader of a socket expects."""
     for kinds in KINDS:
         with suppress(MalformedError):
-            take(wire.decode(data, *kinds))
+            take(codec.decode(data, *kinds))
     for topic, envelope in ((b"events/h", data), (data, b"\x94\xa1l\x00\xa1h\x01")):
         with suppress(MalformedError):
-            Sequencer("l", 0).frames([wire.decode_frame(topic, envelope, data)])
+            Sequencer("l", 0).frames([codec.decode_frame(topic, envelope, data)])
 
 
 def take(message: object) -> None:
@@ -50,10 +50,10 @@ def take(message: object) -> None:
             Sequencer("l", 3).fetched(message, [])
         case _:
             pass  # its fields are all there is to it
-    wire.decode(wire.encode(message), type(message))
+    codec.decode(codec.encode(message), type(message))
 
 
 def seeds(rng: Random, count: int) -> list[bytes]:
     """Return messages to begin with."""
     makers = (hostile.said, hostile.commanded, hostile.asked, hostile.logged, hostile.replied)
-    return [wire.encode(rng.choice(makers)(rng)) for _ in range(count)]
+    return [codec.encode(rng.choice(makers)(rng)) for _ in range(count)]

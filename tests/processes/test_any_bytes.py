@@ -27,10 +27,10 @@ from tests.processes.under_fire import (
     until,
     victim,
 )
-from zeus_stream import messages as m
-from zeus_stream import wire
-from zeus_stream.client import Connection
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol import messages as m
+from zeus_stream.transport.client import Connection
 
 MESSAGES = 1_500
 GROWTH_MB = 250
@@ -181,7 +181,7 @@ def test_who_claims_to_be_another_process_is_named_as_what_it_is(fired_at: Victi
 
 def test_who_quarrel_over_an_identity_disturb_only_each_other(fired_at: Victim) -> None:
     """Ours have none: ZeroMQ gives each connection one that nobody can know."""
-    control, ask = fired_at.directory / "control", [bytes(8), wire.encode(m.AskStatus())]
+    control, ask = fired_at.directory / "control", [bytes(8), codec.encode(m.AskStatus())]
     served = Sender(
         control, reads=False
     )  # else a quick reply is read where it is sent, and waited for in vain
@@ -246,7 +246,7 @@ def test_who_never_reads_its_replies_takes_no_memory_without_end(
     ]
     for _ in range(60):
         for sender, request in readers:
-            sender.send([rng.randbytes(8), wire.encode(request)])
+            sender.send([rng.randbytes(8), codec.encode(request)])
     until(lambda: analyzes.rows("analyzer")["queries", "under way"] == "0")
     for sender, _ in readers:
         sender.close()
@@ -259,9 +259,10 @@ STRANGER = """
 import os, sys
 from pathlib import Path
 import anyio
-from zeus_stream import sockets, wire
+from zeus_stream.transport import sockets
+from zeus_stream.protocol import codec
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.messages import Ack, Batch, No, RunEnded, RunStarted
+from zeus_stream.protocol.messages import Ack, Batch, No, RunEnded, RunStarted
 import anyio._backends._asyncio
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 

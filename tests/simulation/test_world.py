@@ -2,14 +2,14 @@
 
 import pytest
 
-from analyzers import selectors
 from analyzers.interpreter import Plan
-from analyzers.rows import ApplyLimit, DecisionRow, TrialRow, WindowRow
-from analyzers.selectors import Trial
-from analyzers.timeline import RECENT_NS
+from analyzers.measurement.timeline import RECENT_NS
+from analyzers.power_limit import selectors
+from analyzers.power_limit.selectors import Trial
+from analyzers.results.rows import ApplyLimit, DecisionRow, TrialRow, WindowRow
 from tests.simulation.world import Training, World
-from zeus_stream.config import Settings
-from zeus_stream.workloads import load
+from zeus_stream.settings import Settings
+from zeus_stream.simulated_gpu.workloads import load
 
 
 def best_limits(model: str, workload: str, selector: str) -> tuple[int, dict[int, Trial]]:
