@@ -30,44 +30,43 @@ from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import Memory, learned
 from analyzers.power_limit.run import Output, Run
 from analyzers.results.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
-from zeus_stream.protocol import messages
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Answer,
-    Applied,
     Ask,
     AskTry,
-    Body,
-    BudgetsSet,
-    CollectorStarted,
-    DeviceFound,
-    DeviceGone,
     EpochBegan,
     EpochEnded,
-    Events,
+    Event,
     EventsDropped,
-    Frame,
     GpuEnergy,
-    LeaseEnded,
-    Lost,
     Metric,
-    Note,
-    Notes,
-    Readings,
-    Refused,
-    RunAdmitted,
     RunEnded,
     RunStarted,
-    SessionEnded,
     StepBoundary,
     TryBegan,
     TryEnded,
     TryWanted,
-    Unknown,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
-    of_host,
 )
+from zeus_stream.protocol.fields import Unknown, of_host
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
+    BudgetsSet,
+    CollectorStarted,
+    DeviceFound,
+    DeviceGone,
+    LeaseEnded,
+    Lost,
+    Note,
+    Notes,
+    Refused,
+    RunAdmitted,
+    SessionEnded,
+)
+from zeus_stream.protocol.readings import Readings
 
 __all__ = ["Interpreter", "Plan"]
 
@@ -329,7 +328,7 @@ class Interpreter:
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
 
-    def _event(self, session: Session, event: messages.Event) -> list[Output]:
+    def _event(self, session: Session, event: Event) -> list[Output]:
         now_ns, windows = self._site.now_ns[session.host], session.windows
         run = self._runs[session.started.run]
         match event:

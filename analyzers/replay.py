@@ -26,7 +26,7 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import added_up
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
-from zeus_stream.protocol.messages import Body, Frame
+from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 
 SAME = 1e-9

@@ -50,30 +50,21 @@ from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Ask,
-    AskStatus,
-    AskTry,
-    Body,
     Budget,
     BudgetsSet,
     ClockApplied,
     ClockLeaseEnded,
     CollectorStarted,
-    Events,
-    ForgetJob,
-    Forgotten,
-    Frame,
     LeaseEnded,
-    No,
     Notes,
-    Query,
-    Readings,
     Refused,
-    Reply,
-    Status,
 )
+from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate

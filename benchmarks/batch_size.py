@@ -3,9 +3,8 @@
 python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
                                                                    adaptive development holdout transfer]
 
-Rules of the game: ``analyzers/simulation/recorded_jobs.py``; who plays: ``analyzers/simulation/baselines.py``.
-"zeus" is the reference's
-policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
+Rules: ``analyzers/simulation/recorded_jobs.py``; players: ``analyzers/simulation/baselines.py``.
+"zeus" is the reference's policy with its faults, "reference" the same policy mended, as a training lives it.
 Regret is in units of the optimal cost, cumulative over 2 x sizes x limits recurrences. Means of all seeds;
 intervals are of 95 %.
 """

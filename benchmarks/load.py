@@ -26,7 +26,7 @@ from common import directory, process, sql, table, wait_for
 from collectors import service
 from collectors.devices.registry import open_bus
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.messages import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 from zeus_stream.settings import Settings
 
 HOSTS = 1_250

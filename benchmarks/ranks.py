@@ -31,7 +31,8 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.results.rows import DecisionRow, GpuLimitRow
 from collectors.devices.simulated_spec import Spec, parse
 from tests.simulation.world import Training, World
-from zeus_stream.protocol.messages import Events, StepBoundary
+from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.frames import Events
 from zeus_stream.simulated_gpu.workloads import Model, Workload
 
 STRIDE_MW = 25_000

@@ -29,7 +29,7 @@ from common import peer_python, table
 import zeus_stream
 from tests.gpu import stand_in
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Ack, Batch
+from zeus_stream.protocol.events import Ack, Batch
 
 Loop = Callable[[Iterable[int]], Iterable[int]]
 """Returns what it is given, for a loop each turn of which is a step."""

@@ -17,7 +17,7 @@ from common import cpu_seconds, directory, process, sql, table, wait_for
 from collectors.log.sqlite import Log
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import READING_STRUCT, Readings, Seen
+from zeus_stream.protocol.readings import READING_STRUCT, Readings, Seen
 
 FRAMES = 2_000
 ROWS = 1_000

@@ -24,7 +24,7 @@ from analyzers.measurement.power_model import Kinds
 from analyzers.results.rows import WindowRow
 from tests.simulation.played import Counter, counter, play
 from tests.simulation.world import Training, World
-from zeus_stream.protocol.messages import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 
 STEPS_MS = (20, 50, 100, 500, 5000)
 GOALS = ("5 %", "5 %", "5 %", "1 %", "1 %")

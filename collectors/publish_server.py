@@ -31,20 +31,11 @@ from collectors.log.sqlite import SessionMemory
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    BUDGET,
-    Ack,
-    Advice,
-    Answer,
-    Ask,
-    AskTry,
-    Batch,
-    Events,
-    Lost,
-    No,
-    RunAdmitted,
-    SessionEnded,
-)
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import Lost, RunAdmitted, SessionEnded
+from zeus_stream.protocol.queries import No
 from zeus_stream.transport.sockets import Channel, Received
 
 MAX_QUESTIONS = 1_000

@@ -36,28 +36,20 @@ from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
 from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Advice,
-    Answer,
-    Ask,
-    AskStatus,
-    AskTry,
-    ClockAnchored,
-    CollectorStarted,
+from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
     LockClock,
-    Lost,
-    No,
     ReleaseClock,
     ReleaseLimit,
     RenewLeases,
-    Reply,
     SetLimit,
-    Status,
     Welcome,
 )
+from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
+from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from zeus_stream.protocol.messages import Ack, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
 from zeus_stream.training.step_boundaries import Boundaries

@@ -9,33 +9,26 @@ import pyarrow as pa
 import pyarrow.compute
 
 from analyzers.measurement.timeline import READING
-from zeus_stream.protocol.messages import (
-    ABSENT,
-    READING_BYTES,
-    READING_FIELDS,
-    ClockAnchored,
-    CollectorStarted,
+from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,
     Event,
-    Events,
     EventsDropped,
-    Frame,
     Metric,
-    Notes,
-    Readings,
     RunEnded,
     RunStarted,
-    Seen,
     StepBoundary,
     TryBegan,
     TryEnded,
     TryWanted,
-    Unknown,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings, Seen
 
 """One row of `Readings.rows`."""
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]

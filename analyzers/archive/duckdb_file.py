@@ -50,7 +50,9 @@ from analyzers.results.rows import (
 )
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Body, Events, Frame, Notes, Readings
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings, read_back, spelled
 from zeus_stream.transport.follower import Break
 

@@ -19,7 +19,7 @@ from analyzers.archive.duckdb_file import Archive, Reader
 from analyzers.archive.sql_parser import Parser
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.protocol.messages import Query, QueryDone
+from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
 
 THREADS = 2

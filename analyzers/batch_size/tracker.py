@@ -21,7 +21,8 @@ from analyzers.fleet.fleet import Site
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
 from analyzers.results.rows import GiveAdvice, JobRow, TryRow, WindowRow
-from zeus_stream.protocol.messages import Advice, AskTry, TryBegan, TryEnded, TryWanted, of_host
+from zeus_stream.protocol.events import Advice, AskTry, TryBegan, TryEnded, TryWanted
+from zeus_stream.protocol.fields import of_host
 
 MAX_JOBS = 10_000
 """Remembered; the oldest go."""

@@ -21,24 +21,19 @@ from analyzers.results.rows import (
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Applied,
-    Ask,
-    AskTry,
-    ClockApplied,
-    Frame,
+from zeus_stream.protocol.commands import (
     Hello,
     LockClock,
-    No,
-    Refused,
     ReleaseClock,
     ReleaseLimit,
     RenewLeases,
-    Reply,
-    Request,
     SetLimit,
     Welcome,
 )
+from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
 

@@ -12,7 +12,8 @@ from analyzers.power_limit.profiles import Profile, Workload
 from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import CommandRow, RecallRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.messages import BUDGET, DeviceFound
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.notes import DeviceFound
 from zeus_stream.settings import Settings
 
 STEPS_KEPT = 4_096

@@ -3,7 +3,8 @@
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.power_limit.profiler import Span
 from analyzers.results.rows import RunRow
-from zeus_stream.protocol.messages import Placed, RunAdmitted, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
+from zeus_stream.protocol.notes import RunAdmitted
 
 
 class Session:

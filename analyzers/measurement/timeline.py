@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.sensors import Gain, Sensor
-from zeus_stream.protocol.messages import ABSENT, READING_FIELDS, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_FIELDS, Seen
 
 READING = np.dtype(list(READING_FIELDS))
 """A row of `Readings.rows`."""

@@ -13,7 +13,7 @@ from typing import Literal
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import Energy, Meter, Missing
 from analyzers.results.rows import WindowRow
-from zeus_stream.protocol.messages import of_host
+from zeus_stream.protocol.fields import of_host
 
 MAX_OPEN = 1_000
 """Windows one session may have open; one more is not measured."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from analyzers.power_limit import search
 from analyzers.power_limit.selectors import Trial
-from zeus_stream.protocol.messages import Budget
+from zeus_stream.protocol.notes import Budget
 
 LEAD_NS = 2_000_000_000
 """So long before its beginning a budget's ramp is done: until then the last commands are obeyed."""

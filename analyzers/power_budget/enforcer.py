@@ -29,7 +29,8 @@ from analyzers.results.rows import (
     RestoreLimit,
     RunRow,
 )
-from zeus_stream.protocol.messages import BUDGET, Applied, Budget, BudgetsSet, LeaseEnded, Refused
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.notes import Applied, Budget, BudgetsSet, LeaseEnded, Refused
 
 LOOK_NS = 1_000_000_000
 """Between two looks at a host's GPUs when nothing happens."""

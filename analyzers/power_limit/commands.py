@@ -7,7 +7,7 @@ from analyzers.fleet.fleet import Site
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
 from analyzers.results.rows import ApplyLimit, CommandRow, RestoreLimit
-from zeus_stream.protocol.messages import Applied, Refused
+from zeus_stream.protocol.notes import Applied, Refused
 
 Asked = CommandRow | ApplyLimit | RestoreLimit
 

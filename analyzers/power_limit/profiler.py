@@ -68,7 +68,7 @@ from analyzers.power_limit import drift, search
 from analyzers.power_limit.search import BLOCKS, Choose, Confidence, Measure, Visit
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.messages import Cause
+from zeus_stream.protocol.notes import Cause
 
 MAX_ASKED = 3
 """Times a limit without outcome is asked for."""

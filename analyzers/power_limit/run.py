@@ -50,7 +50,8 @@ from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.messages import Applied, LeaseCause, Refused, StepBoundary
+from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.notes import Applied, LeaseCause, Refused
 
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""

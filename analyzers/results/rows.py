@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analyzers.batch_size.policy import Ended
-from zeus_stream.protocol.messages import Advice, Answer
+from zeus_stream.protocol.events import Advice, Answer
 
 
 @dataclass(frozen=True, slots=True)

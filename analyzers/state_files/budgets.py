@@ -14,7 +14,7 @@ from analyzers.power_budget.allocation import in_force, over
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
 from zeus_stream.paths import rewrite
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Budget, BudgetsSet
+from zeus_stream.protocol.notes import Budget, BudgetsSet
 
 Ask = Callable[[str], pa.Table]
 """Answers SQL over the archive."""

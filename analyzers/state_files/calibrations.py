@@ -15,7 +15,7 @@ from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import READING, Timeline
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import rewrite
-from zeus_stream.protocol.messages import ABSENT, Seen
+from zeus_stream.protocol.readings import ABSENT, Seen
 
 Ask = Callable[[str], pa.Table]
 """Answers SQL over the archive."""

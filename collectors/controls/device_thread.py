@@ -32,7 +32,8 @@ from zeus_stream.errors import (
     StorageError,
     UnsupportedError,
 )
-from zeus_stream.protocol.messages import Cause, Seen
+from zeus_stream.protocol.notes import Cause
+from zeus_stream.protocol.readings import Seen
 
 MAX_ROWS = 20_000
 """Readings of one device that wait for the event loop; past it new ones are dropped and counted."""

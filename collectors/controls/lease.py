@@ -33,21 +33,17 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from collectors.controls.control import UNLOCKED, Knob
-from zeus_stream.protocol.messages import (
-    BUDGET,
+from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.notes import (
     Applied,
     Cause,
     ClockApplied,
     ClockLeaseEnded,
     LeaseCause,
     LeaseEnded,
-    LockClock,
     Note,
     Refused,
-    ReleaseClock,
-    ReleaseLimit,
-    RenewLeases,
-    SetLimit,
 )
 
 ROUNDING_MW = 1_000

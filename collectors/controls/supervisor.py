@@ -30,7 +30,9 @@ from collectors.log.feed import Journal
 from collectors.sampling import schedule
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
-from zeus_stream.protocol.messages import DeviceFound, DeviceGone, Readings, Refused, RenewLeases
+from zeus_stream.protocol.commands import RenewLeases
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone, Refused
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
 MAX_DEVICES = 256

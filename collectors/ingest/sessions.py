@@ -7,16 +7,8 @@ from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.messages import (
-    BUDGET,
-    Batch,
-    Event,
-    RunEnded,
-    RunStarted,
-    StepBoundary,
-    Unknown,
-    of_host,
-)
+from zeus_stream.protocol.events import Batch, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500

@@ -13,7 +13,9 @@ from collectors.log.sqlite import Log, SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Body, Events, Lost, Note, Notes, Readings
+from zeus_stream.protocol.frames import Body, Events
+from zeus_stream.protocol.notes import Lost, Note, Notes
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.transport.sockets import Channel
 
 MAX_NOTES = 1_000

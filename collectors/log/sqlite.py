@@ -20,7 +20,7 @@ from pathlib import Path
 from struct import Struct
 
 from zeus_stream.errors import StorageError
-from zeus_stream.protocol.messages import Frame
+from zeus_stream.protocol.frames import Frame
 
 FORMAT = "zeus-stream log 2"
 OVERHEAD_BYTES = 64

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from collectors.device import Sample
-from zeus_stream.protocol.messages import ABSENT, READING_STRUCT, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_STRUCT, Seen
 
 INTERVALS = 15
 """Intervals between changes, the mean of whose middle half is the period."""

@@ -25,19 +25,10 @@ from analyzers.results.rows import (
     WindowRow,
 )
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Body,
-    ClockAnchored,
-    CollectorStarted,
-    DeviceFound,
-    Events,
-    Frame,
-    Notes,
-    Readings,
-    RunStarted,
-    Seen,
-    StepBoundary,
-)
+from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, DeviceFound, Notes
+from zeus_stream.protocol.readings import Readings, Seen
 
 A = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 B = "GPU-bbbbbbbb-0000-4000-8000-000000000000"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.timeline import READING
-from zeus_stream.protocol.messages import ABSENT, Seen
+from zeus_stream.protocol.readings import ABSENT, Seen
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -26,30 +26,30 @@ from analyzers.results.rows import (
 )
 from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
-from zeus_stream.protocol.messages import (
-    Applied,
+from zeus_stream.protocol.events import (
     Ask,
-    Body,
-    CollectorStarted,
-    DeviceGone,
-    Events,
     EventsDropped,
-    Frame,
-    LeaseEnded,
-    Lost,
     Metric,
-    Notes,
-    Readings,
-    RunAdmitted,
     RunEnded,
     RunStarted,
-    SessionEnded,
     StepBoundary,
-    Unknown,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
+    CollectorStarted,
+    DeviceGone,
+    LeaseEnded,
+    Lost,
+    Notes,
+    RunAdmitted,
+    SessionEnded,
+)
+from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 QUICK = Plan(

@@ -34,7 +34,8 @@ from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Body, Budget, BudgetsSet, Frame, Notes
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
 from zeus_stream.settings import Settings
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)

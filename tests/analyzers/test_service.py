@@ -2,7 +2,7 @@
 
 from analyzers.results.rows import ApplyClock, ApplyLimit
 from analyzers.service import Host, _note_leases
-from zeus_stream.protocol.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 
 
 def test_limits_and_clocks_are_held_apart_and_each_is_settled_by_its_own_outcome() -> None:

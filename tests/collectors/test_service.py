@@ -27,47 +27,46 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    READING_FIELDS,
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    LockClock,
+    ReleaseClock,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+    Welcome,
+)
+from zeus_stream.protocol.events import (
     Ack,
     Advice,
     Answer,
-    Applied,
     Ask,
-    AskStatus,
     AskTry,
     Batch,
+    EpochBegan,
+    Event,
+    RunEnded,
+    RunStarted,
+)
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
     ClockApplied,
     ClockLeaseEnded,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
-    EpochBegan,
-    Event,
-    Events,
-    Fetch,
-    Fetched,
-    Frame,
-    Hello,
     LeaseEnded,
-    LockClock,
     Lost,
-    No,
     Notes,
-    Readings,
     Refused,
-    ReleaseClock,
-    ReleaseLimit,
-    RenewLeases,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
-    Seen,
     SessionEnded,
-    SetLimit,
-    Status,
-    Welcome,
 )
+from zeus_stream.protocol.queries import AskStatus, No, Status
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
@@ -696,7 +695,7 @@ from pathlib import Path
 from zeus_stream.transport import sockets
 from zeus_stream.protocol import codec
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.protocol.messages import Batch, RunStarted
+from zeus_stream.protocol.events import Batch, RunStarted
 context = sockets.context()
 channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
 run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)

@@ -15,7 +15,7 @@ import pytest
 from tests.patience import PATIENT
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Answer,
     Ask,
     EpochEnded,
@@ -23,10 +23,10 @@ from zeus_stream.protocol.messages import (
     GpuEnergy,
     RunStarted,
     StepBoundary,
-    Unknown,
     WindowBegan,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import Unknown
 
 ROOT = Path(__file__).parents[2]
 POWER_W = 100.0

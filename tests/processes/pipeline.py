@@ -21,7 +21,7 @@ from tests.patience import PATIENT
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Hello, Welcome
+from zeus_stream.protocol.commands import Hello, Welcome
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import Connection, status

@@ -16,16 +16,8 @@ from tests.patience import PATIENT
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Applied,
-    ClockApplied,
-    Hello,
-    LockClock,
-    Refused,
-    RenewLeases,
-    SetLimit,
-    Welcome,
-)
+from zeus_stream.protocol.commands import Hello, LockClock, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import status
 

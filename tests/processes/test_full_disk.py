@@ -15,7 +15,7 @@ from tests.processes.pipeline import Setup, environment, pipeline, until
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
-from zeus_stream.protocol.messages import Refused
+from zeus_stream.protocol.notes import Refused
 from zeus_stream.training.outbox import BATCH
 from zeus_stream.transport.client import status
 

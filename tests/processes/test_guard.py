@@ -36,7 +36,7 @@ from tests.processes.setup import (
 from zeus_stream.clock import boot_id
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""

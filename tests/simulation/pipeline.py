@@ -41,39 +41,25 @@ from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Ack,
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseLimit, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.events import Ack, Batch, Event, Metric, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Batch,
-    Body,
     ClockAnchored,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
-    Event,
-    Events,
-    Fetch,
-    Fetched,
-    Frame,
-    Hello,
     LeaseEnded,
     Lost,
-    Metric,
     Note,
     Notes,
-    Readings,
     Refused,
-    ReleaseLimit,
-    RenewLeases,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
     SessionEnded,
-    SetLimit,
-    StepBoundary,
-    Unknown,
-    Welcome,
 )
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.training.outbox import Outbox

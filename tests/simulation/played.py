@@ -11,7 +11,7 @@ from analyzers.measurement.timeline import READING, Ints, Timeline
 from benchmarks.loads import Load
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 
 Rows = npt.NDArray[np.void]
 READ_NS = 50_000

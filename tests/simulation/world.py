@@ -20,28 +20,20 @@ from analyzers.results.rows import ApplyLimit, GiveAnswer, RestoreLimit
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Body,
     Cause,
     CollectorStarted,
     DeviceFound,
-    EpochBegan,
-    EpochEnded,
-    Event,
-    Events,
-    Frame,
     Note,
     Notes,
-    Readings,
     Refused,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
-    Seen,
     SessionEnded,
-    StepBoundary,
 )
+from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 START_NS = 1_000_000_000_000

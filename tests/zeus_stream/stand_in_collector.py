@@ -14,7 +14,8 @@ from typing import Self, TypeVar
 import zmq
 
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted, Unknown
+from zeus_stream.protocol.events import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted
+from zeus_stream.protocol.fields import Unknown
 
 M = TypeVar("M")
 

@@ -16,7 +16,7 @@ from collectors.device import Bus, Description, Device
 from collectors.devices.rapl import POWERCAP, RaplBus
 from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
 from zeus_stream.paths import Places, endpoint, holder
-from zeus_stream.protocol.messages import of_host
+from zeus_stream.protocol.fields import of_host
 from zeus_stream.reports.tables import Check
 from zeus_stream.settings import Settings
 from zeus_stream.transport import keys

@@ -369,7 +369,7 @@ def budget(
     from datetime import datetime
 
     from analyzers.state_files import budgets
-    from zeus_stream.protocol.messages import Budget
+    from zeus_stream.protocol.notes import Budget
     from zeus_stream.reports.tables import write
 
     where, now = places(os.environ), datetime.now().astimezone()

@@ -1,7 +1,7 @@
 """Messages to bytes and back. Knows bytes, not sockets.
 
 A message is MessagePack ``[VERSION, kind, {field: value}]``; one inside another is ``[kind, {...}]``.
-Bytes from outside become a message of `messages` with every field of its type and within its bounds,
+Bytes from outside become a message of this package with every field of its type and within its bounds,
 or `MalformedError`. Unknown fields are ignored, so that a newer sender is understood; an unknown kind
 inside a batch becomes `Unknown`.
 """
@@ -27,8 +27,8 @@ from typing import (
 import msgpack
 
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol import messages
-from zeus_stream.protocol.messages import VERSION, Frame, Unknown, Within
+from zeus_stream.protocol.fields import VERSION, Unknown, Within
+from zeus_stream.protocol.frames import Frame
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest message part on any socket."""
@@ -143,7 +143,7 @@ def _field_names(cls: type) -> tuple[str, ...]:
 @cache
 def _checker(cls: type) -> Check:
     """Return the check that builds a message of class ``cls`` from its decoded fields."""
-    hints = get_type_hints(cls, vars(messages), include_extras=True)
+    hints = get_type_hints(cls, include_extras=True)
     required = {field.name for field in fields(cls) if field.default is MISSING}
     checks = {name: _check(hint) for name, hint in hints.items()}
 
@@ -165,7 +165,7 @@ def _checker(cls: type) -> Check:
 
 
 def _check(hint: Any) -> Check:
-    """Return the check for one type as `messages` writes them."""
+    """Return the check for one type as the message classes write them."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [extra for extra in args[1:] if isinstance(extra, Within)]

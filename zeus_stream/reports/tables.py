@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.protocol.messages import Status
+from zeus_stream.protocol.queries import Status
 
 Form = Literal["table", "csv", "json", "arrow"]
 SHOWN = 1_000

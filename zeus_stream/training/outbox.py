@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from zeus_stream.protocol.messages import Ack, Ask, AskTry, Batch, Event, EventsDropped, Name, Ns, RunStarted
+from zeus_stream.protocol.events import Ack, Ask, AskTry, Batch, Event, EventsDropped, RunStarted
+from zeus_stream.protocol.fields import Name, Ns
 
 ROOM = 100_000
 """Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps."""

@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.paths import publish_candidates
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Answer,
     EpochBegan,
     EpochEnded,

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.messages import Advice, TryBegan, TryEnded, TryWanted
+from zeus_stream.protocol.events import Advice, TryBegan, TryEnded, TryWanted
 from zeus_stream.training.identity import named
 
 ANSWER_S = 2.0

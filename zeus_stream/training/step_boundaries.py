@@ -18,7 +18,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from zeus_stream.protocol.messages import Ns, Placed, StepBoundary
+from zeus_stream.protocol.events import Placed, StepBoundary
+from zeus_stream.protocol.fields import Ns
 from zeus_stream.training.device_clock import DeviceClock
 
 MAX_PENDING = 1_000

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.messages import GpuEnergy, WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.protocol.events import GpuEnergy, WindowBegan, WindowCancelled, WindowEnded
 
 ANSWER_S = 10.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zeus_stream import paths
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.queries import (
     AskStatus,
     ForgetJob,
     Forgotten,

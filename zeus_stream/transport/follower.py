@@ -20,7 +20,9 @@ import anyio
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Fetch, Fetched, Frame, Hello, No, Welcome
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
 

@@ -7,7 +7,8 @@ from analyzers.archive.columns import well_formed
 from analyzers.interpreter import Interpreter, Plan
 from analyzers.measurement.timeline import READING
 from analyzers.results.rows import GapRow
-from zeus_stream.protocol.messages import Frame, Readings, Seen
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.readings import Readings, Seen
 
 NOW_NS = 10**12
 

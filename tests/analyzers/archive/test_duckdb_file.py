@@ -43,7 +43,22 @@ from tests.analyzers.archives import (
     window,
 )
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol import messages as m
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    EventsDropped,
+    Metric,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Budget, BudgetsSet, CollectorStarted, Notes
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
 
@@ -76,11 +91,11 @@ def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
-def replayed(archive: Archive, offset: int = 0) -> list[tuple[m.Frame, m.Body]]:
+def replayed(archive: Archive, offset: int = 0) -> list[tuple[Frame, Body]]:
     return list(archive.frames_since(LOG, offset))
 
 
-def by_gpu(body: m.Readings) -> list[tuple[Any, ...]]:
+def by_gpu(body: Readings) -> list[tuple[Any, ...]]:
     """Return the rows with UUIDs in place of positions in a list that may be ordered otherwise."""
     return [
         (body.gpus[gpu], *values, seen) for *values, gpu, seen in np.frombuffer(body.rows, READING).tolist()
@@ -96,11 +111,11 @@ def test_what_was_stored_comes_back_in_order(archive: Archive) -> None:
         archive.put_frames(stored[at : at + 7])
     back = replayed(archive)
     assert [frame for frame, _ in back] == [
-        replace(frame, body=b"") if isinstance(body, m.Readings) else frame for frame, body in stored
+        replace(frame, body=b"") if isinstance(body, Readings) else frame for frame, body in stored
     ]
     for (_, body), (_, original) in zip(back, stored, strict=True):
-        if isinstance(original, m.Readings):
-            assert isinstance(body, m.Readings)
+        if isinstance(original, Readings):
+            assert isinstance(body, Readings)
             assert by_gpu(body) == by_gpu(original)
         else:
             assert body == original
@@ -118,10 +133,10 @@ def test_what_a_device_does_not_say_is_null(archive: Archive) -> None:
 
 def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) -> None:
     rebooted_ns = BOOTED_NS + 3600 * SECOND
-    start = m.CollectorStarted(0, "inc-2", "0.1.0", "boot-2", rebooted_ns, 500, observe=False)
+    start = CollectorStarted(0, "inc-2", "0.1.0", "boot-2", rebooted_ns, 500, observe=False)
     archive.put_frames(list(frames()))
     end = archive.position(HOST)[1] or 0
-    archive.put_frames([frame(end, m.Notes((start,))), frame(end + 1, readings(1))])
+    archive.put_frames([frame(end, Notes((start,))), frame(end + 1, readings(1))])
     bounds = "epoch_ns(min(read_at)), epoch_ns(max(read_at))"
     assert ask(archive, f"FROM samples SELECT {bounds} WHERE t_hi_ns < 2_000_000_000") == [
         (BOOTED_NS + SECOND + SECOND // 1000, rebooted_ns + 19 * SECOND // 10 + SECOND // 1000)
@@ -130,20 +145,20 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) 
 
 def test_events_are_rows_of_their_session(archive: Archive) -> None:
     every = (
-        m.RunStarted(1, "job", "run", 2, 4, (A,), 7, "boot", 5, 1),
-        m.EpochBegan(2, 0),
-        m.StepBoundary(0, None, 3),
-        m.StepBoundary(1, 4, None, "device", 7),
-        m.WindowBegan(5, 9, "validation"),
-        m.WindowEnded(6, 9),
-        m.WindowCancelled(6, 8),
-        m.Metric(7, "accuracy\x00é", 0.5),
-        m.EventsDropped(8, 12, "the buffer was full"),
-        m.Unknown("Novelty"),
-        m.EpochEnded(9, 0),
-        m.RunEnded(10),
+        RunStarted(1, "job", "run", 2, 4, (A,), 7, "boot", 5, 1),
+        EpochBegan(2, 0),
+        StepBoundary(0, None, 3),
+        StepBoundary(1, 4, None, "device", 7),
+        WindowBegan(5, 9, "validation"),
+        WindowEnded(6, 9),
+        WindowCancelled(6, 8),
+        Metric(7, "accuracy\x00é", 0.5),
+        EventsDropped(8, 12, "the buffer was full"),
+        Unknown("Novelty"),
+        EpochEnded(9, 0),
+        RunEnded(10),
     )
-    archive.put_frames([frame(0, m.Events("s", 30, None, None, every))])
+    archive.put_frames([frame(0, Events("s", 30, None, None, every))])
     columns = "sequence, kind, t_ns, ended_ns, index, name, value"
     assert ask(archive, f"FROM events SELECT {columns} WHERE session = 's' ORDER BY sequence") == [
         (30, "run_started", 1, None, 2, "run", None),
@@ -182,7 +197,7 @@ def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int
                 archive.put_frames(part)
                 next_offset = max(next_offset, first + len(part))
         assert archive.position(HOST) == ((LOG, next_offset) if next_offset else (None, None))
-        seconds = sum(isinstance(body, m.Readings) for _, body in stored[:next_offset])
+        seconds = sum(isinstance(body, Readings) for _, body in stored[:next_offset])
         counted = ask(archive, 'SELECT count(DISTINCT "offset"), count(*) FROM readings')
         assert counted == [(seconds, 20 * seconds)]
         assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
@@ -223,12 +238,12 @@ def test_a_new_log_begins_anew(archive: Archive) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        pytest.param(m.Readings((A,), bytes(47)), id="a row is cut off"),
-        pytest.param(m.Readings((), bytes(48)), id="a GPU is not in the list"),
-        pytest.param(m.Readings((A,), bytes(46) + b"\xff\x00"), id="a kind is not known"),
+        pytest.param(Readings((A,), bytes(47)), id="a row is cut off"),
+        pytest.param(Readings((), bytes(48)), id="a GPU is not in the list"),
+        pytest.param(Readings((A,), bytes(46) + b"\xff\x00"), id="a kind is not known"),
     ],
 )
-def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: Archive, broken: m.Readings) -> None:
+def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: Archive, broken: Readings) -> None:
     archive.put_frames([frame(0, broken), frame(1, readings(1))])
     assert archive.malformed == 1
     assert ask(archive, "SELECT count(*) FROM frames") == [(1,)]
@@ -316,7 +331,7 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
         archive.put_rows([RUN], {LOG: 100}, replaying=False)
     with opened(path) as archive:
         offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
-    began = next(frame.offset for frame, body in stored if isinstance(body, m.Events))
+    began = next(frame.offset for frame, body in stored if isinstance(body, Events))
     assert offsets[0] == 0, "the notes of the collector's start come first"
     assert offsets[1] == began - 1 - 5, "then five seconds of readings before the run"
     assert offsets[1:] == list(range(offsets[1], len(stored)))
@@ -342,7 +357,7 @@ def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(pa
     with opened(path) as archive:
         log_id, first = archive.own_log()
         assert first == 0
-        words = m.Notes((m.BudgetsSet(0, (m.Budget("rack1", 1000, (), 0, 0, 1, 0),)),))
+        words = Notes((BudgetsSet(0, (Budget("rack1", 1000, (), 0, 0, 1, 0),)),))
         said = replace(frame(0, words, log_id=log_id)[0], host=""), words
         stored = [frame(0, readings(1)), said, frame(1, readings(2))]
         archive.put_frames(stored)
@@ -369,16 +384,16 @@ def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
 
 def test_an_open_run_is_replayed_with_its_sessions_of_older_logs(path: Path) -> None:
     later = replace(RUN, session="session-2")
-    first = m.Events(RUN.session, 0, 0, 7, (STARTED,))
-    second = m.Events(later.session, 0, 0, 7, (STARTED,))
+    first = Events(RUN.session, 0, 0, 7, (STARTED,))
+    second = Events(later.session, 0, 0, 7, (STARTED,))
     with opened(path) as archive:
         archive.put_frames([frame(0, readings(1)), frame(1, first), frame(0, second, log_id="log-2")])
         closed = window("run", 0, 10, 50, A)
         archive.put_rows([RUN, closed, later], {LOG: 2, "log-2": 1}, replaying=False)
-        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
         assert events == [first, second]
         archive.put_rows([replace(closed, session=later.session)], {}, replaying=False)
-        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
         assert events == []
 
 
@@ -389,7 +404,7 @@ def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -
     end = archive.position(HOST)[1] or 0
     notes, lead = offsets[:-7], offsets[-7:]
     assert lead == list(range(end - 7, end)), "the new frame, and five seconds before it"
-    assert notes == [frame.offset for frame, body in frames() if isinstance(body, m.Notes)]
+    assert notes == [frame.offset for frame, body in frames() if isinstance(body, Notes)]
 
 
 def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: Archive) -> None:
@@ -398,9 +413,7 @@ def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(arch
     archive.put_rows([replace(RUN, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
 
     def replayed() -> list[str]:
-        return [
-            body.session for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)
-        ]
+        return [body.session for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
 
     assert RUN.session in replayed()
     archive.put_rows([window("run", 0, 10, 50, A)], {}, replaying=False)
@@ -411,9 +424,9 @@ def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(a
     stored = list(frames())
     archive.put_frames(stored)
     archive.put_rows([RUN, window("run", 0, 10, 50, A)], {LOG: len(stored)}, replaying=False)
-    later = m.Events("session-2", 0, 0, 8, (replace(STARTED, t_ns=119 * SECOND, run="run-2"),))
+    later = Events("session-2", 0, 0, 8, (replace(STARTED, t_ns=119 * SECOND, run="run-2"),))
     archive.put_frames([frame(len(stored), later)])
-    events = [body for page in archive.to_replay() for _, body in page if isinstance(body, m.Events)]
+    events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
     assert events == [later]
 
 

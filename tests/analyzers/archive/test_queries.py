@@ -12,7 +12,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries
 from tests.analyzers.archives import HOST, RUN, A, B, fill
-from zeus_stream.protocol.messages import Query
+from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
 FOLDER = files("analyzers.archive").joinpath("queries")

@@ -17,7 +17,7 @@ from analyzers.archive.query import Queries, export, read_file
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.protocol.messages import Query, QueryDone
+from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)

@@ -17,24 +17,21 @@ from analyzers.results.rows import GiveAdvice, JobRow, TryRow, WindowRow
 from tests.analyzers.batch_size.test_history import SETUP, Turns
 from tests.analyzers.test_interpreter import QUICK
 from tests.simulation.world import BEGIN_NS, Training, World
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Advice,
     AskTry,
-    Body,
     EpochEnded,
     Event,
-    Events,
-    Frame,
     Metric,
-    Notes,
-    Readings,
     RunEnded,
     RunStarted,
-    SessionEnded,
     TryBegan,
     TryEnded,
     TryWanted,
 )
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes, SessionEnded
+from zeus_stream.protocol.readings import Readings
 
 PLAN = replace(QUICK, selector=None, timeout_ns=1_000_000_000)
 TRAINING = Training("imagenet", 0.02, 60, epoch_steps=20)

@@ -11,20 +11,10 @@ from analyzers.dispatch.collector_link import Link
 from analyzers.results.rows import ApplyClock, ApplyLimit, RestoreClock
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
-    Applied,
-    ClockApplied,
-    Frame,
-    Hello,
-    LockClock,
-    No,
-    ReleaseClock,
-    RenewLeases,
-    Reply,
-    Request,
-    SetLimit,
-    Welcome,
-)
+from zeus_stream.protocol.commands import Hello, LockClock, ReleaseClock, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Applied, ClockApplied
+from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 
 pytestmark = pytest.mark.anyio

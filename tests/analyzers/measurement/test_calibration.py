@@ -18,7 +18,7 @@ from analyzers.state_files.calibrations import calibrate, load, store
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
 from tests.analyzers.readings import S, readings, row
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 from zeus_stream.settings import Settings
 
 AT = "2026-01-01T00:00:00+00:00"

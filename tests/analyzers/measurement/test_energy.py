@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from analyzers.measurement.energy import Energy, Missing, energy, measure
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 
 seeds = st.integers(0, 10**9)
 

@@ -13,20 +13,9 @@ from analyzers.power_limit.run import Output
 from analyzers.results.rows import GiveAnswer, GpuRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
-from zeus_stream.protocol.messages import (
-    Ask,
-    Body,
-    CollectorStarted,
-    DeviceFound,
-    Event,
-    Events,
-    Notes,
-    RunAdmitted,
-    RunEnded,
-    StepBoundary,
-    WindowBegan,
-    WindowEnded,
-)
+from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
+from zeus_stream.protocol.frames import Body, Events
+from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
 from zeus_stream.settings import Settings
 
 CPU = "CPU-alpha-package-0"

@@ -6,7 +6,7 @@ from analyzers.measurement.energy import Energy, Meter, energy
 from analyzers.measurement.sensors import Sensor, sensor
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, readings, row
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 
 PERIOD_NS = 100 * MS
 STEP_NS, GAP_NS = 70 * MS, 47 * MS

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from analyzers.measurement.energy import Energy, energy, measure
 from analyzers.measurement.timeline import CROWDED, IDLE_NS, MAX_KNOTS, RECENT_NS, Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 
 
 @given(st.integers(0, 10**9), st.booleans())

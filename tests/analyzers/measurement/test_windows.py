@@ -5,7 +5,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
 from analyzers.results.rows import WindowRow
 from tests.analyzers.readings import MS, S, readings, row, steady
-from zeus_stream.protocol.messages import Seen
+from zeus_stream.protocol.readings import Seen
 
 OWNER = Owner("session", "run", "job", 0, "host")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from analyzers.power_budget.allocation import Bound, Unit, in_force, least, most_mw, over, share_out, speeds
 from analyzers.power_limit.selectors import Trial
-from zeus_stream.protocol.messages import Budget
+from zeus_stream.protocol.notes import Budget
 
 S = 1_000_000_000
 W = 1000

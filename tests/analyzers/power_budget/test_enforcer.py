@@ -14,28 +14,23 @@ from analyzers.power_limit.run import Output
 from analyzers.results.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit
 from tests.analyzers.readings import readings, row
 from tests.simulation.world import Training, World
-from zeus_stream.protocol.messages import (
-    BUDGET,
+from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Body,
     Budget,
     BudgetsSet,
     CollectorStarted,
     DeviceFound,
-    Events,
-    Frame,
     LeaseCause,
     LeaseEnded,
     Note,
     Notes,
-    Readings,
     Refused,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
-    Seen,
-    StepBoundary,
 )
+from zeus_stream.protocol.readings import Readings, Seen
 
 S = 1_000_000_000
 W = 1000

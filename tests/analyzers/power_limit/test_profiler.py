@@ -46,7 +46,7 @@ from analyzers.power_limit.profiler import (
 )
 from analyzers.power_limit.search import BLOCKS, most_blocks
 from analyzers.power_limit.selectors import Selector, Trial
-from zeus_stream.protocol.messages import Cause
+from zeus_stream.protocol.notes import Cause
 
 MS = 1_000_000
 STEP_NS = 50 * MS

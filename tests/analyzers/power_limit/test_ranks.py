@@ -8,7 +8,7 @@ from analyzers.interpreter import Interpreter, Plan
 from analyzers.power_limit import selectors
 from analyzers.results.rows import ApplyLimit, DecisionRow, GpuLimitRow, RestoreLimit, TrialRow
 from tests.simulation.world import BEGIN_NS, Training, World
-from zeus_stream.protocol.messages import CollectorStarted
+from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000
 QUICK = Plan(

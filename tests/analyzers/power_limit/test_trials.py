@@ -15,7 +15,8 @@ from analyzers.power_limit.profiler import MeasureTrial, Purpose, Span
 from analyzers.power_limit.trials import Taken, added_up, joined, taken, trial_row
 from analyzers.results.rows import TrialRow
 from tests.analyzers.readings import MS, S, steady
-from zeus_stream.protocol.messages import RunAdmitted, RunStarted, StepBoundary
+from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.notes import RunAdmitted
 
 STEP_MS = 50
 """The counter changes after every second one."""

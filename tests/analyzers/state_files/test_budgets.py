@@ -7,7 +7,7 @@ import pytest
 from analyzers.power_budget.allocation import in_force
 from analyzers.state_files import budgets
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
-from zeus_stream.protocol.messages import Budget
+from zeus_stream.protocol.notes import Budget
 
 NOW = datetime.fromisoformat("2026-05-01T12:30").astimezone()
 NOW_NS = budgets.nanoseconds(NOW)

@@ -42,18 +42,8 @@ from collectors.controls.lease import (
 )
 from collectors.controls.restore_record import put_back
 from collectors.device import Description, Sample
-from zeus_stream.protocol.messages import (
-    Applied,
-    ClockApplied,
-    ClockLeaseEnded,
-    LeaseEnded,
-    LockClock,
-    Refused,
-    ReleaseClock,
-    ReleaseLimit,
-    RenewLeases,
-    SetLimit,
-)
+from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Refused
 
 W = 1000
 MS = 1_000_000

@@ -21,15 +21,8 @@ from collectors.ingest.sessions import (
     resolve,
 )
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.messages import (
-    Batch,
-    EpochBegan,
-    Event,
-    RunEnded,
-    RunStarted,
-    StepBoundary,
-    Unknown,
-)
+from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import Unknown
 
 SECOND_NS = 1_000_000_000
 STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)

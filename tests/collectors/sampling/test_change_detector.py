@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from collectors.device import Sample
 from collectors.sampling.change_detector import ENOUGH, Reading, State, observe, pack
-from zeus_stream.protocol.messages import READING_BYTES, READING_FIELDS, READING_STRUCT, Seen
+from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, READING_STRUCT, Seen
 
 MS = 1_000_000
 HEARTBEAT_NS = 500 * MS

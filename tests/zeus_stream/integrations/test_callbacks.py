@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.zeus_stream.stand_in_collector import Collector, until
 from zeus_stream.integrations.callbacks import INTERVAL, Interval, Training, averages, training
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Answer,
     Ask,
     EpochBegan,

@@ -7,19 +7,23 @@ from hypothesis import strategies as st
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol import messages as m
+from zeus_stream.protocol.commands import SetLimit
+from zeus_stream.protocol.events import Ask, Batch, Metric, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import VERSION, Unknown
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, READING_STRUCT
 
 names = st.text(min_size=1, max_size=200)
 ns = st.integers(0, 2**62)
 walls = st.integers(0, 4_102_444_800 * 10**9)
 counts = st.integers(0, 2**53)
 steps = st.builds(
-    m.StepBoundary, counts, st.none() | ns, st.none() | ns,
+    StepBoundary, counts, st.none() | ns, st.none() | ns,
     st.sampled_from(["dispatch", "device", "ready"]), st.none() | ns,
 )  # fmt: skip
-metrics = st.builds(m.Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
+metrics = st.builds(Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
 started = st.builds(
-    m.RunStarted,
+    RunStarted,
     ns,
     names,
     names,
@@ -31,7 +35,7 @@ started = st.builds(
     walls,
     ns,
 )
-batches = st.builds(m.Batch, names, counts, st.lists(steps | metrics | started, max_size=20).map(tuple))
+batches = st.builds(Batch, names, counts, st.lists(steps | metrics | started, max_size=20).map(tuple))
 junk = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -40,31 +44,31 @@ junk = st.recursive(
 
 
 @given(batches)
-def test_a_message_comes_back_as_it_went(batch: m.Batch) -> None:
-    assert codec.decode(codec.encode(batch), m.Batch) == batch
+def test_a_message_comes_back_as_it_went(batch: Batch) -> None:
+    assert codec.decode(codec.encode(batch), Batch) == batch
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError):
-        codec.decode(data, m.Batch, m.Ask)
+        codec.decode(data, Batch, Ask)
 
 
 @given(batches, st.data())
-def test_a_cut_message_is_malformed(batch: m.Batch, data: st.DataObject) -> None:
+def test_a_cut_message_is_malformed(batch: Batch, data: st.DataObject) -> None:
     whole = codec.encode(batch)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(MalformedError):
-        codec.decode(whole[:cut], m.Batch)
+        codec.decode(whole[:cut], Batch)
 
 
-@given(st.sampled_from([f.name for f in dataclasses.fields(m.SetLimit)]), junk)
+@given(st.sampled_from([f.name for f in dataclasses.fields(SetLimit)]), junk)
 def test_a_field_of_any_value_is_taken_whole_or_refused_by_name(field: str, value: object) -> None:
-    good = m.SetLimit("c", "o", "i", 1, "r", "GPU-1", 200_000, 1500)
+    good = SetLimit("c", "o", "i", 1, "r", "GPU-1", 200_000, 1500)
     content = {f.name: getattr(good, f.name) for f in dataclasses.fields(good)} | {field: value}
-    data = msgpack.packb([m.VERSION, "SetLimit", content])
+    data = msgpack.packb([VERSION, "SetLimit", content])
     try:
-        decoded = codec.decode(data, m.SetLimit)
+        decoded = codec.decode(data, SetLimit)
     except MalformedError as wrong:
         assert field in str(wrong)  # noqa: PT017  (either outcome is right; each is checked)
     else:
@@ -72,7 +76,7 @@ def test_a_field_of_any_value_is_taken_whole_or_refused_by_name(field: str, valu
         assert type(getattr(decoded, field)) is type(value)
 
 
-def pack(kind: str, content: object, version: int = m.VERSION) -> bytes:
+def pack(kind: str, content: object, version: int = VERSION) -> bytes:
     return bytes(msgpack.packb([version, kind, content]))
 
 
@@ -101,7 +105,7 @@ def pack(kind: str, content: object, version: int = m.VERSION) -> bytes:
 )
 def test_a_wrong_message_is_refused_with_its_reason(data: bytes, sentence: str) -> None:
     with pytest.raises(MalformedError, match=sentence):
-        codec.decode(data, m.Batch)
+        codec.decode(data, Batch)
 
 
 def test_a_newer_sender_is_understood() -> None:
@@ -110,7 +114,7 @@ def test_a_newer_sender_is_understood() -> None:
         ["Nap", {"t_ns": 1}],
     ]
     data = pack("Batch", {"session": "s", "sequence": 0, "events": events, "shape": "round"})
-    assert codec.decode(data, m.Batch).events == (m.StepBoundary(1, None, 5), m.Unknown("Nap"))
+    assert codec.decode(data, Batch).events == (StepBoundary(1, None, 5), Unknown("Nap"))
 
 
 def test_a_reading_row_is_the_same_for_struct_and_for_columns() -> None:
@@ -118,17 +122,17 @@ def test_a_reading_row_is_the_same_for_struct_and_for_columns() -> None:
 
     import numpy as np
 
-    dtype = np.dtype(list(m.READING_FIELDS))
+    dtype = np.dtype(list(READING_FIELDS))
     row = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
-    assert dtype.itemsize == struct.calcsize(m.READING_STRUCT) == m.READING_BYTES
-    assert np.frombuffer(struct.pack(m.READING_STRUCT, *row), dtype)[0].item() == row
+    assert dtype.itemsize == struct.calcsize(READING_STRUCT) == READING_BYTES
+    assert np.frombuffer(struct.pack(READING_STRUCT, *row), dtype)[0].item() == row
 
 
 @given(names, counts, names, ns, names, st.binary(max_size=100))
 def test_a_frame_comes_back_as_it_went(
     log: str, offset: int, host: str, t_ns: int, topic: str, body: bytes
 ) -> None:
-    frame = m.Frame(log, offset, host, t_ns, topic, body)
+    frame = Frame(log, offset, host, t_ns, topic, body)
     assert codec.decode_frame(*codec.encode_frame(frame)) == frame
 
 

@@ -16,7 +16,7 @@ from analyzers.archive.query import Queries
 from analyzers.results.rows import TryRow
 from tests.analyzers.batch_size.test_history import ROW, SETUP, a_try
 from zeus_stream.cli.main import main
-from zeus_stream.protocol.messages import Query
+from zeus_stream.protocol.queries import Query
 from zeus_stream.reports.recurring_jobs import ALL, look_up, print_job
 from zeus_stream.settings import Settings
 

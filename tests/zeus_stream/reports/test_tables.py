@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.text import Text
 
-from zeus_stream.protocol.messages import Status
+from zeus_stream.protocol.queries import Status
 from zeus_stream.reports.tables import Check, Form, decimals, figure, print_checks, print_status, write
 
 TABLE = pa.table(

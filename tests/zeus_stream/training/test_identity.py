@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import Batch, RunStarted
+from zeus_stream.protocol.events import Batch, RunStarted
 from zeus_stream.training.identity import Identity, Process, identify
 
 ALONE = Process("/home/me/train_gpt.py", "boot-7", "f00d")

@@ -11,7 +11,7 @@ import pytest
 
 import zeus_stream
 from tests.zeus_stream.stand_in_collector import Collector
-from zeus_stream.protocol.messages import StepBoundary
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training import jax_ready
 from zeus_stream.training.publisher import Publisher
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Ack,
     Ask,
     Batch,
@@ -16,8 +16,8 @@ from zeus_stream.protocol.messages import (
     RunEnded,
     RunStarted,
     StepBoundary,
-    Unknown,
 )
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.training.outbox import ASK_AGAIN_NS, BATCH, Outbox, Question
 
 STARTED = RunStarted(0, "job", "run", 0, 1, (), 1, "boot", 0, 0)

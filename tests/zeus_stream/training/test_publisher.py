@@ -17,7 +17,7 @@ from tests.patience import complaints
 from tests.zeus_stream.stand_in_collector import Collector, answer, until
 from zeus_stream import paths
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Answer,
     Ask,
     EpochBegan,

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.zeus_stream.stand_in_collector import Collector, until
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.messages import (
+from zeus_stream.protocol.events import (
     Advice,
     AskTry,
     EpochBegan,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.zeus_stream.stand_in_collector import Collector
-from zeus_stream.protocol.messages import EpochEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import EpochEnded, RunStarted, StepBoundary
 from zeus_stream.training import torch_events
 from zeus_stream.training.publisher import Publisher
 

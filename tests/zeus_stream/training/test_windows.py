@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.zeus_stream.stand_in_collector import Collector, until
 from tests.zeus_stream.training.test_publisher import script
-from zeus_stream.protocol.messages import WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.windows import Later, Line, Missing, Window
 
