@@ -35,7 +35,8 @@ from random import Random
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from analyzers.batch_size.policy import Ended, Job, Policy, Try
+from analyzers.batch_size.policy import Job, Policy, Try
+from analyzers.results.rows import Ended
 
 TRIES = 20
 """Of a recurrence, at most."""

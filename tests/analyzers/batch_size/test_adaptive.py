@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
-from analyzers.batch_size.policy import Choice, Ended, Job, Try
+from analyzers.batch_size.policy import Choice, Job, Try
+from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import WORKLOADS, play, regret, world
 from analyzers.simulation.traces import read
