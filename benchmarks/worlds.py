@@ -16,6 +16,7 @@ from math import ceil, exp, log2
 from random import Random
 from statistics import fmean
 
+from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
     Size,
     Spent,

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analyzers import allowed_sql
+from analyzers.archive import allowed_sql
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries
 from tests.analyzers.archive.sql_attempts import attempts

@@ -11,7 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from analyzers.archive.duckdb_file import Archive, query
+from analyzers.archive import query
+from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries, export, read_file
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.errors import RefusedError, StorageError

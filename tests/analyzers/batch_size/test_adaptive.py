@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
 from analyzers.batch_size.policy import Choice, Ended, Job, Try
-from analyzers.batch_size.thompson import adaptive
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import play, regret, world
 from analyzers.simulation.traces import read

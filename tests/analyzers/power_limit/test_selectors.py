@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.power_limit.profiler import selectors
+from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector, Trial
 from zeus_stream.errors import SettingsError
 

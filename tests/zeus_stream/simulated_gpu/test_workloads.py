@@ -3,14 +3,16 @@ import json
 from pathlib import Path
 
 import pytest
-import zeus_stream.workloads
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zeus_stream.simulated_gpu.workloads
 from analyzers.simulation.traces import PUBLISHED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
-FITTED = json.loads(Path(zeus_stream.workloads.__file__).with_name("workloads.json").read_text())["models"]
+FITTED = json.loads(
+    Path(zeus_stream.simulated_gpu.workloads.__file__).with_name("workloads.json").read_text()
+)["models"]
 EVERY = [(gpu, name) for gpu, model in load().items() for name in model.workloads]
 
 
