@@ -1,8 +1,8 @@
 """The search for a limit, and the watch that follows it, on steps whose noise is that of real training.
 
 The kinds of noise are in `noise_kinds.py`, with parameters drawn from ranges. Every world draws a curve of
-Zeus's published V100 and A40 traces, at 21 limits, a selector, and a noise. The machine is driven step by step
-(`driven.py`). Steps take 250 ms at the highest limit.
+Zeus's published V100 and A40 traces, at 21 limits, a selector, and a noise. The machine is driven step by
+step (`driven.py`). Steps take 250 ms at the highest limit.
 
 First table, of the first decision. ``wrong``: the excess of the limit chosen is above 3 %. ``bound holds``:
 the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own bound is above 3 %, which say
@@ -29,8 +29,8 @@ from driven import Driven
 from noise_kinds import KINDS, TUNING_SEED, Noise, draw
 from published import SELECTORS, Curve, curves, drawn_through, excess, profiling
 
-from analyzers import selectors
-from analyzers.selectors import Selector, Trial
+from analyzers.power_limit import selectors
+from analyzers.power_limit.selectors import Selector, Trial
 
 WRONG = 0.03
 LONG_RUN = 20_000

@@ -65,7 +65,7 @@ def sorted_batches(rng: Rng, steps: int) -> Floats:
 
 
 def bucketed_batches(rng: Rng, steps: int) -> Floats:
-    """Return levels that scatter by 5 to 20 %, each for 3 to 30 steps, in an order that repeats or does not."""
+    """Return levels that scatter by 5 to 20 %, each for 3 to 30 steps; their order may repeat."""
     length, size = int(rng.integers(3, 31)), rng.uniform(0.05, 0.2)
     buckets = steps // length + 1
     cycle = int(rng.integers(3, 9)) if rng.uniform() < 0.5 else buckets

@@ -45,10 +45,12 @@ from published import (
     profiling,
 )
 
-from analyzers import drift, search, selectors
-from analyzers.power_limit import WATCH_STEPS
-from analyzers.search import Choose, Visit
-from analyzers.selectors import Selector, Trial
+from analyzers.power_limit import drift, search, selectors
+from analyzers.power_limit.curve_fit.curves import TRUSTED, Confidence
+from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit.profiler import WATCH_STEPS
+from analyzers.power_limit.search import Choose
+from analyzers.power_limit.selectors import Selector, Trial
 
 SETTLING = 5
 """Steps after a change of limit that the search leaves out."""
@@ -67,7 +69,7 @@ class Done:
     chosen_mw: int
     visits: int
     trials: tuple[Trial, ...]
-    confidence: search.Confidence | None = None
+    confidence: Confidence | None = None
     remembered: float | None = None
 
 
@@ -93,7 +95,7 @@ def adaptive(training: Training, selector: Selector, remembered: Sequence[Trial]
     while True:
         advice = search.advise(limits, 1, selector.goal, visits, remembered)
         if isinstance(advice, Choose):
-            trials = search.by_limit(block for visit in visits for block in visit.blocks)
+            trials = by_limit(block for visit in visits for block in visit.blocks)
             return Done(advice.limit_mw, len(visits), trials, advice.confidence, advice.remembered)
         at = limits.index(advice.limit_mw)
         before: tuple[Trial, ...] = ()
@@ -188,7 +190,7 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
         capped += [found[at[-1]]] if curve.capped else []
         there.append(next((step for step, of in enumerate(at) if found[of] <= USUAL), 10 * RUN_STEPS))
         off.append(sum(found[of] > USUAL for of in at[:-1]))
-        trusted.append(done.remembered is not None and done.remembered >= search.TRUSTED)
+        trusted.append(done.remembered is not None and done.remembered >= TRUSTED)
     percent = 100 * np.array(excesses)
     return [
         f"{np.median(steps):.0f}",

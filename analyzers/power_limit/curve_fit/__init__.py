@@ -1,0 +1,1 @@
+"""What was measured of power limits, and the curve that is believed to run through it."""

@@ -1,0 +1,469 @@
+"""What is believed of a curve over the power limits, before and after it was measured. Pure.
+
+What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
+curve's logarithm is a Gaussian process over the limits, observed with noise.
+
+Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
+``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
+limits that cap nothing differ by nothing. Around that curves stray: by a level of which nothing is known, a
+line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
+explains what was measured. Where measurements show no order, large kinks explain them, and any limit that was
+not looked at may be better; where they follow a smooth curve, those between them are known. The figures are
+fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves they explain the other half
+to 1 % of the log evidence that its own have.
+
+Time adds what all limits have in common: noise that is not white (`noise`), and a GPU that warms up in its
+first seconds. Every model of the noise is combined with every kind of curve, weighed by the evidence.
+
+An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
+curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
+and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
+What is measured weighs it against the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import erf, exp, log, sqrt
+
+import numpy as np
+
+from analyzers.power_limit.curve_fit import noise, visits
+from analyzers.power_limit.curve_fit.noise import Floats, Indices, Means
+from analyzers.power_limit.curve_fit.visits import Visit, log_power
+from analyzers.power_limit.selectors import Goal, Trial
+
+TOLERATED = 0.03
+"""A limit that is better by such a share should not be left."""
+COST = 20.0
+"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
+NOISE, NOISE_DOF = 0.02, 4
+"""Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
+NOISE_UNKNOWN = 0.05
+"""The same where no remembered curve bears witness to what is measured: steps are not to be taken for quiet
+because a few of them happen to agree."""
+CORRELATED = 1.25
+"""Variance of a mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
+SOFT = 0.25
+"""Width of the bend where a cap begins to bind, in log(limit)."""
+SLOPE = 1.45
+"""Logarithm of time over the square of s."""
+MOST = 10.0
+"""More times its limit no GPU draws, whatever is read."""
+LINE, PARABOLA = 0.4, 0.75
+"""Standard deviations around that: by s, by its square."""
+SMOOTH, SMOOTH_LENGTH, CAPPED = 0.03, 0.16, 0.05
+"""A standard deviation, how far it reaches in log(limit), and from which s on it is whole."""
+KINKS, KINK_LENGTH = (0.003, 0.01, 0.03, 0.08), 0.1
+"""Standard deviations, and how far they reach in log(limit)."""
+BUSY, LIKELY, LIKELY_WAITING = 0.5, (0.4, 0.25, 0.18, 0.17), (0.03, 0.15, 0.46, 0.36)
+"""How likely kinks of each size are where a GPU draws more than this share of its highest limit, and where it
+draws less: that one waits for something else, and its runs differ by that, whatever its limit is."""
+DRIFT, DRIFT_NS = 0.003, 40_000_000_000
+WARMING, WARMING_NS = 0.01, 15_000_000_000
+"""Standard deviations, and the time in which they fade to a third."""
+AGAIN = ((0.03, 0.03, 0.5), (0.3, 0.1, 0.3))
+"""Standard deviations of a remembered curve's level and of the mean power at its limits, and how likely they
+are before anything is measured."""
+ALIKE = 0.004
+"""Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
+UNLIKE = (1.0, 0.4)
+"""The same standard deviations of another workload, or where nothing is remembered."""
+TRUSTED, CHECKED = 0.97, 2
+"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
+that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
+DRAWS = 500
+"""Curves drawn to tell the excess."""
+NEGLIGIBLE = 0.005
+"""Explanations that together are less likely are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How much worse than the best limit the chosen one may be, as a share of what is minimized."""
+
+    expected: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A normal distribution of curves: the objective's logarithm at each of n limits."""
+
+    weight: float
+    """Of this distribution among the others."""
+    mean: Floats
+    """Shape (n,)."""
+    covariance: Floats
+    """Shape (n, n)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A remembered curve, at the limits of now."""
+
+    curve: Curve
+    trials: dict[int, Trial]
+    """By limit."""
+
+    def power(self, wholes: Sequence[Trial]) -> float:
+        """Return by how much the logarithm of mean power differs now, where both measured it."""
+        pairs = [(whole, self.trials.get(whole.limit_mw)) for whole in wholes]
+        differ = [log_power(whole) - log_power(known) for whole, known in pairs if known is not None]
+        return sum(differ) / len(differ) if differ else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What is known of a curve after some visits, as m explanations. Limits are indices from the highest."""
+
+    factor: float | None
+    steps: Floats
+    """Measured at each limit, shape (n,)."""
+    weight: Floats
+    """Shape (m,)."""
+    mean: Floats
+    """Shape (m, n)."""
+    covariance: Floats
+    """Shape (m, n, n)."""
+    kind: Indices
+    """Shape (m,): of curve; those from ``len(KINKS)`` on are the remembered one."""
+    error: Floats
+    """Shape (n,): variance of what was measured at each limit, infinite where nothing was."""
+    models: Floats
+    """Shape (j,): weight of each model of the noise."""
+    variance: Floats
+    """Shape (j,): of a step's white noise, by each model."""
+
+    @property
+    def middle(self) -> Floats:
+        """The mean over all explanations."""
+        return np.asarray(self.weight @ self.mean)
+
+    @property
+    def remembered(self) -> float:
+        """How likely it is the remembered curve."""
+        return float(self.weight[self.kind >= len(KINKS)].sum())
+
+    @property
+    def as_remembered(self) -> bool:
+        return self.remembered >= TRUSTED
+
+    @property
+    def checked(self) -> bool:
+        """Whether so many limits were measured that they do not agree with what is remembered by chance."""
+        measured, limits = np.count_nonzero(self.steps), len(self.steps)
+        if not self.as_remembered:
+            return True
+        as_it_was = self.weight[self.kind == len(KINKS)].sum() >= TRUSTED  # at the tightest level
+        return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
+
+    @property
+    def as_one(self) -> Curve:
+        """All of it as one distribution of the same mean and covariance."""
+        middle = self.middle
+        off = self.mean - middle
+        around = self.covariance + off[:, :, None] * off[:, None, :]
+        return Curve(1.0, middle, np.tensordot(self.weight, around, 1))
+
+    @property
+    def top(self) -> int:
+        """The highest limit measured, at whose time a bound is set."""
+        return int(np.flatnonzero(self.steps)[0])
+
+    def best(self, *, measured: bool = False) -> int:
+        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
+        mean = self.middle
+        seen = np.flatnonzero(self.steps).tolist()
+        if self.factor is None:
+            return int(min(seen, key=lambda i: (mean[i], i)))
+        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
+        return max((i for i in within if self.steps[i] or not measured), default=self.top)
+
+    def against(self, best: int) -> int:
+        """Return what other limits are compared with."""
+        return best if self.factor is None else self.top
+
+    def risk(self, best: int, *, unremembered: bool = False) -> Floats:
+        """Return how likely each limit is so much better that another should be chosen; shape (n,).
+
+        ``unremembered``: as if nothing was remembered.
+        """
+        of = np.ones(len(self.weight), dtype=bool)
+        if unremembered:
+            of = self.kind < len(KINKS)
+        elif self.as_remembered:
+            of = self.kind >= len(KINKS)
+        against, mean, covariance = self.against(best), self.mean[of], self.covariance[of]
+        variance = (
+            np.diagonal(covariance, axis1=1, axis2=2)
+            + covariance[:, against, against, None]
+            - 2 * covariance[:, against]
+        )
+        better = mean[:, against, None] - mean
+        if self.factor is not None:
+            better += log(self.factor)
+            better[:, best] *= -1
+            better[:, :best] = -np.inf
+        risk = self.weight[of] @ _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
+        risk[against] = 0
+        return np.asarray(risk)
+
+    def next(self, best: int, risk: Floats, *, unseen: bool) -> int:
+        """Return the limit to measure. ``unseen``: one that was not measured yet."""
+        if not self.steps[best]:
+            return best
+        dearer = np.expm1(np.maximum(self.middle - self.middle[best], 0))
+        worth = risk / (1 + COST * dearer)
+        if unseen:
+            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
+        other, against = int(np.argmax(worth)), self.against(best)
+        return other if self.error[other] >= self.error[against] else against
+
+    def excesses(self) -> Floats:
+        """Return how much worse than the best each limit is in curves drawn from the belief.
+
+        Shape (draws, n). With a bound on the time: by how much it is broken, or how far below it the time of
+        a lower limit stays.
+        """
+        rng = np.random.default_rng(0)
+        counts = np.floor(self.weight * DRAWS + rng.uniform()).astype(int)
+        counts[np.argmax(self.weight)] += max(0, DRAWS // 2 - counts.sum())
+        drawn = np.concatenate(
+            [
+                rng.multivariate_normal(mean, covariance, count, method="eigh")
+                for mean, covariance, count in zip(self.mean, self.covariance, counts, strict=True)
+                if count
+            ]
+        )
+        if self.factor is None:
+            return np.asarray(np.expm1(drawn - drawn.min(axis=1, keepdims=True)))
+        over = drawn - drawn[:, [self.top]] - log(self.factor)
+        below = np.maximum.accumulate(-over[:, ::-1], axis=1)[:, ::-1]
+        lower = np.concatenate([below[:, 1:], np.zeros((len(drawn), 1))], axis=1)
+        worse = np.maximum(lower, 0)
+        of_top = worse[:, self.top].copy()
+        worse = np.maximum(worse, over)
+        worse[:, self.top] = of_top
+        return np.asarray(np.expm1(worse))
+
+
+def confidence(excesses: Floats) -> Confidence:
+    """Return what draws of the excess of one limit say."""
+    return Confidence(float(excesses.mean()), float(np.quantile(excesses, 0.95)))
+
+
+def recall(
+    limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial], measured: Sequence[Visit]
+) -> Memory | None:
+    """Return what a remembered curve says of limits, among which its own need not be.
+
+    Its steps are taken to have been as noisy as those ``measured``.
+    """
+    if not remembered:
+        return None
+    known = [Visit((trial,), 0) for trial in remembered]
+    known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
+    whole = believe(known_mw, limits_mw[0], gpus, goal, known, noisy=measured).as_one
+    at = [known_mw.index(limit) for limit in limits_mw]
+    curve = Curve(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
+    return Memory(curve, {trial.limit_mw: trial for trial in remembered})
+
+
+def believe(
+    limits_mw: Sequence[int],
+    top_mw: int,
+    gpus: int,
+    goal: Goal,
+    measured: Sequence[Visit],
+    memory: Memory | None = None,
+    noisy: Sequence[Visit] | None = None,
+) -> Belief:
+    """Return the belief after some visits, one at least.
+
+    Args:
+        limits_mw: it is about these, descending; shape (n,).
+        top_mw: the highest that may be chosen.
+        gpus: of the job.
+        goal: what is minimized.
+        measured: visits of some of the limits, in order.
+        memory: of an earlier run.
+        noisy: visits by whose blocks steps are noisy, where those ``measured`` are what is remembered.
+    """
+
+    def value(trial: Trial) -> float:
+        return log(goal.of(trial, top_mw, gpus) / trial.steps)
+
+    if noisy is None:
+        means, seen_mw = measured_means(measured, value, NOISE_UNKNOWN if memory is None else NOISE)
+    else:
+        means, seen_mw = _remembered_means(measured, noisy, value)
+    at = np.array([limits_mw.index(limit) for limit in seen_mw])
+    wholes = [visit.whole for visit in measured]
+    level = float(means.mean[np.argmax(means.log_weight), 0])
+    curves = _before(limits_mw, top_mw, gpus, goal, wholes, memory, at[0], level)
+    steps = np.zeros(len(limits_mw))
+    for whole in wholes:
+        steps[limits_mw.index(whole.limit_mw)] += whole.steps
+    return _combined(goal.factor, steps, curves, at, means)
+
+
+def measured_means(
+    measured: Sequence[Visit], value: Callable[[Trial], float], deviation: float
+) -> tuple[Means, list[int]]:
+    """Return what visits say of the means at their limits, and those limits, mW."""
+    blocks, seen_mw = visits.series(measured, value)
+    blocks = noise.merged(blocks)
+    t = np.array([measured[visit].t_ns - measured[0].t_ns for visit in blocks.visit], dtype=float)
+    drift = DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
+    drift += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
+    return noise.limit_means(blocks, deviation, drift), seen_mw
+
+
+def _remembered_means(
+    remembered: Sequence[Visit], noisy: Sequence[Visit], value: Callable[[Trial], float]
+) -> tuple[Means, list[int]]:
+    """Return what is remembered of the means at limits, and those limits, mW. Steps were as ``noisy``."""
+    wholes = [visit.whole for visit in remembered]
+    variance = step_variance([[(value(block), block.steps) for block in visit.blocks] for visit in noisy])
+    y = np.array([value(whole) for whole in wholes])
+    covariance = np.diag([variance / whole.steps for whole in wholes]) + DRIFT**2 * np.eye(len(wholes))
+    means = Means(np.zeros(1), y[None], covariance[None], np.array([variance]))
+    return means, [whole.limit_mw for whole in wholes]
+
+
+def _before(
+    limits_mw: Sequence[int],
+    top_mw: int,
+    gpus: int,
+    goal: Goal,
+    wholes: Sequence[Trial],
+    memory: Memory | None,
+    at: int,
+    level: float,
+) -> list[Curve]:
+    """Return the curves that are believed in before they are compared with what was measured.
+
+    Args:
+        limits_mw, top_mw, gpus, goal: as of `believe`.
+        wholes: what was measured; its mean power says where limits begin to bind.
+        memory: of an earlier run.
+        at: index of a limit, at which the logarithm of the objective is about ``level``.
+        level: see there.
+    """
+    high = max(wholes, key=lambda whole: whole.limit_mw)
+    power_mw = _at_highest(high.energy_mj / high.duration_ns * 1e9 / gpus, high.limit_mw, limits_mw[0])
+    limit = np.array(limits_mw, dtype=float)
+    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
+    s -= s[0]
+    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
+    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
+    usual = np.log(energy + time)
+    x = np.log(limit)
+    apart = np.abs(x[:, None] - x)
+    alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
+    around = UNLIKE[0] ** 2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
+    capped = np.tanh(s / CAPPED)
+    around += SMOOTH**2 * np.outer(capped, capped) * alike
+    weight, again = 1.0, list[Curve]()
+    if memory is not None:
+        of, power = memory.curve, memory.power(wholes)
+        level = float(of.mean[at])
+        again = [
+            Curve(
+                likely * _density(power, power_deviation),
+                of.mean,
+                of.covariance + ALIKE**2 * alike + deviation**2,
+            )
+            for deviation, power_deviation, likely in AGAIN
+        ]
+        weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, UNLIKE[1])
+    usual += level - usual[at]
+    likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
+    new = [
+        Curve(weight * share, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH))
+        for kink, share in zip(KINKS, likely, strict=True)
+    ]
+    return [*new, *again]
+
+
+def _combined(
+    factor: float | None, steps: Floats, curves: Sequence[Curve], at: Indices, means: Means
+) -> Belief:
+    """Return every curve given what every model of the noise says was measured, weighed by the evidence."""
+    log_weights, found = [], []
+    for curve in curves:
+        prior = curve.covariance
+        off = means.mean - curve.mean[at]
+        total = prior[np.ix_(at, at)] + means.covariance
+        right = np.concatenate([np.broadcast_to(prior[at], (len(off), *prior[at].shape)), off[:, :, None]], 2)
+        solved = np.linalg.solve(total, right)
+        known, weighed = solved[:, :, :-1], solved[:, :, -1]
+        evidence = -0.5 * (np.sum(off * weighed, axis=1) + np.linalg.slogdet(total)[1])
+        log_weights.append(log(max(curve.weight, 1e-300)) + means.log_weight + evidence)
+        found.append((curve, known, weighed))
+    log_weight = np.array(log_weights)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    order = np.argsort(weight, axis=None)[::-1]
+    enough = int(np.searchsorted(np.cumsum(weight.flat[order]), 1 - NEGLIGIBLE)) + 1
+    mean, covariance, weights, kinds = [], [], [], []
+    for kind, model in zip(*np.unravel_index(order[:enough], weight.shape), strict=True):
+        curve, known, weighed = found[kind]
+        prior = curve.covariance
+        after = prior - prior[:, at] @ known[model]
+        mean.append(curve.mean + prior[:, at] @ weighed[model])
+        covariance.append((after + after.T) / 2)
+        weights.append(weight[kind, model])
+        kinds.append(kind)
+    by_model = weight.sum(axis=0)
+    error = np.full(len(steps), np.inf)
+    error[at] = by_model @ np.diagonal(means.covariance, axis1=1, axis2=2)
+    return Belief(
+        factor=factor,
+        steps=steps,
+        weight=np.array(weights) / sum(weights),
+        mean=np.array(mean),
+        covariance=np.array(covariance),
+        kind=np.array(kinds),
+        error=error,
+        models=by_model,
+        variance=means.variance,
+    )
+
+
+def _at_highest(power_mw: float, limit_mw: int, highest_mw: int) -> float:
+    """Return the mean power at the highest limit of what draws ``power_mw`` at another.
+
+    The bend tells it, as power falls with ``s``; of one that is held back entirely, the mean of both limits.
+    """
+    of_limit = min(power_mw / limit_mw, MOST) ** (1 / SOFT)
+    of_highest = of_limit * (limit_mw / highest_mw) ** (1 / SOFT)
+    held = of_limit - 1
+    root = sqrt(held**2 + 4 * of_highest)
+    solved = 2 * of_highest / (root - held) if held < 0 else (root + held) / 2
+    return highest_mw * float(solved**SOFT)
+
+
+def step_variance(measured: Sequence[Sequence[tuple[float, int]]], before: float = NOISE) -> float:
+    """Return the variance of one step, from how the blocks of a visit (value, steps) differ.
+
+    ``before``: its standard deviation as believed before any was measured.
+    """
+    squares, dof = NOISE_DOF * before**2, NOISE_DOF
+    for blocks in measured:
+        mean = sum(value * steps for value, steps in blocks) / max(1, sum(steps for _, steps in blocks))
+        squares += sum(steps * (value - mean) ** 2 for value, steps in blocks)
+        dof += max(0, len(blocks) - 1)
+    return CORRELATED * squares / (dof - 2)
+
+
+def _density(off: float, deviation: float) -> float:
+    return exp(-((off / deviation) ** 2) / 2) / deviation
+
+
+_erf = np.vectorize(erf, otypes=[float])
+
+
+def _above(mean: Floats, deviation: Floats) -> Floats:
+    """Return how likely normal values are above 0."""
+    return np.asarray(0.5 * (1 + _erf(mean / deviation / sqrt(2))))

@@ -1,0 +1,207 @@
+"""Models of the noise of steps, and what they say of the limits that were measured. Pure.
+
+    blocks of steps at some limits -> a mean and a covariance for each model of the noise, with its weight
+
+Steps of a training are not independent. Batches that are sorted by length swing with a period of tens of
+steps, other load on the host comes and goes, clocks wander. A mean over 12 steps is then worth less than its
+own scatter says, and two visits of one limit differ by more. So blocks are not averaged by visits. They are
+one series in time, and its noise has one of several correlations, each weighed by how well it explains what
+was measured:
+
+    R = diag(1 / n) + r K          of blocks of n steps, in units of the variance v of a step's white noise
+
+``K`` is the correlation of one of these, averaged over the steps of two blocks:
+
+    none                r = 0
+    fading              exp(-d / T) at d steps' distance, T one of `FADING`
+    periodic            exp(-2 sin(pi d / P)^2), its mean over a period taken away and fading with
+                        `COHERENT` periods, P one of `PERIODS`
+
+and ``r`` is one of `RATIOS`. The mean at each limit is unknown and gets a flat prior, v an inverse gamma
+prior; both are integrated over (restricted likelihood: Patterson, Thompson, "Recovery of Inter-Block
+Information when Block Sizes are Unequal", Biometrika 58, 1971).
+
+A model says more than how large the noise is. It says that a visit over a whole period is worth more than one
+that is half as long, and that a short visit between two of another limit is worth more than a long one apart
+from it. In the field of clocks the same question is asked by the Allan variance: how long to average.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+FADING = (8.0, 30.0, 120.0, 600.0)
+"""Steps in which a correlation fades to a third."""
+PERIODS = tuple(8 * 1.4**i for i in range(12))
+"""Steps: 8 to 324."""
+COHERENT = 2.0
+RATIOS = (0.1, 0.7, 5.0)
+"""Of the correlated variance to that of white noise."""
+LIKELY = (0.5, 0.25, 0.25)
+"""Probability of no correlation, of a fading and of a periodic one, before anything is measured."""
+FARTHEST = 4096
+"""Steps apart from which correlations are taken to be as at this distance."""
+MOST_BLOCKS = 64
+"""More are merged two by two, so that the cost of the algebra stays bounded."""
+DOF = 4
+"""Degrees of freedom that the variance believed beforehand is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of steps in time, n of them at k limits."""
+
+    at: Indices
+    """Shape (n,): of the limits measured, 0 to k - 1."""
+    position: Floats
+    """Shape (n,): of the middle of a block, in steps of the run."""
+    steps: Floats
+    """Shape (n,)."""
+    value: Floats
+    """Shape (n,): logarithm of what a step takes."""
+    visit: Indices
+    """Shape (n,): blocks of one visit follow each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What blocks say of the mean at k limits, by each of m models."""
+
+    log_weight: Floats
+    """Shape (m,)."""
+    mean: Floats
+    """Shape (m, k)."""
+    covariance: Floats
+    """Shape (m, k, k)."""
+    variance: Floats
+    """Shape (m,): of a step's white noise."""
+
+
+def limit_means(blocks: Blocks, deviation: float, drift: Floats) -> Means:
+    """Return what blocks say of the means at their limits.
+
+    Args:
+        blocks: one or more.
+        deviation: standard deviation of a step, as believed before any was measured.
+        drift: shape (n, n): covariance of what is added to blocks by what all limits share.
+    """
+    correlations, ratios, priors = _models(_usual_length(blocks))
+    position = np.rint(blocks.position).astype(np.intp)
+    of = correlations[:, np.minimum(np.abs(position[:, None] - position), FARTHEST)]
+    rough = _rough_variance(blocks, deviation)
+    white = np.diag(1 / blocks.steps)
+    n, count = len(blocks.at), int(blocks.at.max()) + 1
+    whole = np.zeros((len(ratios), n + count + 1, n + count + 1))
+    whole[:, :n, :n] = white + ratios[:, None, None] * of + drift / rough
+    whole[:, range(n), range(n)] += 1e-6
+    whole[:, n + blocks.at, np.arange(n)] = 1
+    whole[:, n + count, :n] = blocks.value - np.mean(blocks.value)
+    whole[:, range(n, n + count + 1), range(n, n + count + 1)] = 1e12
+    lower = np.linalg.cholesky(whole)  # its lower left is the design, whitened
+    whitened = lower[:, n:, :n]
+    products = whitened @ whitened.transpose(0, 2, 1)
+    information, right = products[:, :count, :count], products[:, :count, count]
+    inverse = np.linalg.inv(information)
+    mean = (inverse @ right[:, :, None])[:, :, 0]
+    squares = np.maximum(products[:, count, count] - np.sum(right * mean, axis=1), 0)
+    dof = DOF + n - count
+    scatter = DOF * deviation**2 + squares
+    log_determinant = 2 * np.log(np.diagonal(lower[:, :n, :n], axis1=1, axis2=2)).sum(axis=1)
+    evidence = -0.5 * (log_determinant + np.linalg.slogdet(information)[1] + dof * np.log(scatter))
+    variance = scatter / (dof - 2)
+    mean += np.mean(blocks.value)
+    return Means(np.log(priors) + evidence, mean, variance[:, None, None] * inverse, variance)
+
+
+def merged(blocks: Blocks) -> Blocks:
+    """Return no more than `MOST_BLOCKS`, or one for each visit: neighbours of one visit as one."""
+    while len(blocks.at) > MOST_BLOCKS:
+        first = np.flatnonzero(np.r_[True, blocks.visit[1:] != blocks.visit[:-1]])
+        within = np.arange(len(blocks.at)) - np.repeat(first, np.diff(np.r_[first, len(blocks.at)]))
+        heads = np.flatnonzero(within % 2 == 0)
+        if len(heads) == len(blocks.at):
+            break
+        steps = np.add.reduceat(blocks.steps, heads)
+        blocks = Blocks(
+            blocks.at[heads],
+            np.add.reduceat(blocks.position * blocks.steps, heads) / steps,
+            steps,
+            np.add.reduceat(blocks.value * blocks.steps, heads) / steps,
+            blocks.visit[heads],
+        )
+    return blocks
+
+
+def visit_variances(variance: Floats, weights: Floats, lengths: Sequence[int]) -> Floats:
+    """Return the variance of the mean of a visit of some lengths in steps; shape (lengths,).
+
+    Args:
+        variance: of a step's white noise, by each model; shape (m,).
+        weights: of the models; shape (m,).
+        lengths: one or more.
+    """
+    of = []
+    for length in lengths:
+        correlations, ratios, _ = _models(length)
+        of.append(float(weights @ (variance * (1 / length + ratios * correlations[:, 0]))))
+    return np.array(of)
+
+
+def correlated_ratios() -> Floats:
+    """Return the ratio r of each model; shape (m,)."""
+    return _models(1)[1]
+
+
+def _usual_length(blocks: Blocks) -> int:
+    return max(1, round(float(np.median(blocks.steps))))
+
+
+def _rough_variance(blocks: Blocks, deviation: float) -> float:
+    """Return about the variance of a step, so that a drift can be compared with it."""
+    squares, dof = DOF * deviation**2, DOF
+    for visit in np.unique(blocks.visit):
+        of = blocks.visit == visit
+        values, steps = blocks.value[of], blocks.steps[of]
+        squares += float(steps @ (values - np.average(values, weights=steps)) ** 2)
+        dof += len(values) - 1
+    return squares / dof
+
+
+@lru_cache(maxsize=128)
+def _models(length: int) -> tuple[Floats, Floats, Floats]:
+    """Return of each model the correlation by distance (m, `FARTHEST` + 1), the ratio and the prior (m,).
+
+    ``length``: steps of each of two blocks, over which it is averaged.
+    """
+    steps = np.abs(np.arange(-length, FARTHEST + length + 1))
+    triangle = np.convolve(np.ones(length), np.ones(length)) / length**2
+    edge = length - (len(triangle) - 1) // 2
+
+    def averaged(of: Floats) -> Floats:
+        return np.convolve(of, triangle, "valid")[edge : edge + FARTHEST + 1]
+
+    level = float(np.mean(np.exp(-2 * np.sin(np.linspace(0, np.pi, 1000, endpoint=False)) ** 2)))
+    fading = [averaged(np.exp(-steps / time)) for time in FADING]
+    periodic = [
+        averaged(
+            (np.exp(-2 * np.sin(np.pi * steps / period) ** 2) - level)
+            / (1 - level)
+            * np.exp(-steps / (COHERENT * period))
+        )
+        for period in PERIODS
+    ]
+    each = [fading[0], *(of for of in (*fading, *periodic) for _ in RATIOS)]
+    ratios = [0.0, *RATIOS * (len(fading) + len(periodic))]
+    none, some, repeated = LIKELY
+    priors = [
+        none,
+        *[some / (len(FADING) * len(RATIOS))] * (len(FADING) * len(RATIOS)),
+        *[repeated / (len(PERIODS) * len(RATIOS))] * (len(PERIODS) * len(RATIOS)),
+    ]
+    return np.array(each), np.array(ratios), np.array(priors)

@@ -1,0 +1,214 @@
+"""Visits of power limits: what was measured at them, and which of it counts. Pure.
+
+A visit is what was measured at one limit from a change of limit to the next, in blocks of steps. Not all of
+its blocks say what a step takes there:
+
+    settling    at its head power and clocks still settle; at the head of the first one the run starts
+    odd         a checkpoint, a garbage collection, a stall of the input: far off the visit's median
+
+Both are left out. What is left is one series of blocks in time, as `noise` takes it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log
+from statistics import median
+
+import numpy as np
+
+from analyzers.power_limit.curve_fit.noise import Blocks
+from analyzers.power_limit.selectors import Trial
+
+BLOCKS = 3
+"""A visit counts from so many blocks on."""
+SETTLED, SETTLING_NS = 0.02, 5_000_000_000
+"""Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
+STARTING, STARTING_STEPS = 0.04, 200
+"""A run that starts is slower by such a share, for so many steps at most."""
+ODD = 4.5
+"""Standard deviations off its visit's median from which on a block is odd."""
+MOST_ODD = 0.3
+"""A larger share of blocks is not odd: that is how steps are."""
+NORMAL = 1.4826
+"""Standard deviation over median absolute deviation, where noise is normal."""
+LEAST_SCATTER = 0.001
+"""Standard deviation of a block, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What was measured at one limit from a change of limit to the next."""
+
+    blocks: tuple[Trial, ...]
+    """One or more, all of the same limit."""
+    t_ns: int
+    """When the last of them ended."""
+    watched: bool = False
+    """Measured since the limit was chosen, while the search was not sure."""
+
+    @property
+    def limit_mw(self) -> int:
+        return self.blocks[0].limit_mw
+
+    @property
+    def whole(self) -> Trial:
+        """All of it in one trial."""
+        return added(self.blocks)
+
+
+def added(trials: Sequence[Trial]) -> Trial:
+    """Return trials of one limit as one."""
+    return Trial(
+        trials[0].limit_mw,
+        sum(trial.energy_mj for trial in trials),
+        sum(trial.duration_ns for trial in trials),
+        sum(trial.steps for trial in trials),
+    )
+
+
+def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Return trials with those of one limit as one, in the order in which limits first appear."""
+    of: dict[int, list[Trial]] = {}
+    for trial in trials:
+        of.setdefault(trial.limit_mw, []).append(trial)
+    return tuple(added(same) for same in of.values())
+
+
+# ---- settling ----------------------------------------------------------------------------------------
+
+
+def settled(visits: Sequence[Visit]) -> list[Visit]:
+    """Return the visits without what was measured while the run started, or while a limit took effect.
+
+    A block at a visit's head is left out if its time or power departs from the median of the later half of
+    the blocks after it, by more than `SETTLED` and than blocks scatter, towards what was measured before the
+    limit changed. A visit is left out if its steps were slower than at the same limit later, by `STARTING`
+    and more than blocks scatter: the run had not started yet.
+    """
+    visits = list(visits)
+    for of in (log_time, log_power):
+        keep = _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])
+        halves = [[of(block) for block in visit.blocks[len(visit.blocks) // 2 :]] for visit in visits]
+        most = max(SETTLED, 3 * _scatter(halves))
+        before = None
+        for i, visit in enumerate(visits):
+            visits[i] = _without_head(visit, keep[i], of, most, before)
+            before = median(map(of, visits[i].blocks))
+    return _started(visits)
+
+
+def _without_head(
+    visit: Visit, keep: Sequence[bool], of: Callable[[Trial], float], most: float, before: float | None
+) -> Visit:
+    """Return a visit without the blocks at its head that were settling.
+
+    Args:
+        visit: of one block or more.
+        keep: by block, whether it is not odd.
+        of: what settles.
+        most: how far off a block may be.
+        before: what was measured at the limit before; None: nothing, so the run starts.
+    """
+    blocks, dropped_ns, dropped_steps, head = visit.blocks, 0, 0, 0
+    while len(blocks) - head >= BLOCKS and (
+        dropped_ns < SETTLING_NS or (before is None and dropped_steps < STARTING_STEPS)
+    ):
+        later = [of(blocks[i]) for i in range(head + 1, len(blocks)) if keep[i]]
+        rest = median(later[len(later) // 2 :]) if later else of(blocks[head])
+        off = of(blocks[head]) - rest
+        if abs(off) <= most or (before is not None and off * (before - rest) < 0):
+            break
+        dropped_ns, dropped_steps = dropped_ns + blocks[head].duration_ns, dropped_steps + blocks[head].steps
+        head += 1
+    return replace(visit, blocks=blocks[head:])
+
+
+def _started(visits: list[Visit]) -> list[Visit]:
+    """Return the visits since the run has started."""
+    times = [[log_time(block) for block in visit.blocks] for visit in visits]
+    most = max(STARTING, 4 * _scatter(times))
+    first, done, middles = 0, 0, dict[int, tuple[int, float]]()
+    for i, visit in enumerate(visits):
+        middle = median(times[i])
+        known = middles.get(visit.limit_mw)
+        if known is not None and known[0] >= first and known[1] - middle > most:
+            first = i
+        if done < STARTING_STEPS:
+            middles[visit.limit_mw] = i, middle
+        done += visit.whole.steps
+    return visits[first:]
+
+
+def log_time(trial: Trial) -> float:
+    """Return the logarithm of a step's time, ns."""
+    return log(trial.step_ns)
+
+
+def log_power(trial: Trial) -> float:
+    """Return the logarithm of mean power, W * 1e-6."""
+    return log(trial.energy_mj / trial.duration_ns)
+
+
+# ---- a series in time --------------------------------------------------------------------------------
+
+
+def counted(visits: Sequence[Visit]) -> list[int]:
+    """Return for each visit how many of its blocks are not odd in time."""
+    return [sum(of) for of in _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])]
+
+
+def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Blocks, list[int]]:
+    """Return the blocks of all visits in time, and the limits, mW, that they are of.
+
+    Args:
+        visits: one or more, in order.
+        value: logarithm of what a step of a block takes.
+    """
+    limits = list(dict.fromkeys(visit.limit_mw for visit in visits))
+    keep = _without_odd([[value(block) for block in visit.blocks] for visit in visits])
+    at, position, steps, values, numbers = [], [], [], [], []
+    done, ended_ns = 0.0, None
+    for number, (visit, kept) in enumerate(zip(visits, keep, strict=True)):
+        whole = visit.whole
+        if ended_ns is not None:
+            done += max(0, visit.t_ns - whole.duration_ns - ended_ns) / whole.step_ns
+        ended_ns = visit.t_ns
+        for block, counts in zip(visit.blocks, kept, strict=True):
+            if counts:
+                at.append(limits.index(visit.limit_mw))
+                position.append(done + block.steps / 2)
+                steps.append(float(block.steps))
+                values.append(value(block))
+                numbers.append(number)
+            done += block.steps
+    return (
+        Blocks(np.array(at), np.array(position), np.array(steps), np.array(values), np.array(numbers)),
+        limits,
+    )
+
+
+def _without_odd(values: Sequence[Sequence[float]]) -> list[list[bool]]:
+    """Tell for each visit which of its blocks count."""
+    scatter = _scatter(values)
+    keep = [_normal(of, ODD * scatter) for of in values]
+    odd = sum(not kept for of in keep for kept in of)
+    if odd > MOST_ODD * sum(map(len, keep)):
+        return [[True] * len(of) for of in values]
+    return keep
+
+
+def _normal(values: Sequence[float], most: float) -> list[bool]:
+    """Tell which values are off by so much at most: off the lowest that are several, else off the median."""
+    upwards = sorted(values)
+    gap = next((i + 1 for i, (x, y) in enumerate(pairwise(upwards)) if i and y - x > most), len(upwards))
+    usual = median(upwards[:gap])
+    return [abs(x - usual) <= max(most, min(abs(x - usual) for x in values)) for x in values]
+
+
+def _scatter(visits: Sequence[Sequence[float]]) -> float:
+    """Return about the standard deviation of a block within its visit, whatever odd ones there are."""
+    several = [of for of in visits if len(of) > 1]
+    off = [abs(x - median(of)) for of in several for x in of]
+    some = sorted(off)[sum(len(of) % 2 for of in several) :]  # a median is not off itself
+    return max(LEAST_SCATTER, NORMAL * median(some)) if some else float("inf")

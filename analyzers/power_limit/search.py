@@ -1,0 +1,181 @@
+"""Which power limit to measure next, when to stop measuring it, when to stop searching. Pure.
+
+After every block of steps the machine asks again:
+
+    visits so far -> Measure(limit), the one in force or another
+                  -> Choose(limit), with how much worse than the best one it may be
+
+What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
+curve's logarithm is a Gaussian process over the limits, observed with noise.
+
+Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
+``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
+limits that cap nothing differ by nothing. Around that curves stray: by a level of which nothing is known, a
+line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
+explains what was measured. Where measurements show no order, large kinks explain them, and any limit that was
+not looked at may be better; where they follow a smooth curve, those between them are known. The figures are
+fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves they explain the other half
+to 1 % of the log evidence that its own have.
+
+Time adds what all limits have in common: a slow drift, and the warming-up of the first seconds. Therefore the
+incumbent is measured again where that matters.
+
+One rule says when to stop and where to look. The risk at a limit is how likely it is better than the best one
+measured by more than `TOLERATED`; with a bound on the time, how likely it is so far on the other side of the
+bound than believed. When the risks at all limits add up to less than `RISK` the search ends: it is at most so
+likely that one of them is so much better. Until then the limit with the largest risk for its cost is measured
+next, or the one it is compared with if that is less known. The search also ends after `most_blocks`, with
+what is known by then.
+
+An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
+curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
+and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
+What is measured weighs it against the others: where it holds, a visit of its best limit and one of the
+highest confirm it; where it does not, its weight is gone, and the search goes on with what was measured.
+
+Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
+by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of measuring
+where improvement by so much is likeliest: Kushner, "A New Method of Locating the Maximum Point of an
+Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 1964.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzers.power_limit.curve_fit import curves, noise
+from analyzers.power_limit.curve_fit.curves import Belief, Confidence
+from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
+from analyzers.power_limit.selectors import Goal, Trial
+
+RISK = 0.006
+"""It is at most so likely that a limit is left that is better by `TOLERATED` of what is minimized."""
+LOOK, LONG_LOOK = 8, 40
+"""Blocks of the first visit: at least, and where steps are correlated."""
+OFTEN = 48
+"""Every block is looked at; after so many every other one, and so on: algebra grows, surprises do not."""
+STARTED_STEPS = 100
+"""A first visit of so many steps tells by itself whether the run has started."""
+LOUD = 0.02
+"""Standard deviation of the correlated noise from which on the first visit is long."""
+SETTLING_STEPS = 6
+"""What a change of limit costs, about."""
+PRECISE = 0.006
+"""Standard deviation of a visit that is long enough whatever the noise is."""
+LENGTHS = tuple(range(BLOCKS, 31))
+"""Blocks of a visit."""
+WORTH = 1.5
+"""A visit goes on while steps at its end tell so many times less than those of the best length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure a block at this limit: one more, if it is in force."""
+
+    limit_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Search no more."""
+
+    limit_mw: int
+    confidence: Confidence
+    remembered: float | None = None
+    """How likely the curve is the one remembered; None: none was."""
+    sure: bool = True
+    """Whether no limit is likely left that is much better; else the budget of steps has ended."""
+
+
+def advise(
+    limits_mw: Sequence[int],
+    gpus: int,
+    goal: Goal,
+    visits: Sequence[Visit],
+    remembered: Sequence[Trial] = (),
+    more_blocks: int = 0,
+) -> Measure | Choose:
+    """Return what to do next.
+
+    Args:
+        limits_mw: those that may be chosen, descending.
+        gpus: of the job.
+        goal: what is minimized.
+        visits: of these limits, in order; the last may be under way.
+        remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
+            others.
+        more_blocks: that may be measured on top of `most_blocks`.
+    """
+    visits = [visit for visit in visits if visit.limit_mw in limits_mw]
+    left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
+    visits = settled(visits)
+    memory = curves.recall(limits_mw, gpus, goal, remembered, visits)
+    if not visits and (memory is None or goal.factor is not None):
+        return Measure(limits_mw[0])  # at whose time a bound is set
+    if not visits and memory is not None:
+        of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
+        return Measure(limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))])
+    if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
+        return Measure(limits_mw[0])
+    last, counts = visits[-1], counted(visits)[-1]
+    least = LOOK if len(visits) == 1 and memory is None else BLOCKS
+    often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
+    if left > 1 - least and (counts < least or (left > 0 and len(last.blocks) % often)):
+        return Measure(last.limit_mw)
+    belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
+    best = belief.best()
+    risk = belief.risk(best)
+    sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
+    if sure and left > 0 and memory is None and not _is_started(visits):
+        return Measure(visits[0].limit_mw)
+    if left <= 0 or (sure and belief.checked):
+        return _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
+    if sure and belief.as_remembered and not belief.steps[0]:
+        wanted = 0
+    else:
+        if sure:  # where the risk would be largest, were it not as remembered
+            risk = belief.risk(best, unremembered=True)
+        wanted = belief.next(best, risk, unseen=sure)
+    if not sure and _goes_on(belief, last, first=len(visits) == 1):
+        return Measure(last.limit_mw)
+    return Measure(limits_mw[wanted])
+
+
+def _is_started(visits: Sequence[Visit]) -> bool:
+    """Tell whether the first limit was measured again, or for long: a run that starts has slow steps."""
+    first = visits[0]
+    others = [i for i, visit in enumerate(visits) if visit.limit_mw != first.limit_mw]
+    again = others and any(visit.limit_mw == first.limit_mw for visit in visits[others[0] :])
+    return bool(again or not others or first.whole.steps >= STARTED_STEPS)
+
+
+def _goes_on(belief: Belief, last: Visit, *, first: bool) -> bool:
+    """Tell whether a visit is still too short for the noise there is."""
+    if first and len(last.blocks) < LONG_LOOK:
+        loud = belief.models @ (belief.variance * noise.correlated_ratios())
+        if loud > LOUD**2:
+            return True
+    block = max(1, round(last.whole.steps / len(last.blocks)))
+    lengths = [block * blocks for blocks in LENGTHS]
+    variances = noise.visit_variances(belief.variance, belief.models, lengths)
+    worth = [
+        max(variance, PRECISE**2) * (length + SETTLING_STEPS)
+        for variance, length in zip(variances, lengths, strict=True)
+    ]
+    enough = next(blocks for blocks, of in zip(LENGTHS, worth, strict=True) if of <= WORTH * min(worth))
+    return len(last.blocks) < enough
+
+
+def _choose(limits_mw: Sequence[int], belief: Belief, *, remembers: bool, sure: bool) -> Choose:
+    """Return the choice: the best limit or, where that is not sure, the one that may be off by the least."""
+    best, excesses = belief.best(measured=True), belief.excesses()
+    bounds = {
+        i: curves.confidence(excesses[:, i]) for i in range(len(limits_mw)) if belief.steps[i] or i == best
+    }
+    if not sure and bounds[best].p95 > curves.TOLERATED:
+        best = min(bounds, key=lambda i: (bounds[i].p95, i))
+    return Choose(limits_mw[best], bounds[best], belief.remembered if remembers else None, sure)
+
+
+def most_blocks(limits: int) -> int:
+    """Return after how many blocks a search over so many limits ends."""
+    return 120 + 6 * limits
