@@ -34,14 +34,14 @@ from zeus_stream.protocol.events import (
     RunStarted,
     StepBoundary,
 )
-from zeus_stream.training import jax_ready, torch_events
+from zeus_stream.training.steps import jax_ready, torch_events
 from zeus_stream.training.identity import Process, batch_of, identify, named
-from zeus_stream.training.main_thread import Nudge
+from zeus_stream.training.steps.main_thread import Nudge
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
 from zeus_stream.training.recurring import Box, Line, Recurring, Wish, checked
 from zeus_stream.training.sender import FLUSH_S, Courier
-from zeus_stream.training.step_boundaries import Boundaries
+from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.windows import Later, Missing, Window, WindowEnergy
 from zeus_stream.training.windows import Line as WindowLine
 
