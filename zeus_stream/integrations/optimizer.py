@@ -14,7 +14,8 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from zeus_stream.integrations.callbacks import Training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 
 class OptimizerSteps(Training):

@@ -12,8 +12,8 @@ import pytest
 import zeus_stream
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.training.steps import jax_ready
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.steps import jax_ready
 
 ROOT = Path(__file__).parents[4]
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import EpochEnded, RunStarted, StepBoundary
-from zeus_stream.training.steps import torch_events
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.steps import torch_events
 
 
 @pytest.fixture
