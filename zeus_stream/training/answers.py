@@ -39,6 +39,10 @@ class Missing:
 
     It has the fields of `WindowEnergy`, all of them None (``gpus``: empty), so that ``w.energy().energy_j``
     works without a collector. It is false, so that ``if energy := w.energy():`` works as well.
+
+    Example:
+        >>> energy = w.energy()
+        >>> print(energy.energy_j if energy else energy.reason)
     """
 
     reason: str

@@ -370,7 +370,7 @@ def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None
         until(lambda: collector.asks)
         collector.answer = lambda ask: answer(ask, "now.")
         asking.join()
-    assert answers == [Missing("window 'v': its energy is not known: now.")]
+    assert answers == [Missing("window 'v': its energy is not known: now.", "v")]
     assert len({ask.question for ask in collector.asks}) == 1
 
 
@@ -779,7 +779,7 @@ def test_without_a_collector_the_answer_is_immediate_and_has_every_field(zeus_di
 def test_a_metric_belongs_to_the_step_and_the_epoch_that_began_last(collector: Collector) -> None:
     with Publisher() as pub:
         pub.metric("early", 1)
-        for epoch in pub.epochs(2):
+        for epoch in pub.epochs(range(2)):
             for step in pub.steps(range(3)):
                 pub.metric("inside", 10 * epoch + step)
             pub.metric("after", epoch)
