@@ -68,7 +68,8 @@ class Settings:
         None, "The DuckDB file; energy.duckdb in the state directory if not given."
     )
     select: str = _setting(
-        "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
+        "cost:0.5",
+        "energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure.",
     )
     policy: str = _setting(
         "adaptive",

@@ -291,7 +291,7 @@ def believe(
     """
 
     def value(trial: Trial) -> float:
-        return log(goal.of(trial, top_mw, gpus) / trial.steps)
+        return log(goal.of(trial, top_mw, gpus))
 
     if noisy is None:
         means, seen_mw = measured_means(measured, value, NOISE_UNKNOWN if memory is None else NOISE)
@@ -355,9 +355,8 @@ def _before(
     limit = np.array(limits_mw, dtype=float)
     s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
     s -= s[0]
-    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
-    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
-    usual = np.log(energy + time)
+    time = np.exp(SLOPE * s**2)
+    usual = np.log(goal.of_step(power_mw * time * np.exp(-s), time, top_mw))
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
     alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
