@@ -46,7 +46,7 @@ from published import (
 )
 
 from analyzers.power_limit import drift, search, selectors
-from analyzers.power_limit.curve_fit.curves import TRUSTED, Confidence
+from analyzers.power_limit.curve_fit.belief import TRUSTED, Confidence
 from analyzers.power_limit.curve_fit.visits import Visit, by_limit
 from analyzers.power_limit.profiler import WATCH_STEPS
 from analyzers.power_limit.search import Choose

@@ -29,7 +29,6 @@ LONG_MODULES: set[str] = {
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
     "analyzers/power_limit/run.py",
-    "analyzers/power_limit/search.py",
     "analyzers/results/rows.py",
     "analyzers/service.py",
     "analyzers/simulation/recorded_jobs.py",
@@ -45,7 +44,6 @@ LONG_MODULES: set[str] = {
 LONG_FUNCTIONS: set[str] = {
     "analyzers/measurement/energy.py:measure",
     "analyzers/measurement/energy_fit.py:Shape._solve",
-    "analyzers/power_limit/search.py:_believe",
     "analyzers/simulation/html_report.py:page",
     "analyzers/simulation/recorded_jobs.py:play",
 }

@@ -69,8 +69,7 @@ from statistics import fmean
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit import drift, search
-from analyzers.power_limit.curve_fit import curves
-from analyzers.power_limit.curve_fit.curves import Confidence
+from analyzers.power_limit.curve_fit.belief import TOLERATED, TRUSTED, Confidence
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit
 from analyzers.power_limit.search import Choose, Measure
 from analyzers.power_limit.selectors import Goal, Selector, Trial
@@ -757,10 +756,10 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
         case Choose(limit_mw, confidence, remembered, sure):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
-            as_remembered = remembered is not None and remembered >= curves.TRUSTED
+            as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
                 reason += ", as remembered" if as_remembered else ", not as remembered"
-            unsure = not sure and confidence.p95 > curves.TOLERATED
+            unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += "; not sure yet, so it goes on in the background"
             chosen = Chosen(limit_mw, as_remembered=as_remembered, unsure=unsure)

@@ -24,7 +24,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Missing
 from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
 from analyzers.power_limit.commands import Attempt, Commands
-from analyzers.power_limit.curve_fit.curves import Confidence
+from analyzers.power_limit.curve_fit.belief import Confidence
 from analyzers.power_limit.profiler import (
     Apply,
     Barred,

@@ -42,8 +42,9 @@ Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 19
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analyzers.power_limit.curve_fit import belief as beliefs
 from analyzers.power_limit.curve_fit import curves, noise
-from analyzers.power_limit.curve_fit.curves import Belief, Confidence
+from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
 
@@ -169,9 +170,9 @@ def _choose(limits_mw: Sequence[int], belief: Belief, *, remembers: bool, sure: 
     """Return the choice: the best limit or, where that is not sure, the one that may be off by the least."""
     best, excesses = belief.best(measured=True), belief.excesses()
     bounds = {
-        i: curves.confidence(excesses[:, i]) for i in range(len(limits_mw)) if belief.steps[i] or i == best
+        i: beliefs.confidence(excesses[:, i]) for i in range(len(limits_mw)) if belief.steps[i] or i == best
     }
-    if not sure and bounds[best].p95 > curves.TOLERATED:
+    if not sure and bounds[best].p95 > TOLERATED:
         best = min(bounds, key=lambda i: (bounds[i].p95, i))
     return Choose(limits_mw[best], bounds[best], belief.remembered if remembers else None, sure)
 

@@ -23,19 +23,16 @@ What is measured weighs it against the others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import erf, exp, log, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 
 from analyzers.power_limit.curve_fit import noise, visits
+from analyzers.power_limit.curve_fit.belief import Belief, Curve
 from analyzers.power_limit.curve_fit.noise import Floats, Indices, Means
 from analyzers.power_limit.curve_fit.visits import Visit, log_power
 from analyzers.power_limit.selectors import Goal, Trial
 
-TOLERATED = 0.03
-"""A limit that is better by such a share should not be left."""
-COST = 20.0
-"""A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
 NOISE, NOISE_DOF = 0.02, 4
 """Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
 NOISE_UNKNOWN = 0.05
@@ -68,33 +65,8 @@ ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
 UNLIKE = (1.0, 0.4)
 """The same standard deviations of another workload, or where nothing is remembered."""
-TRUSTED, CHECKED = 0.97, 2
-"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
-that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
-DRAWS = 500
-"""Curves drawn to tell the excess."""
 NEGLIGIBLE = 0.005
 """Explanations that together are less likely are left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Confidence:
-    """How much worse than the best limit the chosen one may be, as a share of what is minimized."""
-
-    expected: float
-    p95: float
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A normal distribution of curves: the objective's logarithm at each of n limits."""
-
-    weight: float
-    """Of this distribution among the others."""
-    mean: Floats
-    """Shape (n,)."""
-    covariance: Floats
-    """Shape (n, n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,146 +82,6 @@ class Memory:
         pairs = [(whole, self.trials.get(whole.limit_mw)) for whole in wholes]
         differ = [log_power(whole) - log_power(known) for whole, known in pairs if known is not None]
         return sum(differ) / len(differ) if differ else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
-    """What is known of a curve after some visits, as m explanations. Limits are indices from the highest."""
-
-    factor: float | None
-    steps: Floats
-    """Measured at each limit, shape (n,)."""
-    weight: Floats
-    """Shape (m,)."""
-    mean: Floats
-    """Shape (m, n)."""
-    covariance: Floats
-    """Shape (m, n, n)."""
-    kind: Indices
-    """Shape (m,): of curve; those from ``len(KINKS)`` on are the remembered one."""
-    error: Floats
-    """Shape (n,): variance of what was measured at each limit, infinite where nothing was."""
-    models: Floats
-    """Shape (j,): weight of each model of the noise."""
-    variance: Floats
-    """Shape (j,): of a step's white noise, by each model."""
-
-    @property
-    def middle(self) -> Floats:
-        """The mean over all explanations."""
-        return np.asarray(self.weight @ self.mean)
-
-    @property
-    def remembered(self) -> float:
-        """How likely it is the remembered curve."""
-        return float(self.weight[self.kind >= len(KINKS)].sum())
-
-    @property
-    def as_remembered(self) -> bool:
-        return self.remembered >= TRUSTED
-
-    @property
-    def checked(self) -> bool:
-        """Whether so many limits were measured that they do not agree with what is remembered by chance."""
-        measured, limits = np.count_nonzero(self.steps), len(self.steps)
-        if not self.as_remembered:
-            return True
-        as_it_was = self.weight[self.kind == len(KINKS)].sum() >= TRUSTED  # at the tightest level
-        return bool(self.steps[0] and measured >= min(CHECKED if as_it_was else CHECKED + 1, limits))
-
-    @property
-    def as_one(self) -> Curve:
-        """All of it as one distribution of the same mean and covariance."""
-        middle = self.middle
-        off = self.mean - middle
-        around = self.covariance + off[:, :, None] * off[:, None, :]
-        return Curve(1.0, middle, np.tensordot(self.weight, around, 1))
-
-    @property
-    def top(self) -> int:
-        """The highest limit measured, at whose time a bound is set."""
-        return int(np.flatnonzero(self.steps)[0])
-
-    def best(self, *, measured: bool = False) -> int:
-        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
-        mean = self.middle
-        seen = np.flatnonzero(self.steps).tolist()
-        if self.factor is None:
-            return int(min(seen, key=lambda i: (mean[i], i)))
-        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
-        return max((i for i in within if self.steps[i] or not measured), default=self.top)
-
-    def against(self, best: int) -> int:
-        """Return what other limits are compared with."""
-        return best if self.factor is None else self.top
-
-    def risk(self, best: int, *, unremembered: bool = False) -> Floats:
-        """Return how likely each limit is so much better that another should be chosen; shape (n,).
-
-        ``unremembered``: as if nothing was remembered.
-        """
-        of = np.ones(len(self.weight), dtype=bool)
-        if unremembered:
-            of = self.kind < len(KINKS)
-        elif self.as_remembered:
-            of = self.kind >= len(KINKS)
-        against, mean, covariance = self.against(best), self.mean[of], self.covariance[of]
-        variance = (
-            np.diagonal(covariance, axis1=1, axis2=2)
-            + covariance[:, against, against, None]
-            - 2 * covariance[:, against]
-        )
-        better = mean[:, against, None] - mean
-        if self.factor is not None:
-            better += log(self.factor)
-            better[:, best] *= -1
-            better[:, :best] = -np.inf
-        risk = self.weight[of] @ _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
-        risk[against] = 0
-        return np.asarray(risk)
-
-    def next(self, best: int, risk: Floats, *, unseen: bool) -> int:
-        """Return the limit to measure. ``unseen``: one that was not measured yet."""
-        if not self.steps[best]:
-            return best
-        dearer = np.expm1(np.maximum(self.middle - self.middle[best], 0))
-        worth = risk / (1 + COST * dearer)
-        if unseen:
-            return int(np.argmax(np.where(self.steps == 0, worth, -1)))
-        other, against = int(np.argmax(worth)), self.against(best)
-        return other if self.error[other] >= self.error[against] else against
-
-    def excesses(self) -> Floats:
-        """Return how much worse than the best each limit is in curves drawn from the belief.
-
-        Shape (draws, n). With a bound on the time: by how much it is broken, or how far below it the time of
-        a lower limit stays.
-        """
-        rng = np.random.default_rng(0)
-        counts = np.floor(self.weight * DRAWS + rng.uniform()).astype(int)
-        counts[np.argmax(self.weight)] += max(0, DRAWS // 2 - counts.sum())
-        drawn = np.concatenate(
-            [
-                rng.multivariate_normal(mean, covariance, count, method="eigh")
-                for mean, covariance, count in zip(self.mean, self.covariance, counts, strict=True)
-                if count
-            ]
-        )
-        if self.factor is None:
-            return np.asarray(np.expm1(drawn - drawn.min(axis=1, keepdims=True)))
-        over = drawn - drawn[:, [self.top]] - log(self.factor)
-        below = np.maximum.accumulate(-over[:, ::-1], axis=1)[:, ::-1]
-        lower = np.concatenate([below[:, 1:], np.zeros((len(drawn), 1))], axis=1)
-        worse = np.maximum(lower, 0)
-        of_top = worse[:, self.top].copy()
-        worse = np.maximum(worse, over)
-        worse[:, self.top] = of_top
-        return np.asarray(np.expm1(worse))
-
-
-def confidence(excesses: Floats) -> Confidence:
-    """Return what draws of the excess of one limit say."""
-    return Confidence(float(excesses.mean()), float(np.quantile(excesses, 0.95)))
 
 
 def recall(
@@ -424,6 +256,7 @@ def _combined(
         mean=np.array(mean),
         covariance=np.array(covariance),
         kind=np.array(kinds),
+        again=len(KINKS),
         error=error,
         models=by_model,
         variance=means.variance,
@@ -458,11 +291,3 @@ def step_variance(measured: Sequence[Sequence[tuple[float, int]]], before: float
 
 def _density(off: float, deviation: float) -> float:
     return exp(-((off / deviation) ** 2) / 2) / deviation
-
-
-_erf = np.vectorize(erf, otypes=[float])
-
-
-def _above(mean: Floats, deviation: Floats) -> Floats:
-    """Return how likely normal values are above 0."""
-    return np.asarray(0.5 * (1 + _erf(mean / deviation / sqrt(2))))

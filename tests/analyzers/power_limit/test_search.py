@@ -12,7 +12,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from analyzers.power_limit import selectors
-from analyzers.power_limit.curve_fit import curves
+from analyzers.power_limit.curve_fit.belief import TOLERATED, Confidence
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit, settled
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.search import Choose, Measure, advise, most_blocks
@@ -178,7 +178,7 @@ def without_order(seed: int) -> World:
 def test_where_limits_differ_without_order_none_is_left_out_that_is_much_better(text: str) -> None:
     worlds = [without_order(seed) for seed in range(12)]
     excesses = [world.excess(world.searched(goal(text)).limit_mw, goal(text)) for world in worlds]
-    assert max(excesses) <= curves.TOLERATED
+    assert max(excesses) <= TOLERATED
 
 
 def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
@@ -355,5 +355,5 @@ def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
 
 def test_a_single_limit_is_measured_and_chosen() -> None:
     world = World((200_000,), lambda _: 0.25, lambda _: 150.0)
-    assert world.searched(goal("energy")) == Choose(200_000, curves.Confidence(0.0, 0.0))
+    assert world.searched(goal("energy")) == Choose(200_000, Confidence(0.0, 0.0))
     assert [len(visit.blocks) for visit in world.visits] == [BLOCKS]
