@@ -118,7 +118,7 @@ def advise(
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
         return Measure(limits_mw[0])
     last, counts = visits[-1], counted(visits)[-1]
-    least = LOOK if len(visits) == 1 and memory is None else BLOCKS
+    least = LOOK if len(visits) == 1 and memory is None and len(limits_mw) > 1 else BLOCKS
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
     if left > 1 - least and (counts < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)

@@ -76,7 +76,7 @@ class Belief:
     @property
     def remembered(self) -> float:
         """How likely it is the remembered curve."""
-        return float(self.weight[self.kind >= self.again].sum())
+        return min(1.0, float(self.weight[self.kind >= self.again].sum()))
 
     @property
     def as_remembered(self) -> bool:

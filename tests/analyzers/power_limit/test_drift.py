@@ -1,7 +1,7 @@
 """The watch over a workload, on windows whose truth is known."""
 
-from collections.abc import Iterator
-from math import exp, sqrt
+from collections.abc import Iterable, Iterator
+from math import exp, pi, sin, sqrt
 from random import Random
 
 import pytest
@@ -62,6 +62,38 @@ def test_what_stays_as_it_was_and_warms_up_is_no_change(noise: float) -> None:
     for count, (e, t) in zip(range(1_500), come, strict=False):
         watch = seen(watch, trial(e * (1 - 0.01 * exp(-count / 20)), t))
         assert not watch.alarm
+
+
+def alarms(factors: Iterable[float]) -> int:
+    """Return how often windows of steps that take so many times as long raise an alarm, and begin again."""
+    watch, raised = Watch(), 0
+    for factor in factors:
+        watch = seen(watch, trial(factor, factor))
+        if watch.alarm:
+            raised, watch = raised + 1, begun(None, wide=watch.wide + 1)
+    return raised
+
+
+@pytest.mark.parametrize("correlation", [0.9, 0.98])
+def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
+    correlation: float,
+) -> None:
+    raised = []
+    for seed in range(6):
+        some = windows(f"{seed}", 0.05, correlation)
+        raised.append(alarms(time for _, (_, time) in zip(range(2_000), some, strict=False)))
+    assert sum(raised) <= len(raised)
+
+
+@pytest.mark.parametrize("period", [30, 300, 1_500])
+def test_a_wave_of_5_percent_raises_an_alarm_in_20000_steps_at_most(period: int) -> None:
+    for phase in (0.0, 1.5, 3.0, 4.5):
+        some = windows(f"{period}")
+        wave = (
+            time * (1 + 0.05 * sin(phase + 2 * pi * STEPS * n / period))
+            for n, (_, time) in zip(range(2_000), some, strict=False)
+        )
+        assert alarms(wave) <= 1
 
 
 @pytest.mark.parametrize("factor", [1.05, 1 / 1.05])

@@ -363,6 +363,7 @@ def test_a_single_odd_window_is_no_drift() -> None:
 
 @pytest.mark.parametrize("plan", [SHORT, ADAPTIVE], ids=["exhaustive", "adaptive"])
 def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: Plan) -> None:
+    plan = replace(plan, profiling_share=0.2)
     bench, longest = Bench(plan), 2 * BLOCK * most_blocks(len(plan.limits_mw))
     for turn in range(20):
         bench.factor, bench.best_mw = (1.0, 150_000) if turn % 2 else (2.0, 225_000)
