@@ -1,37 +1,26 @@
-"""Which power limit to measure next, when to stop measuring it, when to stop searching. Pure.
+"""The search for the best power limit: which limit to measure next, and when to choose. Pure.
 
 After every block of steps the machine asks again:
 
     visits so far -> Measure(limit), the one in force or another
                   -> Choose(limit), with how much worse than the best one it may be
 
-What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
-curve's logarithm is a Gaussian process over the limits, observed with noise.
+`visits` says which blocks count, `noise` how sure a mean is, `curves` what they say of all limits, `belief`
+what follows. The rules:
 
-Before anything is measured: a limit above the mean power P at the highest does nothing; below it, by
-``s = SOFT * log(1 + (P / limit) ** (1 / SOFT))``, power falls with s and time rises with its square. So
-limits that cap nothing differ by nothing. Around that curves stray: by a level of which nothing is known, a
-line and a parabola in s, a smooth part, and kinks, whose size is one of `KINKS`, weighed by how well it
-explains what was measured. Where measurements show no order, large kinks explain them, and any limit that was
-not looked at may be better; where they follow a smooth curve, those between them are known. The figures are
-fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves they explain the other half
-to 1 % of the log evidence that its own have.
-
-Time adds what all limits have in common: a slow drift, and the warming-up of the first seconds. Therefore the
-incumbent is measured again where that matters.
-
-One rule says when to stop and where to look. The risk at a limit is how likely it is better than the best one
-measured by more than `TOLERATED`; with a bound on the time, how likely it is so far on the other side of the
-bound than believed. When the risks at all limits add up to less than `RISK` the search ends: it is at most so
-likely that one of them is so much better. Until then the limit with the largest risk for its cost is measured
-next, or the one it is compared with if that is less known. The search also ends after `most_blocks`, with
-what is known by then.
-
-An earlier run of the workload, or an earlier round of this one, may have left a curve. Then one more kind of
-curve is believed in beside those: the remembered one again, as well as it was known, give or take `ALIKE`,
-and at another level by one of `AGAIN`, tight or wide, as temperature, drivers or longer sequences change it.
-What is measured weighs it against the others: where it holds, a visit of its best limit and one of the
-highest confirm it; where it does not, its weight is gone, and the search goes on with what was measured.
+ 1. The first visit is long enough to learn the noise: `LOOK` blocks, and up to `LONG_LOOK` while steps are
+    correlated by more than `LOUD`. If it was short, that limit is measured again before the choice: a run that
+    starts is slow.
+ 2. Any visit goes on while its last steps say much more than those of a new visit would. So a visit covers a
+    whole period of steps that swing, and slow waves are met by short visits in turn.
+ 3. The risk at a limit is how likely it is better than the best one measured by more than `TOLERATED`; with a
+    bound on the time, how likely it is so far on the other side of the bound than believed. When the risks at
+    all limits add up to less than `RISK` the search ends. Until then the limit with the largest risk for its
+    cost is measured next, or the one it is compared with if that is less known.
+ 4. The search also ends after `most_blocks`. If its bound is above `TOLERATED` then, it chooses the limit
+    that may be off by the least, and says that it is not sure.
+ 5. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against other
+    curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
 by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of measuring
@@ -49,23 +38,23 @@ from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settl
 from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
-"""It is at most so likely that a limit is left that is better by `TOLERATED` of what is minimized."""
+"""Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
 LOOK, LONG_LOOK = 8, 40
 """Blocks of the first visit: at least, and where steps are correlated."""
 OFTEN = 48
-"""Every block is looked at; after so many every other one, and so on: algebra grows, surprises do not."""
+"""Blocks after which only every other one is looked at, then every third: the algebra grows with them."""
 STARTED_STEPS = 100
-"""A first visit of so many steps tells by itself whether the run has started."""
+"""Steps of a first visit that is long enough to see that the run has started."""
 LOUD = 0.02
 """Standard deviation of the correlated noise from which on the first visit is long."""
 SETTLING_STEPS = 6
-"""What a change of limit costs, about."""
+"""Steps that a change of limit costs, about."""
 PRECISE = 0.006
 """Standard deviation of a visit that is long enough whatever the noise is."""
 LENGTHS = tuple(range(BLOCKS, 31))
 """Blocks of a visit."""
 WORTH = 1.5
-"""A visit goes on while steps at its end tell so many times less than those of the best length."""
+"""Times the cost of the best length of a visit for the same precision, from which on it is long enough."""
 
 
 @dataclass(frozen=True, slots=True)

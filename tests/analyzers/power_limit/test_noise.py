@@ -20,11 +20,10 @@ STEPS = 4
 
 def blocks(noise: Floats, visit: int = 10, limits: int = 2) -> Blocks:
     """Return blocks of the steps of a run, in visits of some blocks at each of the limits in turn."""
-    value = noise[: len(noise) // STEPS * STEPS].reshape(-1, STEPS).mean(axis=1).astype(np.float64)
+    value = noise[: len(noise) // STEPS * STEPS].reshape(-1, STEPS).mean(axis=1)
     number = np.arange(len(value))
-    return Blocks(
-        number // visit % limits, STEPS * number + 2.0, np.full(len(value), 4.0), value, number // visit
-    )
+    position, steps = np.asarray(STEPS * number + 2, dtype=np.float64), np.full(len(value), 4.0)
+    return Blocks(number // visit % limits, position, steps, value, number // visit)
 
 
 def weights(means: Means) -> Floats:

@@ -196,10 +196,10 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     assert len(world.visited) <= 9
 
 
-def test_very_unequal_steps_end_it_with_a_wide_bound() -> None:
+def test_very_unequal_steps_take_more_of_them() -> None:
     steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
-    bounds = [world.searched(goal("energy")).confidence.p95 for world in (steady, wild)]
-    assert bounds[0] < 0.02 < bounds[1]
+    assert max(world.searched(goal("energy")).confidence.p95 for world in (steady, wild)) < TOLERATED
+    assert wild.steps > 2 * steady.steps
 
 
 # ---- noise that is not white ---------------------------------------------------------------------------
