@@ -5,8 +5,8 @@ After every block of steps the machine asks again:
     visits so far -> Measure(limit), the one in force or another
                   -> Choose(limit), with how much worse than the best one it may be
 
-`visits` says which blocks count, `noise` how sure a mean is, `curves` what they say of all limits, `belief`
-what follows. The rules:
+`visits` says which blocks count, `noise` how sure a mean is, `curves` what they say of all limits,
+`belief` what follows. The rules:
 
  1. The first visit is long enough to learn the noise: `LOOK` blocks, and up to `LONG_LOOK` while steps are
     correlated by more than `LOUD`. If it was short, that limit is measured again before the choice: a run that
@@ -14,9 +14,9 @@ what follows. The rules:
  2. Any visit goes on while its last steps say much more than those of a new visit would. So a visit covers a
     whole period of steps that swing, and slow waves are met by short visits in turn.
  3. The risk at a limit is how likely it is better than the best one measured by more than `TOLERATED`; with a
-    bound on the time, how likely it is so far on the other side of the bound than believed. When the risks at
-    all limits add up to less than `RISK` the search ends. Until then the limit with the largest risk for its
-    cost is measured next, or the one it is compared with if that is less known.
+    bound on the time, how likely it is so far on the other side of the bound than believed. When the risks
+    at all limits add up to less than `RISK` the search ends. Until then the limit with the largest risk for
+    its cost is measured next, or the one it is compared with if that is less known.
  4. The search also ends after `most_blocks`. If its bound is above `TOLERATED` then, it chooses the limit
     that may be off by the least, and says that it is not sure.
  5. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against other
