@@ -9,8 +9,8 @@ After every block of steps the machine asks again:
 `belief` what follows. The rules:
 
  1. The first visit is long enough to learn the noise: `LOOK` blocks, and up to `LONG_LOOK` while steps are
-    correlated by more than `LOUD`. If it was short, that limit is measured again before the choice: a run that
-    starts is slow.
+    correlated by more than `LOUD`. If it was short, that limit is measured again before the choice: a run
+    that starts is slow.
  2. Any visit goes on while its last steps say much more than those of a new visit would. So a visit covers a
     whole period of steps that swing, and slow waves are met by short visits in turn.
  3. The risk at a limit is how likely it is better than the best one measured by more than `TOLERATED`; with a
@@ -19,8 +19,8 @@ After every block of steps the machine asks again:
     its cost is measured next, or the one it is compared with if that is less known.
  4. The search also ends after `most_blocks`. If its bound is above `TOLERATED` then, it chooses the limit
     that may be off by the least, and says that it is not sure.
- 5. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against other
-    curves. Where it holds, a visit of its best limit and one of the highest confirm it.
+ 5. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
+    other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
 by which the data were collected (Berger, Wolpert, "The Likelihood Principle", 1988, 4.2). Source of measuring
