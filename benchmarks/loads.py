@@ -15,7 +15,7 @@ Four more have the scatter of noisy and differ in their edges only (each edge dr
     prompt     power rises and falls at the marks, without a ramp
     late       power rises 0 to 3 ms after a step's begin, and falls at its end; no ramps
     ramped     power starts to move at the marks; every change is a ramp of 1 to 3 ms
-    mixed      rises are 0 to 3 ms late with ramps of 1 to 3 ms; falls are 0 to 0.5 ms late with ramps up to 1 ms
+    mixed      rises are 0 to 3 ms late with ramps of 1 to 3 ms, falls 0 to 0.5 ms with ramps up to 1 ms
 
 Before the first step and after the last, `REST_NS` at the power of a gap.
 """
