@@ -1,0 +1,137 @@
+"""Windows: spans of the training with a name, and their energy."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.hooks import WindowHooks
+
+ANSWER_S = 10.0
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Window:
+    """A span of the training with a name: ``with``, ``async with``, or a decorator of functions.
+
+    An object is one span at a time; entered again when it is over, it is another window of the same name.
+    A decorated function opens a window of its own at each call: recursion, threads and tasks may overlap.
+    """
+
+    def __init__(self, name: str, find: Callable[[], WindowHooks]) -> None:
+        """``find`` is called as the window begins: a decorator alone starts nothing."""
+        self._find = find
+        self._hooks: WindowHooks | None = None
+        self._open = False
+        self.name = name
+        self.number = -1
+        """Unique in the session; -1: it never began, or was cancelled."""
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "not begun" if self.number < 0 else f"ended, number {self.number}"
+        return f"<Window {self.name!r}: {state}>"
+
+    def __enter__(self) -> Self:
+        hooks = self._hooks = self._find()
+        if self._open:
+            hooks.warn("window open", f"window {self.name!r}: began twice. The first is cancelled.")
+            self.cancel()
+        self._open = True
+        self.number = next(hooks.numbers)
+        hooks.put((WindowBegan, monotonic_ns(), self.number, self.name))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return ``function``, or ``async`` function, with a window around each of its calls.
+
+        Raises:
+            TypeError: it is a generator: what loops over it works in between.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"window {self.name!r}: could not be put around {function.__qualname__}: it is a generator,"
+                " and the loop over it works too. Put `with zeus_stream.window(...)` where the work is."
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def measured_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with Window(self.name, self._find):
+                    return await function(*args, **kwargs)
+
+            return cast("Callable[P, R]", measured_async)
+
+        @wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Window(self.name, self._find):
+                return function(*args, **kwargs)
+
+        return measured
+
+    def end(self) -> None:
+        """End the window. It does nothing if the window is not open."""
+        if self._open and self._hooks is not None:
+            self._hooks.put((WindowEnded, monotonic_ns(), self.number))
+            self._open = False
+
+    def cancel(self) -> None:
+        """Forget the window: it will have no energy."""
+        if self._open and self._hooks is not None:
+            self._hooks.put((WindowCancelled, monotonic_ns(), self.number))
+            self._open, self.number = False, -1
+
+    def restart(self) -> Self:
+        """Begin again. If the window is open, what it measured until now is forgotten."""
+        self.cancel()
+        return self.__enter__()
+
+    def energy(self, timeout_s: float = ANSWER_S) -> WindowEnergy | Missing:
+        """Wait for the analyzer's answer and return it: joules, with bounds, for each GPU of this process.
+
+        It blocks the thread: in a coroutine, use ``await asyncio.to_thread(w.energy)``. To read it later,
+        ask the archive: ``zeus_stream.connect().windows(name=...)``.
+
+        Args:
+            timeout_s: seconds to wait at most. Without a collector on this host it returns at once.
+
+        Returns:
+            `Missing`, with the reason, if the energy is not known. It has the same fields, all None.
+
+        Example:
+            >>> with zeus_stream.window("validation") as w:
+            ...     evaluate()
+            >>> w.energy().energy_j
+            812.4
+        """
+        if self._open or self._hooks is None or self.number < 0:
+            return self._without_energy()
+        return self._hooks.energy(self.name, self.number, timeout_s)
+
+    def energy_later(self, timeout_s: float = ANSWER_S) -> Later:
+        """Ask for the energy without waiting. Call what this returns to look for the answer."""
+        if self._open or self._hooks is None or self.number < 0:
+            return Later(self._without_energy)
+        return self._hooks.later(self.name, self.number, timeout_s)
+
+    def _without_energy(self) -> Missing:
+        why = "it has not ended" if self._open else "it never began, or was cancelled"
+        return Missing(f"window {self.name!r}: its energy is not known: {why}.", self.name)
