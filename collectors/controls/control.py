@@ -1,36 +1,39 @@
-"""What may be changed of a device. Each knob has a machine (`leases`), a lease and a record of its own. Pure.
+"""The controls of a device: their units and sentences. Pure.
 
-A knob's value is an int in its unit: mW of the power limit; MHz at which the graphics clock is locked, or
-UNLOCKED. NVML tells a limit but not a lock: a lock that somebody else made is neither seen nor given back.
+Each control has a lease machine (`lease`) and a restore record of its own. A value is an int in the unit of
+its control: mW of the power limit; MHz at which a clock is locked, or UNLOCKED. A driver reports the limit
+but no lock: a lock that another program made is neither seen nor restored.
 """
 
-from enum import Enum
+from typing import get_args
 
-from collectors.device import watts
+from zeus_stream.protocol.fields import UNLOCKED, Control
 
-UNLOCKED = 0
-"""Value of a graphics clock that nothing of ours locks: what is "found", and what a restore returns to."""
+CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
-class Knob(Enum):
-    """A thing that is set, and put back."""
+def unit(control: Control) -> str:
+    """Return the suffix of a value's name."""
+    return "mw" if control == "power_limit" else "mhz"
 
-    LIMIT = "power limit"
-    CLOCK = "graphics clock"
 
-    @property
-    def unit(self) -> str:
-        """Suffix of a value's name."""
-        return "mw" if self is Knob.LIMIT else "mhz"
+def words(control: Control) -> str:
+    """Return a control's name for a sentence: ``power limit``."""
+    return control.replace("_", " ")
 
-    def says(self, value: int) -> str:
-        """Return a value for a sentence: ``250 W``, ``1380 MHz``, ``an unlocked clock``."""
-        if self is Knob.LIMIT:
-            return watts(value)
-        return "an unlocked clock" if value == UNLOCKED else f"{value} MHz"
 
-    def change(self, value: int | None) -> str:
-        """Return what setting a value is, for a sentence; None: putting back what was found."""
-        if self is Knob.LIMIT:
-            return "restore the power limit" if value is None else f"set the power limit to {watts(value)}"
-        return "unlock the graphics clock" if value is None else f"lock the graphics clock at {value} MHz"
+def spell(control: Control, value: int) -> str:
+    """Return a value for a sentence: ``250 W``, ``1380 MHz``, ``an unlocked graphics clock``."""
+    if control == "power_limit":
+        return f"{value / 1000:g} W"
+    return f"an unlocked {words(control)}" if value == UNLOCKED else f"{value} MHz"
+
+
+def spell_change(control: Control, value: int | None) -> str:
+    """Return the setting of a value for a sentence. None: what was found is restored."""
+    if control == "power_limit":
+        return (
+            "restore the power limit" if value is None else f"set the power limit to {spell(control, value)}"
+        )
+    unlock = value is None or value == UNLOCKED
+    return f"unlock the {words(control)}" if unlock else f"lock the {words(control)} at {value} MHz"

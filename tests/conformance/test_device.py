@@ -25,9 +25,9 @@ def measured_only(device: Device) -> bool:
     told = device.describe()
     assert told.max_limit_mw is told.default_limit_mw is None
     with pytest.raises(UnsupportedError):
-        device.set_limit(150_000)
+        device.set_control("power_limit", 150_000)
     with pytest.raises(UnsupportedError):
-        device.requested_limit_mw()
+        device.read_control("power_limit")
     return True
 
 
@@ -87,11 +87,11 @@ def test_a_limit_that_was_set_can_be_read_back_and_is_nobody_elses(bench: Bench)
         return
     lowest_mw = first.describe().min_limit_mw
     assert lowest_mw is not None
-    others_mw = second.requested_limit_mw()
-    first.set_limit(lowest_mw)
+    others_mw = second.read_control("power_limit")
+    first.set_control("power_limit", lowest_mw)
     sample = first.sample()
-    assert first.requested_limit_mw() == sample.requested_mw == sample.limit_mw == lowest_mw
-    assert second.requested_limit_mw() == others_mw
+    assert first.read_control("power_limit") == sample.requested_mw == sample.limit_mw == lowest_mw
+    assert second.read_control("power_limit") == others_mw
 
 
 @pytest.mark.parametrize("beyond", ["lowest", "highest"])
@@ -99,24 +99,24 @@ def test_a_limit_out_of_range_is_refused_and_changes_nothing(bench: Bench, beyon
     device = opened(bench)[0]
     if measured_only(device):
         return
-    told, before_mw = device.describe(), device.requested_limit_mw()
+    told, before_mw = device.describe(), device.read_control("power_limit")
     assert told.min_limit_mw is not None
     assert told.max_limit_mw is not None
     with pytest.raises(RefusedError, match="100 W to 250 W"):
-        device.set_limit(told.min_limit_mw - 1000 if beyond == "lowest" else told.max_limit_mw + 1000)
-    assert device.requested_limit_mw() == before_mw
+        device.set_control("power_limit", told.min_limit_mw - 1000 if beyond == "lowest" else told.max_limit_mw + 1000)
+    assert device.read_control("power_limit") == before_mw
 
 
 def test_without_permission_a_set_tells_the_cure_and_reading_goes_on(bench: Bench) -> None:
     device = opened(bench)[0]
     if measured_only(device):
         return
-    before_mw = device.requested_limit_mw()
+    before_mw = device.read_control("power_limit")
     bench.forbid()
     with pytest.raises(
         PermissionMissingError, match=r"^GPU-.* could not set the power limit to 150 W.*Run the"
     ):
-        device.set_limit(150_000)
+        device.set_control("power_limit", 150_000)
     assert device.sample().requested_mw == before_mw
 
 
@@ -125,12 +125,12 @@ def test_without_permission_a_clock_is_neither_locked_nor_unlocked(bench: Bench)
     clocks_mhz = device.describe().clocks_mhz
     if not clocks_mhz:
         pytest.skip("it has no clocks that could be locked")
-    device.lock_clock(clocks_mhz[0])
+    device.set_control("graphics_clock", clocks_mhz[0])
     bench.forbid()
     with pytest.raises(PermissionMissingError, match=r"could not lock the graphics clock.*Run the"):
-        device.lock_clock(clocks_mhz[-1])
+        device.set_control("graphics_clock", clocks_mhz[-1])
     with pytest.raises(PermissionMissingError, match=r"could not unlock the graphics clock.*Run the"):
-        device.unlock_clock()
+        device.set_control("graphics_clock", UNLOCKED)
     assert bench.locked_mhz() == clocks_mhz[0]
 
 
@@ -142,10 +142,10 @@ def test_a_lost_gpu_ends_alone_and_can_be_taken_up_when_it_is_back(bench: Bench)
         with pytest.raises(LostError):
             ask()
     with pytest.raises(LostError):
-        first.set_limit(150_000)
+        first.set_control("power_limit", 150_000)
     if clocks_mhz:
         with pytest.raises(LostError):
-            first.unlock_clock()
+            first.set_control("graphics_clock", UNLOCKED)
     assert gpu not in {device.describe().gpu for device in bench.bus.discover()}
     for device in others:
         assert said_something(device)
@@ -165,20 +165,20 @@ def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Benc
     clocks_mhz = device.describe().clocks_mhz
     assert list(clocks_mhz) == sorted(clocks_mhz, reverse=True)
     if clocks_mhz:
-        device.unlock_clock()  # floats already: no error
+        device.set_control("graphics_clock", UNLOCKED)  # floats already: no error
         for clock_mhz in (clocks_mhz[-1], clocks_mhz[0]):
-            device.lock_clock(clock_mhz)
+            device.set_control("graphics_clock", clock_mhz)
             assert bench.locked_mhz() == clock_mhz
         with pytest.raises(RefusedError, match=f"of {clocks_mhz[-1]} to {clocks_mhz[0]} MHz"):
-            device.lock_clock(clocks_mhz[0] + 1)
+            device.set_control("graphics_clock", clocks_mhz[0] + 1)
         assert bench.locked_mhz() == clocks_mhz[0]
-        device.unlock_clock()
+        device.set_control("graphics_clock", UNLOCKED)
         assert bench.locked_mhz() == 0
     else:
         with pytest.raises(UnsupportedError):
-            device.lock_clock(1000)
+            device.set_control("graphics_clock", 1000)
         with pytest.raises(UnsupportedError):
-            device.unlock_clock()
+            device.set_control("graphics_clock", UNLOCKED)
 
 
 def test_processes_are_pids_or_unknown(bench: Bench) -> None:

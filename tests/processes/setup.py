@@ -16,8 +16,8 @@ from tests.patience import PATIENT
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Hello, LockClock, RenewLeases, SetLimit, Welcome
-from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.commands import Hello, SetControl, RenewLeases, SetControl, Welcome
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import status
 
@@ -106,15 +106,15 @@ class Collector:
             return {}
         return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
 
-    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Applied | Refused | None:
+    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> ControlApplied | ControlRefused | None:
         """Ask for a limit and return the outcome; None: nobody answers."""
-        reply = self._command(SetLimit, limit_mw, lease_ms)
-        return None if reply is None else codec.decode(reply, Applied, Refused)
+        reply = self._command(SetControl, limit_mw, lease_ms)
+        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
-    def lock(self, clock_mhz: int, lease_ms: int = LEASE_MS) -> ClockApplied | Refused | None:
+    def lock(self, clock_mhz: int, lease_ms: int = LEASE_MS) -> ControlApplied | ControlRefused | None:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
-        reply = self._command(LockClock, clock_mhz, lease_ms)
-        return None if reply is None else codec.decode(reply, ClockApplied, Refused)
+        reply = self._command(SetControl, clock_mhz, lease_ms)
+        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
     def lapse(self) -> None:
         """Let the lease of what is held end soon, unless the request gets lost: then ask again."""
@@ -126,7 +126,7 @@ class Collector:
         greeting = self._exchange(codec.encode(Hello("analyzer", "test")))
         return None if greeting is None else codec.decode(greeting, Welcome).incarnation
 
-    def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
+    def _command(self, kind: type[SetControl], value: int, lease_ms: int) -> bytes | None:
         if (incarnation := self._incarnation()) is None:
             return None
         number = next(self._commands)
@@ -144,8 +144,8 @@ class Collector:
 
     def hold(self, limit_mw: int = OURS_MW, lease_ms: int = LEASE_MS) -> None:
         """Set a limit and lock the clock, as soon as the run may be commanded for."""
-        until(lambda: isinstance(self.ask(limit_mw, lease_ms), Applied))
-        until(lambda: isinstance(self.lock(OURS_MHZ, lease_ms), ClockApplied))
+        until(lambda: isinstance(self.ask(limit_mw, lease_ms), ControlApplied))
+        until(lambda: isinstance(self.lock(OURS_MHZ, lease_ms), ControlApplied))
         assert (self.host.read_mw(), self.host.read_mhz()) == (limit_mw, OURS_MHZ)
 
     def kill(self) -> None:
@@ -218,6 +218,6 @@ def simulated(directory: Path) -> Iterator[Host]:
     device = "simulated:v100x1"
     bus = SimulatedBus.parse(device, directory)
     (gpu,) = bus.discover()
-    gpu.set_limit(FOUND_MW)
+    gpu.set_control("power_limit", FOUND_MW)
     yield Host(device, gpu.gpu, gpu.requested_limit_mw, gpu.set_limit, lambda: gpu.locked_mhz)
     bus.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.control import UNLOCKED
 from collectors.controls.restore_record import RecordFile
 from collectors.controls.watchdog_process import Warden
 from collectors.log.sqlite import Log
@@ -36,7 +36,7 @@ from tests.processes.setup import (
 from zeus_stream.clock import boot_id
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, Notes, ControlRefused
 
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""
@@ -60,7 +60,7 @@ def host(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Host]:
     yield Host("nvml", gpu_uuid, lambda: int(gpu.requested_mw), write_mw, lambda: int(gpu.locked_mhz))
 
 
-def settled(host: Host, directory: Path, knob: Knob = Knob.LIMIT) -> str | None:
+def settled(host: Host, directory: Path, knob: Knob = "power_limit") -> str | None:
     """Return how a restorer settled the GPU's record, once it holds it no more."""
     file = RecordFile(directory / "restore", host.gpu)
     record = file.read(knob)
@@ -112,12 +112,12 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         returns(host)
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
-    assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
+    assert "restored to an unlocked clock" in (settled(host, zeus_dir, "graphics_clock") or "")
 
 
 def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        until(lambda: isinstance(running.lock(OURS_MHZ), ClockApplied))
+        until(lambda: isinstance(running.lock(OURS_MHZ), ControlApplied))
         assert host.read_mhz() == OURS_MHZ
         running.kill()
         returns(host)
@@ -164,7 +164,7 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_the_next(host: Hos
             returns(host)
             assert "found 220 W" in second.rows()["power limit"]
             assert second.rows()["graphics clock"] == "not locked by us"
-    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, ClockLeaseEnded))
+    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, ControlLeaseEnded))
     assert (ended.cause, ended.unlocked) == ("restart", True)
 
 
@@ -208,7 +208,7 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
     with collector(host, zeus_dir) as second:
         assert "180 W, found 180 W" in second.rows()["power limit"]
         until(lambda: not records(zeus_dir))
-    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, LeaseEnded))
+    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, ControlLeaseEnded))
     assert (ended.cause, ended.limit_mw) == ("restart", STRANGERS_MW)
     assert "the guard of a collector that died" in ended.reason
     assert "somebody else set 180 W" in ended.reason
@@ -277,15 +277,15 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
         os.kill(guard, signal.SIGKILL)
         until(lambda: "could not be started: No such file or directory" in running.rows()["guard"])
         refused = running.ask(STRANGERS_MW)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
         assert "Until another one is ready" in refused.reason
         locked = running.lock(135)
-        assert isinstance(locked, Refused)
+        assert isinstance(locked, ControlRefused)
         assert locked.cause == "storage"
         assert (host.read_mw(), host.read_mhz()) == (OURS_MW, OURS_MHZ)
         python.symlink_to(sys.executable)
-        until(lambda: isinstance(running.ask(STRANGERS_MW), Applied))
+        until(lambda: isinstance(running.ask(STRANGERS_MW), ControlApplied))
 
 
 def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:

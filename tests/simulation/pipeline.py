@@ -31,7 +31,7 @@ from analyzers.interpreter import Interpreter, Plan
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run import Output
-from analyzers.results.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
+from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
 from collectors.controls import lease
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
@@ -41,21 +41,21 @@ from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseLimit, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseControl, RenewLeases, SetControl, Welcome
 from zeus_stream.protocol.events import Ack, Batch, Event, Metric, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
+    ControlApplied,
     ClockAnchored,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
-    LeaseEnded,
+    ControlLeaseEnded,
     Lost,
     Note,
     Notes,
-    Refused,
+    ControlRefused,
     RunAdmitted,
     SessionEnded,
 )
@@ -347,7 +347,7 @@ class Collector(Process):
     def _open(self) -> None:
         world = self.world
         try:
-            told, requested_mw = world.device.describe(), world.device.requested_limit_mw()
+            told, requested_mw = world.device.describe(), world.device.read_control("power_limit")
         except DeviceError:
             self.after(300 * MS, self._open)
             return
@@ -397,7 +397,7 @@ class Collector(Process):
             match instruction:
                 case lease.Say(note):
                     self._say(note)
-                    if isinstance(note, Applied | Refused):
+                    if isinstance(note, ControlApplied | ControlRefused):
                         self._reply(note)
                 case lease.Repeat(outcome):
                     self._reply(outcome)
@@ -439,19 +439,19 @@ class Collector(Process):
     def _set(self, limit_mw: int, expected_mw: int) -> lease.Event:
         device = self.world.device
         try:
-            requested_mw = device.requested_limit_mw()
+            requested_mw = device.read_control("power_limit")
             if not lease.close(requested_mw, expected_mw):
                 return lease.SetFoundStranger(requested_mw)
-            device.set_limit(limit_mw)
+            device.set_control("power_limit", limit_mw)
             self.world.report.sets += 1
-            self._requested_mw = device.requested_limit_mw()
+            self._requested_mw = device.read_control("power_limit")
             return lease.SetDone(self._requested_mw)
         except DeviceError as wrong:
             return lease.SetFailed("device", str(wrong), None)
 
     # the control socket
 
-    def hear(self, message: Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases) -> None:
+    def hear(self, message: Hello | Fetch | SetControl | ReleaseControl | RenewLeases) -> None:
         if not self.alive:
             return
         match message:
@@ -472,9 +472,9 @@ class Collector(Process):
                 frames = self.log.fetch(first, wanted, 100_000) if log_id == extent.log_id else []
                 at = frames[0].offset if frames else first
                 self._reply((Fetched(extent.log_id, at, extent.first_offset, extent.next_offset), frames))
-            case SetLimit() | ReleaseLimit():
+            case SetControl() | ReleaseControl():
                 runs = {session.run for session in self._sessions.values() if not session.over}
-                gone = isinstance(message, SetLimit) and message.run not in runs
+                gone = isinstance(message, SetControl) and message.run not in runs
                 self._tell(lease.Asked(message, "its run is not here" if gone else None))
             case RenewLeases():
                 self._tell(message)
@@ -624,7 +624,7 @@ class Analyzer(Process):
         self._asked_ns = self._heard_ns = 0
         self._welcome: Welcome | None = None
         self._held: set[str] = set()
-        self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
+        self._unanswered: dict[str, SetControl | ReleaseControl] = {}
         self._to_interpret: list[tuple[Frame, Body]] = []
         for page in world.archive.to_replay():
             self._interpret(page, replaying=True)
@@ -665,7 +665,7 @@ class Analyzer(Process):
                 if isinstance(self._asked, Fetch):
                     self._asked = None
                     self._take_in(self._sequencer.fetched(fetched, frames))
-            case Applied(_, command) | Refused(_, command):
+            case ControlApplied(_, command) | ControlRefused(_, command):
                 self._unanswered.pop(command, None)
             case _:
                 raise AssertionError(message)
@@ -696,30 +696,30 @@ class Analyzer(Process):
     def _hear(self, frame: Frame, body: Body, *, obey: bool) -> list[Row]:
         for note in body.notes if isinstance(body, Notes) else ():
             match note:
-                case Applied(gpu=gpu):
+                case ControlApplied(gpu=gpu):
                     self._held.add(gpu)
-                case LeaseEnded(gpu=gpu):
+                case ControlLeaseEnded(gpu=gpu):
                     self._held.discard(gpu)
                 case _:
                     pass
         outputs = self._interpreter.hear(frame, body)
         for output in outputs:
             self.world.derived(output)
-            if obey and isinstance(output, ApplyLimit | RestoreLimit):
+            if obey and isinstance(output, ApplyControl | RestoreControl):
                 self._command(output)
         return [output for output in outputs if isinstance(output, Row)]
 
-    def _command(self, wanted: ApplyLimit | RestoreLimit) -> None:
+    def _command(self, wanted: ApplyControl | RestoreControl) -> None:
         if self._welcome is None:
             return
         self._fence += 1
         who = wanted.command, "analyzer", self._welcome.incarnation, self._fence
-        request: SetLimit | ReleaseLimit
-        if isinstance(wanted, ApplyLimit):
-            request = SetLimit(*who, wanted.run, wanted.gpu, wanted.limit_mw, 1500)
+        request: SetControl | ReleaseControl
+        if isinstance(wanted, ApplyControl):
+            request = SetControl(*who, wanted.run, wanted.gpu, wanted.limit_mw, 1500)
         else:
             self._held.discard(wanted.gpu)
-            request = ReleaseLimit(*who, wanted.gpu)
+            request = ReleaseControl(*who, wanted.gpu)
         self._unanswered[wanted.command] = request
         self._send(request)
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.controls import lease
-from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.control import UNLOCKED
 from collectors.controls.lease import (
     Asked,
     Beat,
@@ -42,15 +42,15 @@ from collectors.controls.lease import (
 )
 from collectors.controls.restore_record import put_back
 from collectors.device import Description, Sample
-from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
-from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Refused
+from zeus_stream.protocol.commands import SetControl, ReleaseControl, ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
 
 W = 1000
 MS = 1_000_000
 FOUND = 300 * W
 RULES = Rules("GPU-1", "inc", 100 * W)
 CLOCKS_MHZ = tuple(range(1380, 134, -15))
-CLOCK_RULES = Rules("GPU-1", "inc", knob=Knob.CLOCK, clocks_mhz=CLOCKS_MHZ)
+CLOCK_RULES = Rules("GPU-1", "inc", knob="graphics_clock", clocks_mhz=CLOCKS_MHZ)
 
 
 def ask(
@@ -61,12 +61,12 @@ def ask(
     owner: str = "anna",
     run: str = "r1",
     lease_ms: int = 1500,
-) -> SetLimit:
-    return SetLimit(command, owner, "inc", fence, run, "GPU-1", limit_w * W, lease_ms)
+) -> SetControl:
+    return SetControl(command, owner, "inc", fence, run, "GPU-1", limit_w * W, lease_ms)
 
 
-def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseLimit:
-    return ReleaseLimit(command, owner, "inc", fence, "GPU-1")
+def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
+    return ReleaseControl(command, owner, "inc", fence, "GPU-1")
 
 
 def lock(
@@ -77,12 +77,12 @@ def lock(
     owner: str = "anna",
     run: str = "r1",
     lease_ms: int = 1500,
-) -> LockClock:
-    return LockClock(command, owner, "inc", fence, run, "GPU-1", clock_mhz, lease_ms)
+) -> SetControl:
+    return SetControl(command, owner, "inc", fence, run, "GPU-1", clock_mhz, lease_ms)
 
 
-def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseClock:
-    return ReleaseClock(command, owner, "inc", fence, "GPU-1")
+def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
+    return ReleaseControl(command, owner, "inc", fence, "GPU-1")
 
 
 class Played:
@@ -112,7 +112,7 @@ def said(asked: list[Instruction]) -> list[object]:
 
 
 def causes(asked: list[Instruction]) -> list[str]:
-    return [note.cause for note in said(asked) if isinstance(note, Refused | LeaseEnded | ClockLeaseEnded)]
+    return [note.cause for note in said(asked) if isinstance(note, ControlRefused | ControlLeaseEnded)]
 
 
 def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
@@ -122,7 +122,7 @@ def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
     assert played.play(RecordWritten(pending)) == [CallSet(250 * W, FOUND)]
     assert played.play(SetDone(249_900), 7) == [
         WriteRecord(Limits(FOUND, 249_900)),
-        Say(Applied(7 * MS, "c1", "GPU-1", 249_900)),
+        Say(ControlApplied(7 * MS, "c1", "GPU-1", 249_900)),
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_command_is_refused_without_touching_the_device(
 )
 def test_a_second_owner_or_run_is_refused_and_told_who_holds_the_device(other: Command) -> None:
     (refused,) = said(Played().hold().play(Asked(other)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ControlRefused)
     assert refused.cause == "owned"
     assert "run r1 of anna" in refused.reason
 
@@ -186,7 +186,7 @@ def test_a_command_older_than_its_owners_last_is_stale() -> None:
 
 def test_a_command_that_comes_again_gets_the_outcome_it_had_and_nothing_is_done_twice() -> None:
     played = Played().hold()
-    applied = Applied(0, "c1", "GPU-1", 250 * W)
+    applied = ControlApplied(0, "c1", "GPU-1", 250 * W)
     assert played.play(Asked(ask("c1"))) == [Repeat(applied)]
     played.play(Beat(250 * W), 1500)
     played.play(RestoreDone(FOUND, stranger=False), 1501)
@@ -218,8 +218,8 @@ def test_a_release_is_answered_once_the_value_found_is_back() -> None:
     played = Played().hold()
     assert played.play(Asked(release("c2", fence=2)), 5) == [CallRestore(Limits(FOUND, 250 * W))]
     notes = said(played.play(RestoreDone(FOUND, stranger=False), 6))
-    assert notes[0] == Applied(6 * MS, "c2", "GPU-1", FOUND)
-    assert isinstance(notes[1], LeaseEnded)
+    assert notes[0] == ControlApplied(6 * MS, "c2", "GPU-1", FOUND)
+    assert isinstance(notes[1], ControlLeaseEnded)
     assert notes[1].cause == "released"
 
 
@@ -227,7 +227,7 @@ def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> 
     played = Played().hold()
     played.play(RunGone("r1"))
     played.play(RestoreDone(FOUND, stranger=False), 6)
-    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [Applied(7 * MS, "c2", "GPU-1", FOUND)]
+    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [ControlApplied(7 * MS, "c2", "GPU-1", FOUND)]
 
 
 @pytest.mark.parametrize(("event", "cause"), [(RunGone("r1"), "run"), (Stopping(), "shutdown")])
@@ -342,7 +342,7 @@ def test_a_restore_that_fails_is_said_once_and_tried_again_ever_more_slowly() ->
     assert waits == sorted(set(waits))
     played.play(Beat(None), now_ms + 10_000)
     (note,) = said(played.play(RestoreDone(FOUND, stranger=False), now_ms + 10_001))
-    assert isinstance(note, LeaseEnded)
+    assert isinstance(note, ControlLeaseEnded)
     assert note.limit_mw == FOUND
 
 
@@ -382,7 +382,7 @@ def locked(clock_mhz: int = 1380) -> Played:
     played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
     played.play(Asked(lock("c1", clock_mhz)))
     played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
-    assert said(played.play(SetDone(clock_mhz))) == [ClockApplied(0, "c1", "GPU-1", clock_mhz)]
+    assert said(played.play(SetDone(clock_mhz))) == [ControlApplied(0, "c1", "GPU-1", clock_mhz)]
     return played
 
 
@@ -395,8 +395,8 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
     assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
     assert played.play(RestoreDone(UNLOCKED, stranger=False), 6) == [
         ClearRecord(),
-        Say(ClockApplied(6 * MS, "c2", "GPU-1", None)),
-        Say(ClockLeaseEnded(6 * MS, "GPU-1", "anna", "released", "its owner gave it back", unlocked=True)),
+        Say(ControlApplied(6 * MS, "c2", "GPU-1", None)),
+        Say(ControlLeaseEnded(6 * MS, "GPU-1", "anna", "released", "its owner gave it back", unlocked=True)),
     ]
     assert played.state.at_rest
 
@@ -428,9 +428,9 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
 def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
     rules: Rules, command: Command, cause: str, cure: str
 ) -> None:
-    played = Played(rules, Guarded(Limits(UNLOCKED if rules.knob is Knob.CLOCK else FOUND)))
+    played = Played(rules, Guarded(Limits(UNLOCKED if rules.knob is "graphics_clock" else FOUND)))
     (refused,) = said(played.play(Asked(command)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ControlRefused)
     assert refused.cause == cause
     assert re.search(cure, refused.reason)
     assert played.state.at_rest
@@ -474,7 +474,7 @@ def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_
     assert state.limits.changed
     state, asked = begin(CLOCK_RULES, UNLOCKED, left, same_boot=False, now_ns=0)
     (note,) = said(list(asked))
-    assert isinstance(note, ClockLeaseEnded)
+    assert isinstance(note, ControlLeaseEnded)
     assert (note.cause, note.unlocked) == ("restart", True)
     assert asked[0] == ClearRecord()
     assert len(asked) == 2
@@ -485,7 +485,7 @@ def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
     rules = replace(CLOCK_RULES, observe=True)
     _, asked = begin(rules, 1380, Limits(UNLOCKED, 1380), same_boot=True, now_ns=0)
     (note,) = said(list(asked))
-    assert isinstance(note, ClockLeaseEnded)
+    assert isinstance(note, ControlLeaseEnded)
     assert not note.unlocked
     assert "not restored to an unlocked clock" in note.reason
 
@@ -565,7 +565,7 @@ class World:
     def take(self, asked: tuple[Instruction, ...]) -> None:
         for instruction in asked:
             match instruction:
-                case Say(Applied() | ClockApplied() | Refused() as outcome):
+                case Say(ControlApplied() | ControlApplied() | ControlRefused() as outcome):
                     assert outcome.command not in self.outcomes, "two outcomes"
                     self.outcomes.add(outcome.command)
                 case Say() | Repeat():
@@ -707,7 +707,7 @@ class ClockWorld(World):
         if failed and fate % 2:
             return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
         if not failed:
-            self.card.lock_clock(clock_mhz)
+            self.card.set_control("graphics_clock", clock_mhz)
         return SetFailed("device", "Timeout", None) if failed or halfway else SetDone(clock_mhz)
 
     def change(self, name: str, choice: int, owner: str, run: str) -> Command:
@@ -719,7 +719,7 @@ class ClockWorld(World):
 
     def administer(self, fate: int) -> None:
         """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
-        self.card.unlock_clock()
+        self.card.set_control("graphics_clock", UNLOCKED)
         if fate % 2:
             self.tell(Returned())
 
@@ -797,7 +797,7 @@ def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
 def test_a_budget_of_another_owner_is_refused() -> None:
     (said,) = held("r1").play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
     assert isinstance(said, Say)
-    assert isinstance(said.note, Refused)
+    assert isinstance(said.note, ControlRefused)
     assert said.note.cause == "owned"
 
 

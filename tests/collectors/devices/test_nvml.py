@@ -108,7 +108,7 @@ def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice,
     assert described.clocks_mhz == ()
     assert not described.mig
     with pytest.raises(UnsupportedError):
-        device.set_limit(200_000)
+        device.set_control("power_limit", 200_000)
 
 
 def test_a_divided_gpu_names_its_tenants(device: NvmlDevice, gpu: Gpu) -> None:
@@ -218,9 +218,9 @@ def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
     [
         ("nvmlDeviceGetName", NvmlDevice.describe),
         ("nvmlDeviceGetPowerManagementLimit", NvmlDevice.requested_limit_mw),
-        ("nvmlDeviceGetPowerManagementLimitConstraints", lambda device: device.set_limit(200_000)),
-        ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_limit(200_000)),
-        ("nvmlDeviceSetGpuLockedClocks", lambda device: device.lock_clock(1372)),
+        ("nvmlDeviceGetPowerManagementLimitConstraints", lambda device: device.set_control("power_limit", 200_000)),
+        ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_control("power_limit", 200_000)),
+        ("nvmlDeviceSetGpuLockedClocks", lambda device: device.set_control("graphics_clock", 1372)),
         ("nvmlDeviceResetGpuLockedClocks", NvmlDevice.unlock_clock),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -314,8 +314,8 @@ def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(
     device: NvmlDevice, gpu: Gpu
 ) -> None:
     gpu.ceiling_mw = 150_000
-    device.set_limit(200_000)
-    assert device.requested_limit_mw() == 200_000
+    device.set_control("power_limit", 200_000)
+    assert device.read_control("power_limit") == 200_000
     assert (device.sample().limit_mw, device.sample().requested_mw) == (150_000, 200_000)
 
 
@@ -324,7 +324,7 @@ def test_a_limit_out_of_range_is_refused_with_the_range_and_nothing_is_set(
     device: NvmlDevice, gpu: Gpu, limit_mw: int
 ) -> None:
     with pytest.raises(RefusedError, match="Choose a limit of 100 W to 250 W"):
-        device.set_limit(limit_mw)
+        device.set_control("power_limit", limit_mw)
     assert gpu.requested_mw == 250_000
 
 
@@ -333,7 +333,7 @@ def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu
     device, _ = nvml_bus.discover()
     gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(PermissionMissingError) as raised:
-        device.set_limit(125_000)
+        device.set_control("power_limit", 125_000)
     assert str(raised.value) == (
         "GPU-5a1c: could not set the power limit to 125 W: Insufficient Permissions. "
         "Run the collector as root or with CAP_SYS_ADMIN."
@@ -342,9 +342,9 @@ def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu
 
 
 def test_a_clock_is_locked_and_let_go(device: NvmlDevice, gpu: Gpu) -> None:
-    device.lock_clock(1372)
+    device.set_control("graphics_clock", 1372)
     assert gpu.locked_mhz == 1372
-    device.unlock_clock()
+    device.set_control("graphics_clock", UNLOCKED)
     assert gpu.locked_mhz == 0
 
 
