@@ -53,11 +53,11 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown, of_host
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
+    BudgetsSet,
+    CollectorStarted,
     ControlApplied,
     ControlLeaseEnded,
     ControlRefused,
-    BudgetsSet,
-    CollectorStarted,
     DeviceFound,
     DeviceGone,
     Lost,

@@ -54,11 +54,11 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
     Budget,
     BudgetsSet,
+    CollectorStarted,
     ControlApplied,
     ControlLeaseEnded,
-    CollectorStarted,
-    Notes,
     ControlRefused,
+    Notes,
 )
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
 from zeus_stream.protocol.readings import Readings

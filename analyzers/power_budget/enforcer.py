@@ -144,7 +144,9 @@ class Ledger:
         self._news[gpu] = None
         account, of_budget = self._accounts.get(gpu), note.command.startswith(BUDGET)
         match note:
-            case ControlApplied(value=limit_mw):
+            case ControlApplied(
+                value=limit_mw,
+            ):
                 back = note.command.startswith(BACK) if row is None else row.limit_w is None
                 if back:
                     self._limits_mw.pop(gpu, None)
@@ -214,7 +216,12 @@ class Ledger:
         """Learn what runs ask for, and what they decide."""
         for output in outputs:
             match output:
-                case ApplyControl(command=command, run=holder, gpu=gpu, value=limit_mw):
+                case ApplyControl(
+                    command=command,
+                    run=holder,
+                    gpu=gpu,
+                    value=limit_mw,
+                ):
                     if (account := self._accounts.get(gpu)) is not None:
                         account.asked_mw[command], account.asked_ns = limit_mw, self._now_ns(gpu)
                         account.ours = account.ours or holder.startswith(BUDGET)
@@ -288,7 +295,11 @@ class Ledger:
             return self._apply(gpu, run.name, account.limit_mw)
         command = self._name(BACK, gpu)
         self._site.asking(command, BUDGET, gpu, None)
-        return [RestoreControl(command=command, run=BUDGET, host=self._site.gpus[gpu].host, gpu=gpu, control="power_limit")]
+        return [
+            RestoreControl(
+                command=command, run=BUDGET, host=self._site.gpus[gpu].host, gpu=gpu, control="power_limit"
+            )
+        ]
 
     def _share(self) -> None:
         """Find what everybody is to have."""
@@ -378,7 +389,16 @@ class Ledger:
         """Ask for a limit. It becomes a row with its outcome: a stream heard in part may ask anew."""
         command = self._name(BUDGET, gpu)
         self._site.asking(command, holder, gpu, limit_mw)
-        done: list[Output] = [ApplyControl(command=command, run=holder, host=self._site.gpus[gpu].host, gpu=gpu, control="power_limit", value=limit_mw)]
+        done: list[Output] = [
+            ApplyControl(
+                command=command,
+                run=holder,
+                host=self._site.gpus[gpu].host,
+                gpu=gpu,
+                control="power_limit",
+                value=limit_mw,
+            )
+        ]
         self._hear(done)
         return done
 

@@ -50,7 +50,16 @@ class Commands:
             holder = self._run if ration is None else ration.holder
             attempt.waiting.add(command)
             asked += [self._site.asking(command, self._run, gpu, limit_mw)]
-            asked += [ApplyControl(command=command, run=holder, host=self._site.gpus[gpu].host, gpu=gpu, control="power_limit", value=limit_mw)]
+            asked += [
+                ApplyControl(
+                    command=command,
+                    run=holder,
+                    host=self._site.gpus[gpu].host,
+                    gpu=gpu,
+                    control="power_limit",
+                    value=limit_mw,
+                )
+            ]
         return asked
 
     def give_back(self) -> list[Asked]:
@@ -61,7 +70,15 @@ class Commands:
             if gpu not in self._site.rations:
                 command = self._name(gpu)
                 asked += [self._site.asking(command, self._run, gpu, None)]
-                asked += [RestoreControl(command=command, run=self._run, host=self._site.gpus[gpu].host, gpu=gpu, control="power_limit")]
+                asked += [
+                    RestoreControl(
+                        command=command,
+                        run=self._run,
+                        host=self._site.gpus[gpu].host,
+                        gpu=gpu,
+                        control="power_limit",
+                    )
+                ]
         return asked
 
     def applied(self, note: ControlApplied, host: str) -> None:

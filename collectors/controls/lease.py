@@ -8,9 +8,9 @@ The rules, for one control (its power limit, or the lock of one of its clocks):
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
   rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
-- One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from its
-  own run for a power budget, and give back to it. A renewal never revives an ended lease. A command that
-  comes again gets the outcome it had; one older than its owner's last is stale.
+- One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
+  its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
+  that comes again gets the outcome it had; one older than its owner's last is stale.
 
 What is under way at the device, and what follows:
 
@@ -368,8 +368,8 @@ def begin(
         return Guarded(Limits(requested)), (ClearRecord(), said)
     if rules.observe:
         reason = (
-            f"it was not restored to {spell(rules.control, left.found)}, because this collector only observes."
-            " Start it without --observe once"
+            f"it was not restored to {spell(rules.control, left.found)}, because this collector only"
+            " observes. Start it without --observe once"
         )
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
         return Guarded(Limits(left.found)), (said,)
@@ -544,7 +544,8 @@ def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
     if value in rules.clocks_mhz:
         return None
     nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
-    return f"it is none of the GPU's {len(rules.clocks_mhz)} clocks. The nearest is {spell(rules.control, nearest)}"
+    count, nearest_words = len(rules.clocks_mhz), spell(rules.control, nearest)
+    return f"it is none of the GPU's {count} clocks. The nearest is {nearest_words}"
 
 
 def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:

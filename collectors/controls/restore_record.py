@@ -94,7 +94,7 @@ class RecordFile:
         return place(self._directory, self._gpu, control)
 
     def read(self, control: Control = "power_limit") -> Record | None:
-        """Return a control's record, or None when there is none. Raises StorageError when it makes no sense."""
+        """Return a control's record, if there is one. Raises StorageError when it makes no sense."""
         path = self.path(control)
         try:
             text = path.read_text(encoding="utf-8")

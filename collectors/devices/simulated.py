@@ -29,7 +29,7 @@ from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
 
 CLOCK_STEP_MHZ = 15
 """Between two graphics clocks that can be locked."""
-MEMORY_CLOCKS_MHZ = (1215, 810, 405)
+MEMORY_CLOCKS_MHZ = (877, 405)
 """Those that can be locked, whatever the model."""
 OFF_NS = 600_000_000_000
 """A GPU that nobody ran for this long was off: the time is not counted."""

@@ -40,10 +40,10 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    ControlApplied,
     CollectorStarted,
-    DeviceGone,
+    ControlApplied,
     ControlLeaseEnded,
+    DeviceGone,
     Lost,
     Notes,
     RunAdmitted,
@@ -225,7 +225,17 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
 
     def interfere() -> None:
         made.hosts[0].set_limit(first, 120_000)
-        made.hosts[0].note(ControlLeaseEnded(made.now_ns, first, "us", "stranger", "somebody set 120 W", 120_000))
+        made.hosts[0].note(
+            ControlLeaseEnded(
+                t_ns=made.now_ns,
+                gpu=first,
+                control="power_limit",
+                owner="us",
+                cause="stranger",
+                reason="somebody set 120 W",
+                value=120_000,
+            )
+        )
 
     made.at(START_NS + 1_500_000_000, interfere)
     made.run()
@@ -399,7 +409,7 @@ def test_what_a_newer_sender_says_is_passed_over() -> None:
 def test_outcomes_of_others_commands_are_none_of_ours() -> None:
     made = only_measuring(1.5)
     before = len(made.outputs)
-    made.hosts[0].note(ControlApplied(made.now_ns, "somebody/1", gpu(made), 200_000))
+    made.hosts[0].note(ControlApplied(made.now_ns, "somebody/1", gpu(made), "power_limit", 200_000))
     assert len(made.outputs) == before
 
 

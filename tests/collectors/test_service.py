@@ -31,7 +31,6 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    SetControl,
     ReleaseControl,
     RenewLeases,
     SetControl,
@@ -49,17 +48,17 @@ from zeus_stream.protocol.events import (
     RunEnded,
     RunStarted,
 )
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import (
+    CollectorStarted,
     ControlApplied,
     ControlLeaseEnded,
-    CollectorStarted,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    ControlLeaseEnded,
     Lost,
     Notes,
-    ControlRefused,
     RunAdmitted,
     SessionEnded,
 )
@@ -140,24 +139,58 @@ class Client:
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = SetControl(command, "anna", self.incarnation, self._fence, run, gpu, limit_w * 1000, lease_ms)
+        request = SetControl(
+            command=command,
+            owner="anna",
+            incarnation=self.incarnation,
+            fence=self._fence,
+            run=run,
+            gpu=gpu,
+            control="power_limit",
+            value=limit_w * 1000,
+            lease_ms=lease_ms,
+        )
         return (await self.request(request))[0]
 
-    async def release(self, command: str, gpu: str = GPU) -> Any:
+    async def release(self, command: str, gpu: str = GPU, control: Control = "power_limit") -> Any:
         self._fence += 1
-        return (await self.request(ReleaseControl(command, "anna", self.incarnation, self._fence, gpu)))[0]
+        request = ReleaseControl(
+            command=command,
+            owner="anna",
+            incarnation=self.incarnation,
+            fence=self._fence,
+            gpu=gpu,
+            control=control,
+        )
+        return (await self.request(request))[0]
 
     async def lock(
-        self, command: str, clock_mhz: int, *, gpu: str = GPU, run: str = "r", owner: str = "anna"
+        self,
+        command: str,
+        clock_mhz: int,
+        *,
+        gpu: str = GPU,
+        run: str = "r",
+        owner: str = "anna",
+        control: Control = "graphics_clock",
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = SetControl(command, owner, self.incarnation, self._fence, run, gpu, clock_mhz, 60_000)
+        request = SetControl(
+            command=command,
+            owner=owner,
+            incarnation=self.incarnation,
+            fence=self._fence,
+            run=run,
+            gpu=gpu,
+            control=control,
+            value=clock_mhz,
+            lease_ms=60_000,
+        )
         return (await self.request(request))[0]
 
-    async def unlock(self, command: str, gpu: str = GPU) -> Any:
-        self._fence += 1
-        return (await self.request(ReleaseControl(command, "anna", self.incarnation, self._fence, gpu)))[0]
+    async def unlock(self, command: str, gpu: str = GPU, control: Control = "graphics_clock") -> Any:
+        return await self.release(command, gpu, control)
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -487,7 +520,7 @@ async def test_a_limit_is_set_within_its_record_and_put_back_on_release(zeus_dir
         applied = await client.set("c1", 250)
         assert isinstance(applied, ControlApplied)
         assert (bus.devices[0].requested_mw, record.exists()) == (250_000, True)
-        assert (await client.release("c2")).limit_mw == FOUND_MW
+        assert (await client.release("c2")).value == FOUND_MW
         await until(lambda: not record.exists())
         assert bus.devices[0].changes == [250_000, FOUND_MW]
         assert await client.notes(ControlApplied) == [applied, *(await client.notes(ControlApplied))[1:]]
@@ -508,7 +541,7 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         await client.set("c1", 250)
         applied = await client.lock("c2", 1365)
         assert isinstance(applied, ControlApplied)
-        assert (applied.clock_mhz, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
+        assert (applied.value, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
         other = await client.lock("c3", 1365, owner="berta")
         assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
         status, _ = await client.request(AskStatus())
@@ -518,11 +551,11 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         await client.release("c4")
         await until(lambda: records() == [".clock.json"])
         assert isinstance(await client.lock("c5", 135), ControlApplied)
-        assert (await client.unlock("c6")).clock_mhz is None
+        assert (await client.unlock("c6")).value == UNLOCKED
         await until(lambda: records() == [])
         assert (device.locks, device.requested_mw) == ([1365, 135, 0], FOUND_MW)
-        (ended,) = await client.notes(ControlLeaseEnded)
-    assert (ended.cause, ended.unlocked) == ("released", True)
+        ended = [note for note in await client.notes(ControlLeaseEnded) if note.control == "graphics_clock"]
+    assert [(note.cause, note.value) for note in ended] == [("released", UNLOCKED)]
 
 
 async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_it_is_back(
@@ -537,7 +570,7 @@ async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_i
         await client.wait_for(DeviceGone)
         device.lost = False
         (ended,) = await client.wait_for(ControlLeaseEnded)
-    assert (ended.cause, ended.unlocked) == ("device", True)
+    assert (ended.control, ended.cause, ended.value) == ("graphics_clock", "device", UNLOCKED)
     assert "may have forgotten" in ended.reason
     assert device.locks == [1365, 0]
 
@@ -578,7 +611,7 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
         # Not renewed, the first would have lapsed before the second.
         (ended,) = await client.wait_for(ControlLeaseEnded)
         assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
-    assert (ended.gpu, ended.cause, ended.limit_mw) == (GPU, "lapsed", FOUND_MW)
+    assert (ended.gpu, ended.cause, ended.value) == (GPU, "lapsed", FOUND_MW)
 
 
 @pytest.mark.parametrize("observe", [False, True])
@@ -613,7 +646,7 @@ async def test_a_strangers_value_stays_and_the_lease_ends(zeus_dir: Path) -> Non
         await client.set("c1", 250)
         bus.devices[0].requested_mw = 200_000
         (ended,) = await client.wait_for(ControlLeaseEnded)
-    assert (ended.cause, ended.limit_mw) == ("stranger", 200_000)
+    assert (ended.cause, ended.value) == ("stranger", 200_000)
     assert bus.devices[0].requested_mw == 200_000
 
 
@@ -627,7 +660,11 @@ async def test_a_collector_that_stops_puts_everything_back_and_says_so(zeus_dir:
     assert [device.locks for device in bus.devices] == [[1365, 0], []]
     assert [device.requested_mw for device in bus.devices] == [FOUND_MW, FOUND_MW]
     ended = [n for frame in logged(zeus_dir) for n in notes_of(frame) if isinstance(n, ControlLeaseEnded)]
-    assert [note.cause for note in ended] == ["shutdown", "shutdown"]
+    assert sorted((note.gpu, note.control, note.cause) for note in ended) == [
+        (GPU, "graphics_clock", "shutdown"),
+        (GPU, "power_limit", "shutdown"),
+        ("GPU-0001", "power_limit", "shutdown"),
+    ]
     assert list((zeus_dir / "restore").glob("*.json")) == []
 
 
@@ -659,7 +696,7 @@ async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_lease
             (ended,) = await client.wait_for(SessionEnded)
             assert (ended.session, str(trainer.pid) in ended.reason) == ("t", True)
             (lease,) = await client.wait_for(ControlLeaseEnded)
-    assert (lease.cause, lease.limit_mw) == ("run", FOUND_MW)
+    assert (lease.cause, lease.value) == ("run", FOUND_MW)
 
 
 async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(zeus_dir: Path) -> None:
@@ -732,7 +769,7 @@ async def test_a_limit_left_by_a_killed_collector_is_put_back_by_the_next(zeus_d
     assert device.read_control("power_limit") == 150_000
     async with collector(bus, zeus_dir, 1) as second:
         (ended,) = await second.wait_for(ControlLeaseEnded)
-        assert (ended.cause, ended.limit_mw) == ("restart", found.found_limit_mw)
+        assert (ended.cause, ended.value) == ("restart", found.found_limit_mw)
         assert device.read_control("power_limit") == found.found_limit_mw
         assert (await second.notes(DeviceFound))[-1].found_limit_mw == found.found_limit_mw
         assert (await second.greet()).log_id == log_id

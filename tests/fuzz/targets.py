@@ -12,7 +12,6 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    SetControl,
     ReleaseControl,
     RenewLeases,
     SetControl,
@@ -20,7 +19,7 @@ from zeus_stream.protocol.commands import (
 )
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
 from zeus_stream.protocol.frames import Events, Frame
-from zeus_stream.protocol.notes import ControlApplied, Notes, ControlRefused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.transport.follower import Sequencer
@@ -29,7 +28,6 @@ NOW_NS = 10**12
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
     (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, Answer, Advice),
-    (SetControl, ReleaseControl, ControlApplied),
     (Query, ForgetJob),
     (Ack, No),
     (Welcome, Fetched, ControlApplied, ControlRefused, Status, QueryDone, Forgotten),

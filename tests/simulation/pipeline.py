@@ -41,21 +41,29 @@ from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseControl, RenewLeases, SetControl, Welcome
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    ReleaseControl,
+    RenewLeases,
+    SetControl,
+    Welcome,
+)
 from zeus_stream.protocol.events import Ack, Batch, Event, Metric, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    ControlApplied,
     ClockAnchored,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    ControlLeaseEnded,
     Lost,
     Note,
     Notes,
-    ControlRefused,
     RunAdmitted,
     SessionEnded,
 )
@@ -347,7 +355,7 @@ class Collector(Process):
     def _open(self) -> None:
         world = self.world
         try:
-            told, requested_mw = world.device.describe(), world.device.read_control("power_limit")
+            told, requested_mw = world.device.describe(), world.device.read_control("power_limit") or 0
         except DeviceError:
             self.after(300 * MS, self._open)
             return
@@ -439,13 +447,13 @@ class Collector(Process):
     def _set(self, limit_mw: int, expected_mw: int) -> lease.Event:
         device = self.world.device
         try:
-            requested_mw = device.read_control("power_limit")
+            requested_mw = device.read_control("power_limit") or 0
             if not lease.close(requested_mw, expected_mw):
                 return lease.SetFoundStranger(requested_mw)
             device.set_control("power_limit", limit_mw)
             self.world.report.sets += 1
-            self._requested_mw = device.read_control("power_limit")
-            return lease.SetDone(self._requested_mw)
+            done_mw = self._requested_mw = device.read_control("power_limit") or 0
+            return lease.SetDone(done_mw)
         except DeviceError as wrong:
             return lease.SetFailed("device", str(wrong), None)
 
@@ -665,7 +673,7 @@ class Analyzer(Process):
                 if isinstance(self._asked, Fetch):
                     self._asked = None
                     self._take_in(self._sequencer.fetched(fetched, frames))
-            case ControlApplied(_, command) | ControlRefused(_, command):
+            case ControlApplied(command=command) | ControlRefused(command=command):
                 self._unanswered.pop(command, None)
             case _:
                 raise AssertionError(message)
@@ -713,13 +721,29 @@ class Analyzer(Process):
         if self._welcome is None:
             return
         self._fence += 1
-        who = wanted.command, "analyzer", self._welcome.incarnation, self._fence
         request: SetControl | ReleaseControl
         if isinstance(wanted, ApplyControl):
-            request = SetControl(*who, wanted.run, wanted.gpu, wanted.limit_mw, 1500)
+            request = SetControl(
+                command=wanted.command,
+                owner="analyzer",
+                incarnation=self._welcome.incarnation,
+                fence=self._fence,
+                run=wanted.run,
+                gpu=wanted.gpu,
+                control=wanted.control,
+                value=wanted.value,
+                lease_ms=1500,
+            )
         else:
             self._held.discard(wanted.gpu)
-            request = ReleaseControl(*who, wanted.gpu)
+            request = ReleaseControl(
+                command=wanted.command,
+                owner="analyzer",
+                incarnation=self._welcome.incarnation,
+                fence=self._fence,
+                gpu=wanted.gpu,
+                control=wanted.control,
+            )
         self._unanswered[wanted.command] = request
         self._send(request)
 

@@ -147,7 +147,7 @@ def test_a_limit_the_device_refuses_is_left_out() -> None:
     world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
     world.run()
     assert [row.power_limit_w for row in world.rows(TrialRow) if not row.confirms] == [250, 100]
-    assert len([command for command in world.rows(ApplyControl) if command.limit_mw == 175_000]) == 1
+    assert len([command for command in world.rows(ApplyControl) if command.value == 175_000]) == 1
     assert world.limits_mw() == [250_000]
 
 

@@ -23,13 +23,13 @@ from collectors.sampling import change_detector, schedule
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    ControlApplied,
     Cause,
     CollectorStarted,
+    ControlApplied,
+    ControlRefused,
     DeviceFound,
     Note,
     Notes,
-    ControlRefused,
     RunAdmitted,
     SessionEnded,
 )
@@ -183,7 +183,9 @@ class Host:
             gpu.left_s = max(0.0, gpu.left_s - for_ns / 1e9 / self.slowdown(gpu, workload))
 
     def slowdown(self, gpu: Gpu, workload: str) -> float:
-        return gpu.device._spec.model.workloads[workload].slowdown(gpu.device.read_control("power_limit"))
+        return gpu.device._spec.model.workloads[workload].slowdown(
+            gpu.device.read_control("power_limit") or 0
+        )
 
     def set_limit(self, gpu: str, limit_mw: int) -> None:
         """Set a limit as anybody on the host may."""
@@ -291,7 +293,9 @@ class World:
 
     def limits_mw(self) -> list[int]:
         """Return every GPU's limit."""
-        return [gpu.device.read_control("power_limit") for host in self.hosts for gpu in host.gpus.values()]
+        return [
+            gpu.device.read_control("power_limit") or 0 for host in self.hosts for gpu in host.gpus.values()
+        ]
 
     def kill(self) -> None:
         """Every training process dies."""
@@ -319,14 +323,16 @@ class World:
     def _obey(self, command: ApplyControl | RestoreControl) -> None:
         host = next(host for host in self.hosts if host.name == command.host)
         gpu = host.gpus[command.gpu]
-        limit_mw = command.limit_mw if isinstance(command, ApplyControl) else gpu.found_mw
+        limit_mw = command.value if isinstance(command, ApplyControl) else gpu.found_mw
         cause = self._refuse.get(limit_mw) or ("range" if limit_mw > gpu.found_mw else None)
         if cause and isinstance(command, ApplyControl):
-            host.note(ControlRefused(host.now(), command.command, command.gpu, cause, f"it is refused: {cause}"))
+            host.note(
+                ControlRefused(host.now(), command.command, command.gpu, cause, f"it is refused: {cause}")
+            )
             return
         self._advance()
         host.set_limit(command.gpu, limit_mw)
-        host.note(ControlApplied(host.now(), command.command, command.gpu, limit_mw))
+        host.note(ControlApplied(host.now(), command.command, command.gpu, "power_limit", limit_mw))
         self._go_on()
 
     # ---- the training's part

@@ -18,16 +18,16 @@ from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    ControlApplied,
     Budget,
     BudgetsSet,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     LeaseCause,
-    ControlLeaseEnded,
     Note,
     Notes,
-    ControlRefused,
     RunAdmitted,
 )
 from zeus_stream.protocol.readings import Readings, Seen
@@ -139,7 +139,15 @@ class Site:
         """A lease ends, as its collector has it."""
         self.limits[gpu] = limit
         self.holders.pop(gpu, None)
-        ended = ControlLeaseEnded(self.now_ns, gpu, "owner", cause, f"it is over: {cause}", limit)
+        ended = ControlLeaseEnded(
+            t_ns=self.now_ns,
+            gpu=gpu,
+            control="power_limit",
+            owner="owner",
+            cause=cause,
+            reason=f"it is over: {cause}",
+            value=limit,
+        )
         self.note(gpu.replace("g", "h"), ended)
 
     def go_on(self, ns: int) -> None:
@@ -159,12 +167,12 @@ class Site:
             self.note(host, refused)
             return
         match command:
-            case ApplyControl(run=holder, limit_mw=limit_mw):
+            case ApplyControl(run=holder, value=limit_mw):
                 self.limits[gpu], self.holders[gpu] = limit_mw, holder
             case RestoreControl():
                 self.limits[gpu] = FOUND
                 self.holders.pop(gpu, None)
-        self.note(host, ControlApplied(self.now_ns, command.command, gpu, self.limits[gpu]))
+        self.note(host, ControlApplied(self.now_ns, command.command, gpu, "power_limit", self.limits[gpu]))
 
     def settle(self) -> None:
         for _ in range(60):
@@ -291,8 +299,19 @@ def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) 
     site.set(budget(400))
     site.settle()
     asked = len(site.rows(ApplyControl))
-    site.note("h1", ControlApplied(site.now_ns, "c", gpu, LEAST))
-    site.note("h1", ControlLeaseEnded(site.now_ns, gpu, "o", "stranger", "it is said", LEAST))
+    site.note("h1", ControlApplied(site.now_ns, "c", gpu, "power_limit", LEAST))
+    site.note(
+        "h1",
+        ControlLeaseEnded(
+            t_ns=site.now_ns,
+            gpu=gpu,
+            control="power_limit",
+            owner="o",
+            cause="stranger",
+            reason="it is said",
+            value=LEAST,
+        ),
+    )
     site.note("h1", CollectorStarted(site.now_ns, "i2", "0", "boot", site.now_ns, 0, observe=False))
     site.settle()
     assert site.limits == {"g0": 200 * W, "g1": 200 * W}
@@ -337,7 +356,7 @@ def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> N
     site.set()
     (command,) = [each for each in site.outputs[before:] if isinstance(each, ApplyControl | RestoreControl)]
     assert isinstance(command, ApplyControl)
-    assert (command.run, command.limit_mw) == ("r", site.limits["g0"]), "as it is, in the run's name"
+    assert (command.run, command.value) == ("r", site.limits["g0"]), "as it is, in the run's name"
     site.settle()
     assert site.holders["g0"] == "r"
     site.end("r")
@@ -449,7 +468,7 @@ def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     world.run(2)
     say(budget(150))
     assert decided(150).reason.endswith("budget rack1 allows no more than 150 W")
-    asked = [row.limit_mw for row in world.rows(ApplyControl) if row.run == f"{BUDGET}rack1"]
+    asked = [row.value for row in world.rows(ApplyControl) if row.run == f"{BUDGET}rack1"]
     assert asked
     assert max(asked) <= 150 * W
     say()

@@ -153,12 +153,12 @@ def test_a_gpu_that_waits_is_lowered_and_no_other() -> None:
     made.run(60.0)
     asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert {row.gpu for row in asked[:2]} == {slow, quick}
-    assert len({row.limit_mw for row in asked[:2]}) == 1
+    assert len({row.value for row in asked[:2]}) == 1
 
 
 def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     made = unequal()
-    while len({row.limit_mw for row in made.rows(ApplyControl)[-2:]}) == 1 or not made.rows(DecisionRow):
+    while len({row.value for row in made.rows(ApplyControl)[-2:]}) == 1 or not made.rows(DecisionRow):
         made.run(0.2)
     job_w = made.rows(DecisionRow)[0].power_limit_w
     host = made.hosts[0]
@@ -166,6 +166,6 @@ def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     host.note(CollectorStarted(host.now(), "other", "0", "boot", 0, 0, observe=False))
     made.run(8.0)
     asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
-    assert [(row.gpu, row.limit_mw) for row in asked[:2]] == [
+    assert [(row.gpu, row.value) for row in asked[:2]] == [
         (gpu, round((job_w or 0) * 1000)) for gpu in host.gpus
     ]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.control import UNLOCKED
 from collectors.controls.lease import Limits
 from collectors.controls.restore import Outcome, restore, restore_patiently
 from collectors.controls.restore_record import Record, RecordFile
@@ -16,6 +15,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import RetryError, StorageError
 from zeus_stream.paths import claim
+from zeus_stream.protocol.fields import UNLOCKED
 
 FOUND_MW, OURS_MW, OURS_MHZ = 220_000, 150_000, 1380
 RESTORED = "restored to 220 W, as it was found."
@@ -38,7 +38,7 @@ def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> Non
 def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a clock locked as a killed collector does."""
     device.set_control("graphics_clock", OURS_MHZ)
-    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", knob="graphics_clock")
+    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", control="graphics_clock")
     write(directory, device.gpu, left)
 
 
@@ -89,13 +89,13 @@ def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_n
     left_locked(records, gpus[1])
     (records / f"{gpus[1].gpu}.json").write_text("{", encoding="ascii")
     done = {outcome.says for outcome in outcomes(tmp_path) if not outcome.left}
-    unlocked = "restored to an unlocked clock, as it was found."
+    unlocked = "restored to an unlocked graphics clock, as it was found."
     assert done == {
         f"{gpus[0].gpu}: {RESTORED}",
         f"{gpus[0].gpu}: {unlocked}",
         f"{gpus[1].gpu}: {unlocked}",
     }
-    assert [gpu.locked_mhz for gpu in gpus] == [UNLOCKED, UNLOCKED]
+    assert [gpu.locked_mhz("graphics_clock") for gpu in gpus] == [UNLOCKED, UNLOCKED]
     assert [outcome.left for outcome in outcomes(tmp_path)] == [True]
 
 
@@ -107,7 +107,7 @@ def test_a_record_of_an_earlier_boot_changes_nothing(
     for outcome in outcomes(tmp_path):
         assert not outcome.left
         assert "restarted" in outcome.says
-    assert (gpus[0].read_control("power_limit"), gpus[0].locked_mhz) == (OURS_MW, OURS_MHZ)
+    assert (gpus[0].read_control("power_limit"), gpus[0].locked_mhz("graphics_clock")) == (OURS_MW, OURS_MHZ)
     assert outcomes(tmp_path) == ()
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.control import UNLOCKED
 from collectors.controls.lease import Limits
 from collectors.controls.restore_record import PutBack, Record, RecordFile, put_back
 from tests.collectors.controls.test_lease import Card
 from zeus_stream.errors import StorageError
+from zeus_stream.protocol.fields import UNLOCKED
 
 GPU = "GPU-5a1c"
 RECORD = Record(GPU, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00")
@@ -36,7 +36,9 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
 
 
 def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
-    clock = Record(GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", knob="graphics_clock")
+    clock = Record(
+        GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", control="graphics_clock"
+    )
     file = RecordFile(tmp_path, GPU)
     file.write(RECORD)
     file.write(clock)

@@ -23,6 +23,7 @@ from zeus_stream.errors import (
     RetryError,
     UnsupportedError,
 )
+from zeus_stream.protocol.fields import UNLOCKED
 
 MEANINGS: dict[int, type[DeviceError]] = {
     **dict.fromkeys(range(1, 31), RetryError),  # what nobody expects is tried again
@@ -91,7 +92,8 @@ def test_a_gpu_says_what_it_is(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
     assert first.driver == "550.54.15"
     assert first.counts_energy
     assert (first.min_limit_mw, first.max_limit_mw, first.default_limit_mw) == (100_000, 250_000, 250_000)
-    assert first.clocks_mhz == (1380, 1372, 135)
+    assert first.graphics_clocks_mhz == (1380, 1372, 135)
+    assert first.memory_clocks_mhz == (), "a V100 names its memory clock, but cannot lock it"
     assert (first.mig, second.mig) == (False, True)
 
 
@@ -105,7 +107,7 @@ def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice,
         gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
     described = device.describe()
     assert described.min_limit_mw is described.max_limit_mw is described.default_limit_mw is None
-    assert described.clocks_mhz == ()
+    assert described.graphics_clocks_mhz == described.memory_clocks_mhz == ()
     assert not described.mig
     with pytest.raises(UnsupportedError):
         device.set_control("power_limit", 200_000)
@@ -217,11 +219,16 @@ def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
     ("call", "ask"),
     [
         ("nvmlDeviceGetName", NvmlDevice.describe),
-        ("nvmlDeviceGetPowerManagementLimit", NvmlDevice.requested_limit_mw),
-        ("nvmlDeviceGetPowerManagementLimitConstraints", lambda device: device.set_control("power_limit", 200_000)),
+        ("nvmlDeviceGetPowerManagementLimit", lambda device: device.read_control("power_limit")),
+        (
+            "nvmlDeviceGetPowerManagementLimitConstraints",
+            lambda device: device.set_control("power_limit", 200_000),
+        ),
         ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_control("power_limit", 200_000)),
         ("nvmlDeviceSetGpuLockedClocks", lambda device: device.set_control("graphics_clock", 1372)),
-        ("nvmlDeviceResetGpuLockedClocks", NvmlDevice.unlock_clock),
+        ("nvmlDeviceResetGpuLockedClocks", lambda device: device.set_control("graphics_clock", UNLOCKED)),
+        ("nvmlDeviceSetMemoryLockedClocks", lambda device: device.set_control("memory_clock", 877)),
+        ("nvmlDeviceResetMemoryLockedClocks", lambda device: device.set_control("memory_clock", UNLOCKED)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -346,6 +353,19 @@ def test_a_clock_is_locked_and_let_go(device: NvmlDevice, gpu: Gpu) -> None:
     assert gpu.locked_mhz == 1372
     device.set_control("graphics_clock", UNLOCKED)
     assert gpu.locked_mhz == 0
+
+
+def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, gpu: Gpu) -> None:
+    with pytest.raises(UnsupportedError, match="could not lock the memory clock at 877 MHz"):
+        device.set_control("memory_clock", 877)
+    gpu.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+    assert device.describe().memory_clocks_mhz == (877,)
+    device.set_control("memory_clock", 877)
+    assert (gpu.locked_memory_mhz, gpu.locked_mhz) == (877, 0)
+    with pytest.raises(RefusedError, match="could not lock the memory clock at 878 MHz"):
+        device.set_control("memory_clock", 878)
+    device.set_control("memory_clock", UNLOCKED)
+    assert gpu.locked_memory_mhz == 0
 
 
 def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevice, gpu: Gpu) -> None:
@@ -526,7 +546,7 @@ def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stan
     stand_in.gpus[1].lost = 0
     calls = stand_in.gpus[0].calls
     stand_in.gpus[0].latency_us = 2_000_000
-    thread = threading.Thread(target=first.requested_limit_mw)
+    thread = threading.Thread(target=first.read_control, args=("power_limit",))
     thread.start()
     while stand_in.gpus[0].calls == calls:
         assert thread.is_alive()

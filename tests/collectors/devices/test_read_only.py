@@ -3,6 +3,7 @@ import pytest
 from collectors.devices.read_only import ObservedDevice
 from tests.collectors.controls.test_lease import FOUND, Card
 from zeus_stream.errors import RefusedError
+from zeus_stream.protocol.fields import UNLOCKED
 
 
 def test_an_observed_device_changes_neither_limit_nor_clock_whoever_asks() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from collectors.devices.simulated import Schedule, SimulatedBus, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from zeus_stream.errors import LostError, RefusedError, RetryError
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
 
 MS = 1_000_000
@@ -71,7 +72,7 @@ def test_a_locked_clock_shows_at_work_as_far_as_the_limit_lets_it() -> None:
     lab.gpu.set_control("graphics_clock", 1380)
     assert lab.gpu.sample().clock_mhz == limited_mhz
     lab.gpu.set_control("graphics_clock", 600)
-    assert lab.gpu.sample().clock_mhz == lab.gpu.locked_mhz == 600
+    assert lab.gpu.sample().clock_mhz == lab.gpu.locked_mhz("graphics_clock") == 600
     lab.gpu.set_control("graphics_clock", UNLOCKED)
     assert lab.gpu.sample().clock_mhz == limited_mhz
 

@@ -164,7 +164,7 @@ def test_a_collector_that_is_told_to_end_while_a_limit_is_set_restores_what_it_f
     with serving(zeus, "collect", "--device", SIMULATED) as collector, serving(zeus, "analyze", *QUICK):
         train = [sys.executable, str(script), "100000"]
         with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
-            until(lambda: gpu.read_control("power_limit") < found_mw)
+            until(lambda: (gpu.read_control("power_limit") or 0) < (found_mw or 0))
             collector.send_signal(signal.SIGTERM)
             assert collector.wait(timeout=60) == 0
             assert gpu.read_control("power_limit") == found_mw

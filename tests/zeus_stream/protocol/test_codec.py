@@ -26,6 +26,8 @@ started = st.builds(
     RunStarted,
     ns,
     names,
+    names,
+    counts,
     counts,
     st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
     counts,
@@ -62,7 +64,17 @@ def test_a_cut_message_is_malformed(batch: Batch, data: st.DataObject) -> None:
 
 @given(st.sampled_from([f.name for f in dataclasses.fields(SetControl)]), junk)
 def test_a_field_of_any_value_is_taken_whole_or_refused_by_name(field: str, value: object) -> None:
-    good = SetControl("c", "o", "i", 1, "r", "GPU-1", 200_000, 1500)
+    good = SetControl(
+        command="c",
+        owner="o",
+        incarnation="i",
+        fence=1,
+        run="r",
+        gpu="GPU-1",
+        control="power_limit",
+        value=200_000,
+        lease_ms=1500,
+    )
     content = {f.name: getattr(good, f.name) for f in dataclasses.fields(good)} | {field: value}
     data = msgpack.packb([VERSION, "SetControl", content])
     try:
