@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from collectors.controls.control import spell_change
+from collectors.control import spell_change
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control
 

@@ -23,7 +23,7 @@ from typing import TypeAlias, cast, get_args
 
 import anyio
 
-from collectors.controls.control import spell, words
+from collectors.control import spell, words
 from collectors.controls.device_thread import Watch
 from collectors.controls.lease import Outcome
 from collectors.controls.supervisor import Guard, Guarding, Guards

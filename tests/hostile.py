@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from collectors.controls.control import CONTROLS
+from collectors.control import CONTROLS
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (

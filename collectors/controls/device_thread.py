@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import anyio
 
+from collectors.control import CONTROLS
 from collectors.controls import lease
-from collectors.controls.control import CONTROLS
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
 from collectors.sampling import change_detector, schedule

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from collectors.controls.control import spell, spell_change
+from collectors.control import spell, spell_change
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import BUDGET, Control
 from zeus_stream.protocol.notes import (

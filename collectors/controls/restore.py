@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.controls.control import spell
+from collectors.control import spell
 from collectors.controls.lease import Limits
 from collectors.controls.restore_record import SUFFIXES, Record, RecordFile, put_back
 from collectors.device import Bus, Device

@@ -24,8 +24,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectors.control import spell, unit, words
 from collectors.controls import lease
-from collectors.controls.control import spell, unit, words
 from collectors.controls.lease import Limits, close
 from collectors.device import Device
 from zeus_stream.clock import monotonic_ns

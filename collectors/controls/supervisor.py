@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 from anyio.to_thread import run_sync
 
+from collectors.control import spell, words
 from collectors.controls import lease
-from collectors.controls.control import spell, words
 from collectors.controls.device_thread import (
     Crashed,
     Do,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from collectors.controls.control import spell_change
+from collectors.control import spell_change
 from collectors.device import Description, Sample, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.clock import monotonic_ns

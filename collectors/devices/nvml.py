@@ -21,7 +21,7 @@ from typing import Any
 
 import pynvml
 
-from collectors.controls.control import spell_change
+from collectors.control import spell_change
 from collectors.device import Description, Sample, check_clock, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.errors import (

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from collectors.controls.control import spell_change
+from collectors.control import spell_change
 from collectors.device import Description, Sample
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError

@@ -1,6 +1,6 @@
 """A device that can only be looked at: what ``--observe`` makes of every device."""
 
-from collectors.controls.control import spell_change
+from collectors.control import spell_change
 from collectors.device import Description, Device, Sample
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from collectors.controls.control import spell_change, words
+from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.devices.virtual_gpu import Counter, Draw, Refreshes, unit

@@ -448,7 +448,7 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
 
 
 def _texts(_context: click.Context, _option: click.Parameter, given: str) -> tuple[str, ...]:
-    return tuple(given.split(","))
+    return tuple(given.split(",")) if given else ()
 
 
 def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[float, ...]:
@@ -459,13 +459,15 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 
 
 @main.command()
-@click.option("--traces", type=click.Path(path_type=Path), required=True, help="Directory of summary_*.csv.")
+@click.option("--traces", type=click.Path(path_type=Path),
+              help="Directory of summary_*.csv.  [recorded trainings of the Zeus paper]")  # fmt: skip
 @click.option("--policy", metavar="TEXT,TEXT", default="default,known,reference,zeus,adaptive",
               show_default=True, callback=_texts, help="Who plays.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Games of each.")
-@click.option("--gpu", metavar="TEXT,TEXT", default="v100,a40", show_default=True, callback=_texts)
-@click.option("--workload", metavar="TEXT,TEXT", callback=_texts, show_default=True,
-              default="cifar100,imagenet,squad,librispeech,movielens-1m,sentiment140")  # fmt: skip
+@click.option("--gpu", metavar="TEXT,TEXT", default="", callback=_texts,
+              help="GPU models of the traces; v100+a40 is a pool of two models.  [each]")  # fmt: skip
+@click.option("--workload", metavar="TEXT,TEXT", default="", callback=_texts,
+              help="Workloads of the traces.  [each]")  # fmt: skip
 @click.option("--eta", metavar="X,X", default="0.5", show_default=True, callback=_numbers,
               help="0: only time counts; 1: only energy.")  # fmt: skip
 @click.option("--beta", metavar="X,X", default="2", show_default=True, callback=_numbers,
@@ -482,7 +484,7 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 def simulate(
     settings: Settings,
     *,
-    traces: Path,
+    traces: Path | None,
     policy: tuple[str, ...],
     seeds: int,
     gpu: tuple[str, ...],
