@@ -26,13 +26,14 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers import budget, calibrate, forgotten, policies, query, selectors
-from analyzers.archive import Archive
 from analyzers.budgets import in_force
 from analyzers.interpreter import OWN, Interpreter, Plan
 from analyzers.link import Link
 from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
 from analyzers.selectors import Selector
 from analyzers.site import PLANNED
+from analyzers.store import Store
+from analyzers.store_client import StoreClient
 from analyzers.timeline import AGREES
 from zeus_stream import room, sockets, wire
 from zeus_stream.clock import anchor, monotonic_ns
@@ -95,7 +96,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
-        archive = Archive.open(path, settings)
+        archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
             interpreter = Interpreter(
@@ -139,7 +140,7 @@ class Collector:
         context: sockets.Context,
         name: str,
         source: Places | Distant,
-        archive: Archive,
+        archive: Store,
         settings: Settings,
     ) -> None:
         self.name = name
@@ -172,7 +173,7 @@ class Analyzer:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Store,
         path: Path,
         settings: Settings,
         interpreter: Interpreter,
@@ -261,7 +262,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._take_in(frames)
-                    await self._write(partial(self._archive.put_break, item))
+                    await self._write(partial(self._archive.put, [item]))
                     frames = []
                 else:
                     frames += item
@@ -271,7 +272,7 @@ class Analyzer:
         if not received:
             return
         frames = [(frame, self._decoded(frame)) for frame in received]
-        await self._write(partial(self._archive.put_frames, frames))
+        await self._write(partial(self._archive.put, [frames]))
         understood = [(frame, body) for frame, body in frames if body is not None]
         self._obey(understood, await self._interpret(understood, replaying=False))
 
@@ -289,7 +290,7 @@ class Analyzer:
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
         self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
         if rows:  # what gave no rows may be interpreted again: that saves half of the commits
-            await self._write(partial(self._archive.put_rows, rows, self._interpreted, replaying=replaying))
+            await self._write(partial(self._archive.put, [], rows, self._interpreted, replaying=replaying))
             self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
 
@@ -383,7 +384,7 @@ class Analyzer:
             return
         count, outputs = forgotten
         rows = [output for output in outputs if isinstance(output, Row)]
-        await self._write(partial(self._archive.put_rows, rows, {}, replaying=False))
+        await self._write(partial(self._archive.put, [], rows))
         self._obey([], [output for output in outputs if isinstance(output, Instruction)])
         reply(Forgotten(count))
 
@@ -470,7 +471,7 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             _log.warning("%s", wrong)
 
 
-def _plans(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, Plan]:
+def _plans(archive: Store, settings: Settings, selector: Selector | None) -> dict[str, Plan]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())
     try:

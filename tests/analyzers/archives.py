@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from analyzers.archive import Archive
 from analyzers.rows import (
     CommandRow,
     DecisionRow,
@@ -23,6 +22,7 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
+from analyzers.store import Store
 from analyzers.timeline import READING
 from zeus_stream import wire
 from zeus_stream.messages import (
@@ -229,8 +229,7 @@ def rows() -> list[Row]:
     return derived
 
 
-def fill(archive: Archive) -> None:
+def fill(archive: Store) -> None:
     """Store it all."""
     stored = list(frames())
-    archive.put_frames(stored)
-    archive.put_rows(rows(), {LOG: len(stored)}, replaying=False)
+    archive.put([stored], rows(), {LOG: len(stored)})

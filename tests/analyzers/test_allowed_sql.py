@@ -8,8 +8,8 @@ import duckdb
 import pytest
 
 from analyzers import allowed_sql
-from analyzers.archive import Archive
 from analyzers.query import Queries
+from analyzers.store_client import StoreClient
 from tests.analyzers.archives import fill
 from tests.analyzers.sql_attempts import attempts
 from zeus_stream.config import Settings
@@ -20,8 +20,8 @@ SETTINGS = Settings(memory_mb=256, query_seconds=5)
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Iterator[Archive]:
-    archive = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+def archive(tmp_path: Path) -> Iterator[StoreClient]:
+    archive = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
     fill(archive)
     yield archive
     archive.close()
@@ -46,7 +46,7 @@ def touched(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_no_attempt_is_answered_and_no_file_changes(
-    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive: StoreClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     queries = Queries(archive, SETTINGS)
@@ -85,7 +85,7 @@ def test_no_attempt_is_answered_and_no_file_changes(
         "FROM readings ASOF JOIN windows ON readings.gpu = windows.gpu AND t_hi_ns >= begin_ns LIMIT 1",
     ],
 )
-def test_a_query_that_only_reads_is_answered(archive: Archive, sql: str) -> None:
+def test_a_query_that_only_reads_is_answered(archive: StoreClient, sql: str) -> None:
     queries = Queries(archive, SETTINGS)
     queries.answer(Query(sql, 10, 5000))
     queries.stop()
