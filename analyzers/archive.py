@@ -69,7 +69,7 @@ _NO_THREADS = {"async_threads": 0} if int(duckdb.__version__.split(".")[0]) >= 2
 """A query runs in a fork: threads of DuckDB would not be there."""
 CHECKPOINT = "16MiB"
 """The commit that passes it waits for the checkpoint: 0.1 s; for 256 MB it was 1 to 2 s."""
-NEVER = "1PiB"
+NEVER = "1024TiB"
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 

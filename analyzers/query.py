@@ -27,6 +27,7 @@ from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.messages import Query, QueryDone
 
+MAX_ANSWER_BYTES = 256 << 20
 THREADS = 2
 """Queries answered at once, at most: one more waits."""
 EXPORT_ROWS = 120_000
@@ -62,6 +63,7 @@ class Queries:
             min(query.max_rows, self._settings.query_rows),
             min(query.timeout_ms / 1000, self._settings.query_seconds),
             self._settings.memory_mb,
+            MAX_ANSWER_BYTES,
         )
         under_way = _UnderWay(key)
         self._under_way.add(under_way)

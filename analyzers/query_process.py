@@ -27,7 +27,6 @@ from analyzers.store import Question
 from zeus_stream.errors import RefusedError
 from zeus_stream.wire import MAX_BYTES
 
-MAX_ANSWER_BYTES = 256 << 20
 BATCH_ROWS = 10_000
 PART_BYTES = MAX_BYTES // 2
 SLACK_BYTES = 192 << 20
@@ -130,9 +129,9 @@ def _answer(connection: Any, question: Question, put: Callable[[bytes, bytes], N
         for batch in reader:
             truncated = rows + batch.num_rows > question.rows
             kept = batch.slice(0, question.rows - rows)
-            if parts.written + kept.nbytes > MAX_ANSWER_BYTES:
+            if parts.written + kept.nbytes > question.answer_bytes:
                 raise RefusedError(
-                    f"query: could not return everything: it is over {MAX_ANSWER_BYTES >> 20} MiB."
+                    f"query: could not return everything: it is over {question.answer_bytes >> 20} MiB."
                     " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
                 )
             stream.write_batch(kept)

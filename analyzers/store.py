@@ -39,6 +39,7 @@ class Question:
     rows: int
     seconds: float
     memory_mb: int
+    answer_bytes: int
 
 
 class Store(Protocol):
