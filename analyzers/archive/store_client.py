@@ -41,8 +41,8 @@ from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 
-RESTARTS, RESTARTS_S = 5, 60.0
-"""So many times in so long a store process is replaced; then the analyzer ends."""
+RESTARTS, RESTARTS_S = 10, 60.0
+"""Store processes that are started within this time, at most; then the analyzer ends."""
 LINGER_S = 30.0
 """For the file to be closed, with a checkpoint, before its process is killed."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
