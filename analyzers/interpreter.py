@@ -8,8 +8,9 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -77,6 +78,8 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+MAX_UNCERTAINTY_NS = 1_000_000_000
+"""A boundary that is less certain says nothing about power, so it is no mark."""
 PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 AHEAD_NS = 1_000_000_000
@@ -160,20 +163,60 @@ class Interpreter:
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
         self._fleet.now_ns[frame.host] = frame.t_ns
+        outputs: list[Output] = []
         match body:
             case Readings():
-                outputs = self._readings(frame, body)
+                outputs += self._attempt(frame, "readings", lambda: self._readings(frame, body))
             case Events():
-                outputs = self._events(frame.host, body)
+                outputs += self._events(frame, body)
             case Notes():
-                outputs = [
-                    output
-                    for note in body.notes
-                    if not isinstance(note, Unknown)
-                    for output in self._note(frame.host, note)
-                ]
-        outputs += self._measure(frame.host)
-        return outputs + self._ledger.keep(frame.host, outputs)
+                for note in body.notes:
+                    if not isinstance(note, Unknown):
+                        outputs += self._attempt(frame, "notes", partial(self._note, frame.host, note))
+        outputs += self._measure(frame)
+        return outputs + self._attempt(frame, "budgets", lambda: self._ledger.keep(frame.host, outputs))
+
+    # ---- what cannot be interpreted
+
+    def _attempt(
+        self,
+        frame: Frame,
+        what: str,
+        work: Callable[[], list[Output]],
+        session: Session | None = None,
+    ) -> list[Output]:
+        """Return the outputs of some work. If it fails: a gap that says where; its session is set aside."""
+        try:
+            return work()
+        except Exception as wrong:  # noqa: BLE001  (no frame ends the process: it becomes a row in ``gaps``)
+            who = "it" if session is None else f"session {session.session}"
+            reason = (
+                f"log {frame.log_id}, offset {frame.offset}: {who} could not be interpreted:"
+                f" {repr(wrong)[:500]}. Report this with the log."
+            )
+            outputs: list[Output] = [GapRow(frame.host, what, frame.t_ns, 1, reason)]
+            return outputs if session is None else [*outputs, *self._set_aside(session, frame.t_ns)]
+
+    def _set_aside(self, session: Session, t_ns: int) -> list[Output]:
+        """End a session that cannot be interpreted; its later events are left out."""
+        how = "set aside: it could not be interpreted"
+        run = self._runs.get(session.started.run)
+        outputs: list[Output] = []
+        try:
+            outputs += self._end(session, t_ns, how)
+        except Exception:  # noqa: BLE001  (what failed once may fail again; it is in ``gaps`` already)
+            session.ended = session.ended or (t_ns, how)
+            outputs = [session.row(), *(run.abandon() if run is not None else ())]
+            for gpu in session.gpus:
+                for use in self._fleet.gpus[gpu].uses:
+                    if use.run == session.started.run and use.ended_ns is None:
+                        use.ended_ns = t_ns
+        outputs += session.windows.abandon(t_ns, how)
+        self._drop(session)
+        if run is not None and not run.sessions:
+            self._runs.pop(run.name, None)
+        _remember(self._strangers, session.session, None)
+        return outputs
 
     def ask(self, host: str, ask: Ask | AskTry) -> list[Instruction]:
         """Take in a question. It is answered now, or by `hear` once it can be, or in vain."""
@@ -270,24 +313,28 @@ class Interpreter:
 
     # ---- events of training processes
 
-    def _events(self, host: str, body: Events) -> list[Output]:
-        outputs: list[Output] = []
+    def _events(self, frame: Frame, body: Events) -> list[Output]:
+        host, outputs = frame.host, list[Output]()
         for event in body.events:
             if isinstance(event, Unknown):
                 continue
             if isinstance(event, RunStarted):
-                outputs += self._run_started(host, body, event)
+                outputs += self._attempt(frame, "events", partial(self._run_started, host, body, event))
             elif session := self._sessions.get(body.session):
                 session.heard_ns = self._fleet.now_ns[host]
                 if session.ended is None:
-                    outputs += self._event(session, event)
+                    outputs += self._attempt(frame, "events", partial(self._event, session, event), session)
                 elif isinstance(event, TryEnded):  # late, but it says what became of the try
-                    self._jobs.ended(session, event)
+                    outputs += self._attempt(frame, "events", partial(self._late, session, event), session)
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
                 outputs.append(GapRow(host, "events", self._fleet.now_ns[host], len(body.events), reason))
         return outputs
+
+    def _late(self, session: Session, event: TryEnded) -> list[Output]:
+        self._jobs.ended(session, event)
+        return []
 
     def _run_started(self, host: str, body: Events, started: RunStarted) -> list[Output]:
         if body.session in self._sessions:
@@ -397,6 +444,8 @@ class Interpreter:
     ) -> None:
         """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
         session.loop = loop or session.loop
+        if uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS:
+            return
         for gpu in session.gpus:
             self._fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
 
@@ -537,17 +586,18 @@ class Interpreter:
 
     # ---- what can be measured by now
 
-    def _measure(self, host: str) -> list[Output]:
+    def _measure(self, frame: Frame) -> list[Output]:
         """Return what waited for readings or for a timeout, after a frame of its host."""
-        now_ns = self._fleet.now_ns[host]
+        host, now_ns = frame.host, frame.t_ns
         outputs: list[Output] = []
         for session in [s for s in self._sessions.values() if s.host == host]:
-            outputs += self._measure_windows(session, now_ns)
-            if session.ended is not None and session.windows.empty:
+            work = partial(self._measure_windows, session, now_ns)
+            outputs += self._attempt(frame, "windows", work, session)
+            if session.ended is not None and session.windows.empty and session.session in self._sessions:
                 self._drop(session)
         for run in list(self._runs.values()):
-            outputs += run.measure()
-        outputs += self._jobs.look(host)
+            outputs += self._attempt(frame, "trials", run.measure, run.lead)
+        outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
         for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._settings.timeout_ns:
                 del self._asks[question]

@@ -190,7 +190,7 @@ def replied(rng: random.Random) -> object:
     )
 
 
-def _bent(rng: random.Random, data: bytes) -> bytes:
+def bent(rng: random.Random, data: bytes) -> bytes:
     """Return a message with one value somewhere in it exchanged."""
     content: Any = msgpack.unpackb(data)
     places: list[tuple[Any, Any]] = []
@@ -212,7 +212,7 @@ def spoilt(rng: random.Random, data: bytes) -> bytes:
         case 0:
             return data
         case 1 | 2:
-            return _bent(rng, data)
+            return bent(rng, data)
         case 3:
             return data[: rng.randrange(len(data))]
         case 4:

@@ -219,6 +219,20 @@ class Run:
         self._trials.clear()
         return outputs
 
+    def abandon(self) -> list[Output]:
+        """Give back every limit, and leave the machine: what it is about cannot be interpreted."""
+        self._state, self._even, self._ranks, self._lead = None, None, (), None
+        self._trials.clear()
+        for gpu in self._fleet.gpus.values():
+            if gpu.commander == self.name:
+                gpu.commander = None
+        return [*self._commands.give_back()]
+
+    @property
+    def lead(self) -> Session | None:
+        """The lowest rank there is, once a step has begun."""
+        return self._lead
+
     @property
     def over(self) -> bool:
         return all(session.ended is not None for session in self.sessions.values())
