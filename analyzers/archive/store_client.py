@@ -226,10 +226,12 @@ class StoreClient:
     def _start(self, *, again: bool) -> None:
         self._started.append(time.monotonic())
         ours, theirs = socket.socketpair()
+        # The store finds the packages where this process found them, whatever the working directory holds.
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
                 [sys.executable, "-P", "-m", store_process.__name__, str(theirs.fileno())],
-                env=os.environ | ONE_THREAD,
+                env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # an interrupt from the keyboard is the analyzer's affair
