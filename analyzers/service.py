@@ -26,7 +26,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Store
+from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.collector_link import Link
@@ -38,13 +39,11 @@ from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
 from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import (
-    ApplyClock,
     Command,
     GapRow,
     GiveAdvice,
     GiveAnswer,
     Instruction,
-    RestoreClock,
     Row,
 )
 from analyzers.state_files import budgets, calibrations, forgotten_profiles
@@ -53,17 +52,16 @@ from zeus_stream.errors import MalformedError, RefusedError, SettingsError, Stor
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     Budget,
     BudgetsSet,
-    ClockApplied,
-    ClockLeaseEnded,
     CollectorStarted,
-    LeaseEnded,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     Notes,
-    Refused,
 )
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
 from zeus_stream.protocol.readings import Readings
@@ -101,7 +99,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
-        archive = Archive.open(path, settings)
+        archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
             interpreter = Interpreter(
@@ -147,7 +145,7 @@ class Collector:
         context: sockets.Context,
         name: str,
         source: Places | Distant,
-        archive: Archive,
+        archive: Store,
         settings: Settings,
     ) -> None:
         self.name = name
@@ -167,11 +165,9 @@ class Host:
         """None: it is not followed (yet)."""
         self.last: Frame | None = None
         self.caught_up = False
-        self.held: set[str] = set()
+        self.held: set[tuple[str, Control]] = set()
         """GPUs on which a limit of ours is in force."""
-        self.locked: set[str] = set()
-        """GPUs whose clock is locked by us."""
-        self.deferred: dict[tuple[str, bool], Command] = {}
+        self.deferred: dict[tuple[str, Control], Command] = {}
         """By GPU and whether it is about its clock, the last that was not carried out: the stream was old."""
 
 
@@ -180,7 +176,7 @@ class Analyzer:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Store,
         path: Path,
         settings: Settings,
         interpreter: Interpreter,
@@ -225,7 +221,7 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.held, collector.link.locked = host.held, host.locked
+        collector.link.held = host.held
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
@@ -269,7 +265,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._take_in(frames)
-                    await self._write(partial(self._archive.put_break, item))
+                    await self._write(partial(self._archive.put, [item]))
                     frames = []
                 else:
                     frames += item
@@ -279,7 +275,7 @@ class Analyzer:
         if not received:
             return
         frames = [(frame, self._decoded(frame)) for frame in received]
-        await self._write(partial(self._archive.put_frames, frames))
+        await self._write(partial(self._archive.put, [frames]))
         understood = [(frame, body) for frame, body in frames if body is not None]
         self._obey(understood, await self._interpret(understood, replaying=False))
 
@@ -297,7 +293,7 @@ class Analyzer:
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
         self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
         if rows:  # what gave no rows may be interpreted again: that saves half of the commits
-            await self._write(partial(self._archive.put_rows, rows, self._interpreted, replaying=replaying))
+            await self._write(partial(self._archive.put, [], rows, self._interpreted, replaying=replaying))
             self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
 
@@ -311,8 +307,7 @@ class Analyzer:
         for instruction in instructions:
             host = self._hosts[instruction.host]
             if not isinstance(instruction, GiveAnswer | GiveAdvice):
-                clock = isinstance(instruction, ApplyClock | RestoreClock)
-                host.deferred[instruction.gpu, clock] = instruction
+                host.deferred[instruction.gpu, instruction.control] = instruction
             elif host.collector is not None:
                 host.collector.link.carry_out(instruction)
         for host in self._hosts.values():
@@ -391,7 +386,7 @@ class Analyzer:
             return
         count, outputs = forgotten
         rows = [output for output in outputs if isinstance(output, Row)]
-        await self._write(partial(self._archive.put_rows, rows, {}, replaying=False))
+        await self._write(partial(self._archive.put, [], rows))
         self._obey([], [output for output in outputs if isinstance(output, Instruction)])
         reply(Forgotten(count))
 
@@ -478,12 +473,12 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             _log.warning("%s", wrong)
 
 
-def remembered(archive: Archive) -> Memory:
+def remembered(archive: Store) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again."""
     return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
 
 
-def _began_under(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
+def _began_under(archive: Store, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())
     try:
@@ -522,18 +517,14 @@ def _changed(path: Path) -> int:
 def _note_leases(host: Host, body: Notes) -> None:
     for note in body.notes:
         match note:
-            case Applied(_, command, gpu):
-                host.held.add(gpu)
+            case ControlApplied(command=command, gpu=gpu, control=control, value=value):
+                unlocked = control != "power_limit" and value == UNLOCKED
+                (host.held.discard if unlocked else host.held.add)((gpu, control))
                 _settled(host, command)
-            case ClockApplied(_, command, gpu, clock_mhz):
-                (host.locked.discard if clock_mhz is None else host.locked.add)(gpu)
+            case ControlRefused(command=command):
                 _settled(host, command)
-            case Refused(_, command):
-                _settled(host, command)
-            case LeaseEnded(_, gpu):
-                host.held.discard(gpu)
-            case ClockLeaseEnded(_, gpu):
-                host.locked.discard(gpu)
+            case ControlLeaseEnded(gpu=gpu, control=control):
+                host.held.discard((gpu, control))
             case CollectorStarted(_, incarnation) if host.collector is not None:
                 host.collector.link.heard_start(incarnation)
             case _:
@@ -541,9 +532,9 @@ def _note_leases(host: Host, body: Notes) -> None:
 
 
 def _settled(host: Host, command: str) -> None:
-    for knob, deferred in list(host.deferred.items()):
+    for control, deferred in list(host.deferred.items()):
         if deferred.command == command:
-            del host.deferred[knob]
+            del host.deferred[control]
 
 
 _WITHHELD = No(
