@@ -79,7 +79,7 @@ def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
     correlation: float,
 ) -> None:
     raised = []
-    for seed in range(6):
+    for seed in range(3):
         some = windows(f"{seed}", 0.05, correlation)
         raised.append(alarms(time for _, (_, time) in zip(range(2_000), some, strict=False)))
     assert sum(raised) <= len(raised)
@@ -87,7 +87,7 @@ def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
 
 @pytest.mark.parametrize("period", [30, 300, 1_500])
 def test_a_wave_of_5_percent_raises_an_alarm_in_20000_steps_at_most(period: int) -> None:
-    for phase in (0.0, 1.5, 3.0, 4.5):
+    for phase in (0.0, 3.0):
         some = windows(f"{period}")
         wave = (
             time * (1 + 0.05 * sin(phase + 2 * pi * STEPS * n / period))
