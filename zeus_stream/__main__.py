@@ -3,4 +3,4 @@
 from zeus_stream.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="zeus-stream")

@@ -35,7 +35,7 @@ def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
         ('trust_uid = "me"', "expected whole numbers"),
         ("follow = 5600", "expected texts"),
         ("follow = [5600]", "expected texts"),
-        ("colour = 1", "colour: there is no such setting. The settings are dir,"),
+        ("colour = 1", "could not set colour: there is no such setting. The settings are dir,"),
         ("select = ", "could not be read"),
         ("budget_groups = 5", "budget_groups = 5: expected names, each with a list of hosts"),
         ("[budget_groups]\nrack1 = []", "expected names, each with a list of hosts, HOST:INDEXes or UUIDs"),
