@@ -28,12 +28,14 @@ from anyio.to_thread import run_sync
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
 from analyzers.batch_size import registry
+from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.collector_link import Link
-from analyzers.fleet.fleet import PLANNED
-from analyzers.interpreter import OWN, Interpreter, Plan
+from analyzers.interpreter import OWN, Interpreter
 from analyzers.measurement.timeline import AGREES
 from analyzers.power_budget.allocation import in_force
-from analyzers.power_limit import selectors
+from analyzers.power_limit import profiles, selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run_settings import PLANNED, RunSettings
 from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import (
     ApplyClock,
@@ -103,11 +105,11 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         context = sockets.context()
         try:
             interpreter = Interpreter(
-                Plan.of(settings, selector),
-                archive.memory(),
+                RunSettings.of(settings, selector),
+                remembered(archive),
                 policy=policy,
-                jobs=archive.known_jobs(),
-                plans=_plans(archive, settings, selector),
+                jobs=Known(*archive.known_jobs(MAX_TRIES)),
+                began_under=_began_under(archive, settings, selector),
             )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
@@ -476,13 +478,20 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             _log.warning("%s", wrong)
 
 
-def _plans(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, Plan]:
+def remembered(archive: Archive) -> Memory:
+    """Return what an analyzer that starts has to know beyond what it interprets again."""
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
+
+
+def _began_under(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {
-            start: Plan.of(was, selector if was.select == settings.select else _selector(was.select), start)
+            start: RunSettings.of(
+                was, selector if was.select == settings.select else _selector(was.select), start
+            )
             for start, was in then.items()
         }
     except SettingsError as wrong:  # another version's

@@ -14,7 +14,7 @@ from common import directory, table
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
-from analyzers.measurement.timeline import READING
+from analyzers.results.readings import READING
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings

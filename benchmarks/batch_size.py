@@ -20,13 +20,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 from common import table
-from worlds import development_worlds, holdout_worlds
+from worlds import GPUS, development_worlds, holdout_worlds
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
     DRIFTS,
-    GPUS,
-    WORKLOADS,
     Drift,
     Played,
     World,
@@ -36,7 +34,7 @@ from analyzers.simulation.recorded_jobs import (
     world,
 )
 from analyzers.simulation.runner import Game, play_all
-from analyzers.simulation.traces import read
+from analyzers.simulation.traces import PUBLISHED, read
 
 EXHAUSTIVE = {
     "cifar100": (1.125e5, 599.2, -63.21, -31.45, -74.68, (128, 100)),
@@ -56,7 +54,7 @@ REGRET = {
     "v100": (9.7, 4.5, 1.8, 8.8, 15.3, 1.7),
     "a40": (10.0, 5.2, 3.2, 8.3, 14.0, 4.4),
 }
-"""Of the reference, by workload as in `WORKLOADS`."""
+"""Of the reference, by workload as in `EXHAUSTIVE`."""
 FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 """Cost of the first recurrences against always the default: the reference's, and the floor's."""
 
@@ -170,7 +168,7 @@ def reference(worlds: Sequence[World], seeds: int) -> None:
     came |= tournament(worlds, ["reference"], seeds)
     rows = []
     for made in worlds:
-        at = list(WORKLOADS).index(made.dataset)
+        at = list(EXHAUSTIVE).index(made.dataset)
         goal = LAST_FIVE[made.gpu][at]
         low, high = goal if isinstance(goal, tuple) else (0.95 * goal, 1.05 * goal)
         zeus, mended = came[made.name, "zeus"], came[made.name, "reference"]
@@ -205,7 +203,7 @@ def players(worlds: Sequence[World], seeds: int) -> None:
         ]
         missed = sum(came[made.name, name].missed for made in worlds)
         rows.append([name, *regrets, *first, missed])
-    rows.append(["goal: zeus", *(f"{REGRET[w.gpu][list(WORKLOADS).index(w.dataset)]}" for w in worlds),
+    rows.append(["goal: zeus", *(f"{REGRET[w.gpu][list(EXHAUSTIVE).index(w.dataset)]}" for w in worlds),
                  *(f"{goal[0]:.2f}" for goal in FIRST.values()), 0])  # fmt: skip
     rows.append(["goal: known", *[""] * len(worlds), *(f"{goal[1]:.2f}" for goal in FIRST.values()), 0])
     head = ["regret", *(made.name for made in worlds), *(f"cost of the first {n}" for n in FIRST), "missed"]
@@ -330,7 +328,7 @@ def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--traces", type=Path, required=True, help="directory of summary_*.csv")
+    parser.add_argument("--traces", type=Path, default=PUBLISHED, help="directory of summary_*.csv")
     parser.add_argument("--seeds", type=int, default=50)
     parts = [
         "exhaustive",
@@ -346,7 +344,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     traces = read(given.traces)
-    worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in WORKLOADS.values()]
+    worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
     if "exhaustive" in given.only:
         exhaustive(worlds)
     if "reference" in given.only:
@@ -357,7 +355,7 @@ def main() -> None:
         beta(worlds, given.seeds)
     if "drift" in given.only:
         windowed = [
-            world(traces, gpu, workload, window=10) for gpu in GPUS for workload in WORKLOADS.values()
+            world(traces, gpu, workload, window=10) for gpu in GPUS for workload in traces.workloads.values()
         ]
         drift(windowed, given.seeds)
     if "adaptive" in given.only:
@@ -367,7 +365,7 @@ def main() -> None:
     if "holdout" in given.only:
         adaptive(holdout_worlds(traces), given.seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5)
     if "transfer" in given.only:
-        transfer(worlds[: len(WORKLOADS)], worlds[len(WORKLOADS) :], given.seeds)
+        transfer(worlds[: len(EXHAUSTIVE)], worlds[len(EXHAUSTIVE) :], given.seeds)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
 
+from analyzers.simulation.traces import PUBLISHED
 from zeus_stream.simulated_gpu.workloads import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
-TRACES = ROOT.parent / "shared" / "data" / "traces"
 STARTS = 24
 SEED = 2023
 
@@ -74,7 +74,7 @@ class Table:
 
 def read(gpu: str) -> list[dict[str, str]]:
     """Return the rows of one GPU's table."""
-    with (TRACES / f"summary_power_{gpu}.csv").open(encoding="ascii") as file:
+    with (PUBLISHED / f"summary_power_{gpu}.csv").open(encoding="ascii") as file:
         return list(csv.DictReader(file))
 
 

@@ -18,7 +18,8 @@ from common import ROOT, table
 
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.sensors import Sensor, sensor
-from analyzers.measurement.timeline import READING, Timeline
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
 from collectors.device import Sample
 from collectors.sampling.change_detector import State, observe, pack
 

@@ -24,9 +24,9 @@ import numpy as np
 from common import table
 from published import Curve, curves
 
-from analyzers.interpreter import Plan
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.results.rows import DecisionRow, GpuLimitRow
 from collectors.devices.simulated_spec import Spec, parse
@@ -93,7 +93,7 @@ class Published:
 
 def chosen_mw(published: Published, selector: Selector, ranks: int) -> int:
     """Return the limit that the pipeline chooses for a job on so many ranks."""
-    plan = Plan(selector, STRIDE_MW, 1, 2, 10, 0, 5, exhaustive=True)
+    plan = RunSettings(selector, STRIDE_MW, 1, 2, 10, 0, 5, exhaustive=True)
     first, *others = published.ranks(ranks)
     more = tuple((spec, rank * 1_000_000_000_000) for rank, spec in enumerate(others, 1))
     world = World(first, Training("it", STEP_S, 10**9), plan, more=more)
@@ -149,7 +149,7 @@ def single(
 ) -> list[object]:
     """Return the figures of a row."""
     specs = parse(device.replace("{}", f"period_ms=100,noise={noise}"))
-    plan = Plan(named(select), STRIDE_MW, per_gpu=True)
+    plan = RunSettings(named(select), STRIDE_MW, per_gpu=True)
     world = World(specs, Training(workload, step_s, 10**9, noise=noise), plan)
     while not (rows := world.rows(GpuLimitRow)):
         world.run(5.0)

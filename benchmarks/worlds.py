@@ -18,8 +18,6 @@ from statistics import fmean
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
-    GPUS,
-    WORKLOADS,
     Size,
     Spent,
     Traces,
@@ -31,6 +29,7 @@ from analyzers.simulation.recorded_jobs import (
     world,
 )
 
+GPUS = ("v100", "a40")
 SEED = 2026
 EACH = 7
 """Worlds of a workload on a GPU model, at most."""
@@ -69,7 +68,7 @@ def development_worlds(traces: Traces) -> list[World]:
     dice = Random(SEED + 1)
     known = [
         *holdout_worlds(traces),
-        *(world(traces, gpu, one) for gpu in GPUS for one in WORKLOADS.values()),
+        *(world(traces, gpu, one) for gpu in GPUS for one in traces.workloads.values()),
     ]
     spent = {(made.dataset, made.job.target) for made in known}
     chosen = list(_drawn(_between(traces), dice, DEVELOPMENT_EACH, DEVELOPMENT_ETAS))
@@ -84,7 +83,7 @@ def development_worlds(traces: Traces) -> list[World]:
 
 def _drawn(traces: Traces, dice: Random, each: int, etas: Sequence[float]) -> Iterator[World]:
     for gpu in GPUS:
-        for workload in WORKLOADS.values():
+        for workload in traces.workloads.values():
             its = tuple(row for row in traces.trained if row.dataset == workload.dataset)
             fit = [one for one in _others(replace(traces, trained=its), gpu, workload) if _fits(one)]
             lots = sorted(fit, key=lambda _: dice.random())

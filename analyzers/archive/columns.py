@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from analyzers.measurement.timeline import READING
+from analyzers.results.readings import READING, SEEN
 from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,
@@ -28,35 +28,10 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
-from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
-"""One row of `Readings.rows`."""
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
-MOST_NS = 2**62
-MOST_MJ = 2**53
-"""In uJ that still is an int64."""
-MOST_MW = 100_000_000
-_POWERS = ("power_mw", "limit_mw", "requested_mw")
-_SEEN = tuple(seen.name.lower() for seen in Seen)
-
-
-def well_formed(body: Readings) -> bool:
-    """Tell whether the bytes are whole rows of GPUs in the list, of kinds and figures that there can be."""
-    if len(body.rows) % READING_BYTES:
-        return False
-    rows = np.frombuffer(body.rows, READING)
-    return not rows.size or bool(
-        rows["gpu"].max() < len(body.gpus)
-        and rows["seen"].max() < len(_SEEN)
-        and rows["t_lo_ns"].min() >= -MOST_NS
-        and (rows["t_lo_ns"] <= rows["t_hi_ns"]).all()
-        and rows["t_hi_ns"].max() <= MOST_NS
-        and rows["energy_mj"].min() >= ABSENT
-        and rows["energy_mj"].max() <= MOST_MJ
-        and min(rows[name].min() for name in _POWERS) >= ABSENT
-        and max(rows[name].max() for name in _POWERS) <= MOST_MW
-    )
 
 
 def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
@@ -75,7 +50,7 @@ def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
         "offset": pa.array(np.repeat([frame.offset for frame, _ in readings], sizes)),
         "logged_ns": pa.array(np.repeat([frame.t_ns for frame, _ in readings], sizes)),
         "gpu": _words(flat[np.repeat(starts, sizes) + rows["gpu"]], tuple(gpus)),
-        "seen": _words(rows["seen"].astype(np.int8), _SEEN),
+        "seen": _words(rows["seen"].astype(np.int8), SEEN),
     }
     for name in _PLAIN:
         values = np.ascontiguousarray(rows[name])
@@ -159,7 +134,7 @@ def to_readings(table: pa.Table) -> Iterator[tuple[int, int, Readings]]:
     rows = np.zeros(table.num_rows, READING)
     for name in _PLAIN:
         rows[name] = table[name].fill_null(ABSENT).to_numpy()
-    rows["seen"] = pa.compute.index_in(table["seen"], pa.array(_SEEN)).to_numpy()
+    rows["seen"] = pa.compute.index_in(table["seen"], pa.array(SEEN)).to_numpy()
     gpus = table["gpu"].to_numpy()
     logged_ns = table["logged_ns"].to_numpy()
     offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)

@@ -24,9 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive import columns
-from analyzers.batch_size.history import MAX_TRIES, Known
-from analyzers.power_limit import profiles
-from analyzers.power_limit.profiles import Memory
+from analyzers.results.readings import well_formed
 from analyzers.results.rows import (
     AtLimit,
     BudgetRow,
@@ -235,7 +233,7 @@ class Archive:
         anchors: list[tuple[Any, ...]] = []
         for frame, body in fresh:
             match body:
-                case Readings() if columns.well_formed(body):
+                case Readings() if well_formed(body):
                     readings.append((frame, body))
                     continue
                 case Events():
@@ -487,13 +485,12 @@ class Archive:
 
         return self._in_turn({log_id: until(log_id) for log_id in self._logs})
 
-    def memory(self) -> Memory:
-        """Return what an analyzer that starts has to know beyond what it hears again (`to_replay`)."""
+    def profiles(self) -> list[ProfileRow]:
+        """Return what rounds of profiling have left for later runs."""
         with self._cursor() as cursor:
             names = ", ".join(column.name for column in fields(ProfileRow))
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
-        known = profiles.of_rows(ProfileRow(*row) for row in rows)
-        return Memory(known, self.recalled(self.heard_again()))
+        return [ProfileRow(*row) for row in rows]
 
     def heard_again(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
@@ -558,8 +555,12 @@ class Archive:
             for *row, limits in rows
         }
 
-    def known_jobs(self) -> Known:
-        """Return the latest version of every job that recurs, and its latest tries of all versions."""
+    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
+        """Return the latest version of every job that recurs, and its latest tries of all versions.
+
+        Args:
+            most_tries: of each job.
+        """
         job_columns, try_columns = (
             ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
         )
@@ -572,9 +573,9 @@ class Archive:
                 f"SELECT {try_columns} FROM tries"  # noqa: S608  (likewise)
                 " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
                 " ORDER BY job, number",
-                [MAX_TRIES],
+                [most_tries],
             ).fetchall()
-        return Known(tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries))
+        return tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries)
 
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:

@@ -1,9 +1,9 @@
-"""Parses SQL from outside in a process of its own, before the analyzer does.
+"""Parse and check SQL from outside in a process of its own, before the analyzer runs it.
 
 DuckDB parses without a limit of time or memory, and with Python's lock held: 2,000 open brackets stop
 every thread for seconds, and ``WITH a AS (`` ten times over takes all the memory there is. So a text
 is first given to a process that may use little of both. What it parses, the analyzer can; what ends
-it is refused, and the next text gets another.
+it is refused, and the next text gets another process.
 """
 
 import json
@@ -16,10 +16,11 @@ from threading import Lock
 
 import duckdb
 
+from analyzers.archive.allowed_sql import checked
 from zeus_stream.errors import RefusedError
 
-CPU_S = 0.25
-"""To parse one text; a long one takes a hundredth of that."""
+CPU_S = 1.0
+"""To parse and check one text; a long one takes a third of that."""
 MEMORY_BYTES = 256 << 20
 SAID = 1_000
 """Characters of DuckDB's word on a text that are passed on."""
@@ -35,11 +36,11 @@ class Parser:
         self.lost = 0
         """Processes that a text has ended."""
 
-    def kinds(self, sql: str) -> list[str]:
-        """Return the kinds of the first statements of a text: ``SELECT``, ...; two stand for more than one.
+    def checked(self, sql: str) -> str:
+        """Return the text to run in place of ``sql`` (see `allowed_sql.checked`).
 
         Raises:
-            RefusedError: it is not SQL, or its parsing takes too much, or this is closed.
+            RefusedError: it is not SQL that only reads, or its parsing takes too much, or this is closed.
         """
         with self._lock:
             if self._closed:
@@ -60,10 +61,10 @@ class Parser:
                     f"query: could not be parsed within {CPU_S} s and {MEMORY_BYTES >> 20} MiB."
                     " Nest it less deeply."
                 )
-        kinds, error = json.loads(reply)
+        allowed, error = json.loads(reply)
         if error is not None:
-            raise RefusedError(f"query: could not be answered: {error}")
-        return [str(kind) for kind in kinds]
+            raise RefusedError(error)
+        return str(allowed)
 
     def close(self) -> None:
         """End the process; there is no other."""
@@ -92,23 +93,25 @@ def _start() -> "subprocess.Popen[str]":
 
 
 def main() -> None:
-    """Answer each line, a text, by a line ``[kinds, error]``. Ends with its input, or at a limit."""
+    """Answer each line, a text, by a line ``[text to run, error]``. Ends with its input, or at a limit."""
     connection = duckdb.connect(":memory:", config={"threads": 1})
     in_use = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        kinds, error = list[str](), None
+        allowed, error = None, None
         sql = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # SIGPROF ends a process, whatever holds which lock
         try:
-            kinds = [str(statement.type.name) for statement in connection.extract_statements(sql)[:2]]
+            allowed = checked(connection, sql)
         except duckdb.OutOfMemoryException:
             return
+        except RefusedError as wrong:
+            error = str(wrong)[:SAID]
         except duckdb.Error as wrong:
-            error = str(wrong).strip()[:SAID]
+            error = f"query: could not be answered: {str(wrong).strip()[:SAID]}"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(json.dumps([kinds, error]) + "\n")
+        sys.stdout.write(json.dumps([allowed, error]) + "\n")
         sys.stdout.flush()
 
 

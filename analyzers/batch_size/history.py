@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
-from analyzers.batch_size.policy import Choice, Ended, Job, Policy, Try, Verdict
-from analyzers.results.rows import JobRow, TryRow
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.results.rows import Ended, JobRow, TryRow
 
 Happened: TypeAlias = tuple[int, bool, int]
 """UTC, whether it is an end, and the number of the try that began or ended."""

@@ -22,11 +22,9 @@ NSDI 2023.
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
-"""converged: it reached the target. stopped: by a verdict. exhausted: `Job.max_epochs` were not enough.
-lost: it was killed or fell silent, which says nothing about its batch size."""
+from analyzers.results.rows import Ended
 
 
 @dataclass(frozen=True, slots=True)

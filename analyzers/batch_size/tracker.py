@@ -16,11 +16,11 @@ from math import inf, isfinite
 from typing import Any
 
 from analyzers.batch_size.history import Known, Learned, by_job, choose, verdict
-from analyzers.batch_size.policy import Choice, Ended, Policy, Verdict
-from analyzers.fleet.fleet import Site
+from analyzers.batch_size.policy import Choice, Policy, Verdict
+from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
-from analyzers.results.rows import GiveAdvice, JobRow, TryRow, WindowRow
+from analyzers.results.rows import Ended, GiveAdvice, JobRow, TryRow, WindowRow
 from zeus_stream.protocol.events import Advice, AskTry, TryBegan, TryEnded, TryWanted
 from zeus_stream.protocol.fields import of_host
 
@@ -104,11 +104,12 @@ class _Training:
 class Jobs:
     """All jobs, and the runs of them that are open. Its outputs are handed over by `look`."""
 
-    def __init__(self, policy: Policy[Any], name: str, site: Site, known: Known) -> None:
-        """``name``: the policy's, as the settings have it."""
+    def __init__(self, policy: Policy[Any], name: str, fleet: Fleet, known: Known, timeout_ns: int) -> None:
+        """``name``: the policy's, as the settings have it. ``timeout_ns``: that reports are waited for."""
         self._policy = policy
         self._name = name
-        self._site = site
+        self._fleet = fleet
+        self._timeout_ns = timeout_ns
         self._jobs = by_job(known)
         self._recorded = {(row.session, row.attempt): row for row in known.tries}
         self._orphans: dict[str, set[int]] = {}
@@ -151,7 +152,7 @@ class Jobs:
             if oldest is None:
                 return
             del training.tries[oldest]
-        followed = _Following(event, session, self._site.now_ns[session.host])
+        followed = _Following(event, session, self._fleet.now_ns[session.host])
         training.tries[event.attempt] = followed
         recorded = self._recorded.get((session.session, event.attempt))
         if recorded is not None and recorded.job == event.job:
@@ -204,7 +205,7 @@ class Jobs:
         if epoch is None:
             if _under_way(training) is None:
                 return
-            now_ns = self._site.now_ns[session.host]
+            now_ns = self._fleet.now_ns[session.host]
             epoch = training.epochs[index] = _Epoch(max(training.tries), session.host, now_ns)
             if len(training.epochs) > MAX_EPOCHS:
                 del training.epochs[next(iter(training.epochs))]
@@ -241,7 +242,7 @@ class Jobs:
         if len(self._asks) >= MAX_ASKS and ask.question not in self._asks:
             self._advise(host, ask, None, f"{MAX_ASKS} questions wait already")
             return
-        self._asks.setdefault(ask.question, (host, ask, self._site.now_ns.get(host)))
+        self._asks.setdefault(ask.question, (host, ask, self._fleet.now_ns.get(host)))
 
     def forget(self, job: str) -> int | None:
         """Let a job begin anew; return how many tries count no more, None if it is not known."""
@@ -261,7 +262,7 @@ class Jobs:
         for question, (asker, ask, asked_ns) in list(self._asks.items()):
             if asker != host:
                 continue
-            since_ns = self._site.now_ns[host] if asked_ns is None else asked_ns
+            since_ns = self._fleet.now_ns[host] if asked_ns is None else asked_ns
             self._asks[question] = asker, ask, since_ns
             if self._answer(asker, ask, since_ns):
                 del self._asks[question]
@@ -281,7 +282,7 @@ class Jobs:
                 if followed.row is None and self._ready(training, followed):
                     self._choose(training, followed)
                 continue
-            late = self._now_ns(followed) - followed.over[0] >= 2 * self._site.plan.timeout_ns
+            late = self._now_ns(followed) - followed.over[0] >= 2 * self._timeout_ns
             over = over and late
             if not followed.settled and (late or not self._unsettled(training, attempt, followed)):
                 self._settle(followed)
@@ -319,7 +320,7 @@ class Jobs:
         learned = self._jobs[followed.wanted.job]
         self._close_orphans(learned)
         self._next_choice_ns[followed.session.host] = self._now_ns(followed) + CHOICE_NS
-        choice = choose(self._policy, learned, _setup(training.run, self._site))
+        choice = choose(self._policy, learned, _setup(training.run, self._fleet))
         self._begin(training, followed, choice)
 
     def _close_orphans(self, learned: Learned) -> None:
@@ -348,7 +349,7 @@ class Jobs:
                 run=training.run.name,
                 session=followed.session.session,
                 attempt=wanted.attempt,
-                setup=_setup(training.run, self._site),
+                setup=_setup(training.run, self._fleet),
                 batch_size=choice.batch_size,
                 policy=self._name,
                 reason=choice.reason[:2000],
@@ -372,8 +373,8 @@ class Jobs:
         for index, epoch in list(training.epochs.items()):
             if not epoch.began <= epoch.rows.keys():
                 continue
-            waited_ns = self._site.now_ns[epoch.host] - epoch.since_ns
-            if len(epoch.began) < living and waited_ns < self._site.plan.timeout_ns:
+            waited_ns = self._fleet.now_ns[epoch.host] - epoch.since_ns
+            if len(epoch.began) < living and waited_ns < self._timeout_ns:
                 continue  # of a rank whose host is slower, it may begin yet
             del training.epochs[index]
             followed = training.tries.get(epoch.attempt)
@@ -395,7 +396,7 @@ class Jobs:
             limited = limited and row.power_limit_w is not None
         if not by_gpu:
             followed.missing = followed.missing or "the run has no GPU"
-        most_w = _most_w(by_gpu, self._site)
+        most_w = _most_w(by_gpu, self._fleet)
         if most_w is None and eta < 1:
             followed.missing = followed.missing or "the highest power limit of its GPUs is not known"
         else:
@@ -464,7 +465,7 @@ class Jobs:
                 followed.word = row.epochs, verdict(self._policy, self._jobs[row.job], row)
             _, word = followed.word
             self._advise(host, ask, row.batch_size, word.reason, go_on=word.go_on)
-        elif self._site.now_ns[host] - since_ns >= 2 * self._site.plan.timeout_ns:
+        elif self._fleet.now_ns[host] - since_ns >= 2 * self._timeout_ns:
             self._advise(host, ask, None, "it is not known: is it a try of this run, and its epoch measured?")
         else:
             return False
@@ -531,7 +532,7 @@ class Jobs:
         return None if training is None else training.tries.get(attempt)
 
     def _now_ns(self, followed: _Following) -> int:
-        return self._site.now_ns[followed.session.host]
+        return self._fleet.now_ns[followed.session.host]
 
 
 def _under_way(training: _Training) -> _Following | None:
@@ -565,21 +566,21 @@ def _wall_ns(session: Session, t_ns: int) -> int:
     return max(0, session.started.wall_ns + t_ns - session.started.t_ns)
 
 
-def _setup(run: Run, site: Site) -> str:
+def _setup(run: Run, fleet: Fleet) -> str:
     """Return model and number of a run's GPUs; ranks that are not there yet are taken to have as many."""
     ranks = [session for session in run.sessions.values() if session.admitted]
     gpus = dict.fromkeys(gpu for session in ranks for gpu in session.gpus)
-    models = Counter(found.name for gpu in gpus if (found := site.gpus[gpu].found) is not None)
+    models = Counter(found.name for gpu in gpus if (found := fleet.gpus[gpu].found) is not None)
     size = max((session.started.world_size for session in ranks), default=0)
     times = max(1, size // len(ranks)) if ranks else 1
     return " + ".join(f"{name} x{count * times}" for name, count in sorted(models.items())) or "no GPU"
 
 
-def _most_w(gpus: Mapping[str, object], site: Site) -> float | None:
+def _most_w(gpus: Mapping[str, object], fleet: Fleet) -> float | None:
     """Return the sum of the highest limits of GPUs; None: one is not known."""
     total_w = 0.0
     for gpu in gpus:
-        found = site.gpus[gpu].found
+        found = fleet.gpus[gpu].found
         if found is None or found.max_limit_mw is None:
             return None
         total_w += found.max_limit_mw / 1000

@@ -1,6 +1,5 @@
-"""What all runs of a site share: settings, GPUs, what is remembered, and what is asked for. Pure."""
+"""GPUs and hosts that are followed, and the commands on their way. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
@@ -8,75 +7,12 @@ from analyzers.measurement.counter_kind import CounterKind
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
-from analyzers.power_limit.profiles import Profile, Workload
-from analyzers.power_limit.selectors import Selector
-from analyzers.results.rows import CommandRow, RecallRow
-from zeus_stream.errors import SettingsError
+from analyzers.results.rows import CommandRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
-from zeus_stream.settings import Settings
 
-STEPS_KEPT = 4_096
-"""Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
-PLANNED = (
-    "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "window_timeout_ms", "per_gpu", "profiling_share",
-)  # fmt: skip
-"""Settings that a `Plan` is made of."""
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Settings of the interpreter."""
-
-    selector: Selector | None
-    """None: only measure."""
-    stride_mw: int = 25_000
-    wait_steps: int = 1
-    warmup_steps: int = 10
-    profile_steps: int = 40
-    settle_ns: int = 300_000_000
-    refreshes: int = 10
-    timeout_ns: int = 5_000_000_000
-    """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
-    exhaustive: bool = False
-    """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
-    per_gpu: bool = False
-    """Lower GPUs that wait for others below the limit of their job."""
-    profiling_share: float = 0.05
-    """Of a run's steps, that profiling again may take."""
-    start: int | None = None
-    """Of the analyzer whose settings these are; None: of the one under way."""
-
-    @property
-    def steps_kept(self) -> int:
-        """Boundaries that a rank remembers."""
-        return STEPS_KEPT + 2 * (self.warmup_steps + self.profile_steps)
-
-    @classmethod
-    def of(cls, settings: Settings, selector: Selector | None, start: int | None = None) -> "Plan":
-        """Raises SettingsError: there is no such search."""
-        if settings.search not in ("adaptive", "exhaustive"):
-            raise SettingsError(
-                f"search = {settings.search!r}: could not be understood: there is no such search."
-                " Choose adaptive or exhaustive."
-            )
-        return cls(
-            selector,
-            round(settings.stride_w * 1000),
-            settings.wait_steps,
-            settings.warmup_steps,
-            settings.profile_steps,
-            settings.settle_ms * 1_000_000,
-            settings.refreshes,
-            settings.window_timeout_ms * 1_000_000,
-            settings.search == "exhaustive",
-            settings.per_gpu,
-            settings.profiling_share,
-            start,
-        )
 
 
 @dataclass(slots=True)
@@ -132,8 +68,8 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Ration:
-    """What a power budget leaves a GPU."""
+class Allocation:
+    """The share of a power budget that one GPU has."""
 
     group: str
     most_mw: int
@@ -145,16 +81,9 @@ class Ration:
 
 
 @dataclass(slots=True)
-class Site:
-    """What all runs share."""
+class Fleet:
+    """The GPUs and hosts that are followed. The interpreter owns it."""
 
-    plan: Plan
-    known: dict[Workload, tuple[Profile, ...]] = field(default_factory=dict)
-    """What later runs may start from."""
-    recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
-    """What runs remembered when they were heard the first time, by session of the lead and round."""
-    forgotten_wall_ns: Mapping[str, int] = field(default_factory=dict)
-    """By job: profiles measured until then are not used."""
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
     """By host: its CPUs and their memory, which are among ``gpus``."""
@@ -162,8 +91,6 @@ class Site:
     """By host: the latest frame's time."""
     commands: dict[str, CommandRow] = field(default_factory=dict)
     """Those without outcome."""
-    rations: dict[str, Ration] = field(default_factory=dict)
-    """By GPU under a power budget."""
 
     def asking(self, command: str, run: str, gpu: str, limit_mw: int | None) -> CommandRow:
         """Return the row of a command that is sent now. None: release."""

@@ -1,10 +1,19 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
+from dataclasses import dataclass
+
 from analyzers.measurement.windows import Owner, Windows
-from analyzers.power_limit.profiler import Span
 from analyzers.results.rows import RunRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
 from zeus_stream.protocol.notes import RunAdmitted
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole steps ``first`` to ``end - 1``, without a pause between."""
+
+    first: int
+    end: int
 
 
 class Session:

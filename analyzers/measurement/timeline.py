@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.sensors import Gain, Sensor
-from zeus_stream.protocol.readings import ABSENT, READING_FIELDS, Seen
+from analyzers.results.readings import READING
+from zeus_stream.protocol.readings import ABSENT, Seen
 
-READING = np.dtype(list(READING_FIELDS))
-"""A row of `Readings.rows`."""
 GAP_NS = 1_500_000_000
 """Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
 RECENT_NS = 30_000_000_000

@@ -16,10 +16,11 @@ found.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from analyzers.fleet.fleet import Ration, Site
+from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.power_budget.allocation import Bound, Unit, least, most_mw, share_out, speeds
 from analyzers.power_limit import profiler
 from analyzers.power_limit.run import Output, Run
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import (
     ApplyLimit,
     BudgetRow,
@@ -82,8 +83,12 @@ class _Account:
 class Ledger:
     """Of a site."""
 
-    def __init__(self, site: Site, runs: Mapping[str, Run]) -> None:
-        self._site = site
+    def __init__(self, fleet: Fleet, runs: Mapping[str, Run], settings: RunSettings) -> None:
+        """``settings``: of GPUs that no run uses."""
+        self.allocations: dict[str, Allocation] = {}
+        """By GPU, its share of a power budget. Runs read it."""
+        self._fleet = fleet
+        self._settings = settings
         self._runs = runs
         self._budgets: tuple[Budget, ...] = ()
         self._accounts: dict[str, _Account] = {}
@@ -125,10 +130,10 @@ class Ledger:
         """All limits on a host are what was found, and whoever could not be commanded perhaps can."""
         self._stale = True
         self._looked_ns.pop(host, None)  # its clock may have begun anew
-        for gpu in [gpu for gpu in self._limits_mw if self._site.gpus[gpu].host == host]:
+        for gpu in [gpu for gpu in self._limits_mw if self._fleet.gpus[gpu].host == host]:
             del self._limits_mw[gpu]
         for gpu, account in self._accounts.items():
-            if self._site.gpus[gpu].host == host:
+            if self._fleet.gpus[gpu].host == host:
                 account.asked_mw.clear()
                 account.ours, account.trouble, account.retry_ns = False, "", None
                 account.limit_mw = self._found(gpu)
@@ -165,7 +170,7 @@ class Ledger:
     def _trouble(self, gpu: str, account: _Account, refused: Refused) -> None:
         """A GPU takes no command of a budget."""
         self._stale = True
-        read_mw = self._site.gpus[gpu].timeline.limit_mw
+        read_mw = self._fleet.gpus[gpu].timeline.limit_mw
         if refused.cause == "range" and read_mw is not None and read_mw < self._found(gpu):
             self._found_mw[gpu] = account.limit_mw = read_mw  # an administrator has lowered it meanwhile
             return
@@ -190,7 +195,7 @@ class Ledger:
         if not (self._budgets or self._told):
             return []
         self._hear(outputs)
-        now_ns = self._site.now_ns[host]
+        now_ns = self._fleet.now_ns[host]
         if now_ns - self._looked_ns.get(host, 0) >= LOOK_NS:
             self._looked_ns[host] = now_ns
             self._look(host)
@@ -202,7 +207,7 @@ class Ledger:
             self._share()
         if stale or (news and self._cramped):
             self._ration()
-            done += [output for run in self._runs.values() for output in run.rationed()]
+            done += [output for run in self._runs.values() for output in run.reallocated()]
             self._hear(done)
             news = dict.fromkeys(self._accounts)
         done += self._command(news)
@@ -238,7 +243,7 @@ class Ledger:
 
     def _watch(self, gpu: str, account: _Account) -> None:
         """Notice whether a GPU works."""
-        now_ns, power_mw = self._now_ns(gpu), self._site.gpus[gpu].timeline.power_mw
+        now_ns, power_mw = self._now_ns(gpu), self._fleet.gpus[gpu].timeline.power_mw
         if power_mw is not None and power_mw >= BUSY * account.limit_mw:
             account.busy_ns = now_ns
         busy = account.busy_ns is not None and abs(now_ns - account.busy_ns) < BUSY_NS
@@ -251,17 +256,17 @@ class Ledger:
         group_of = {gpu: group for group in reversed(self._members) for gpu in self._members[group]}
         left = {gpu: self._accounts.pop(gpu) for gpu in tuple(self._accounts) if gpu not in group_of}
         for gpu in left:
-            del self._site.rations[gpu]
+            del self.allocations[gpu]
         for gpu, group in group_of.items():
             if gpu not in self._accounts:
                 limit_mw = self._limits_mw.get(gpu, self._found(gpu))
                 self._accounts[gpu] = _Account(limit_mw, limit_mw)
-            self._site.rations[gpu] = Ration(group, self._accounts[gpu].most_mw)
+            self.allocations[gpu] = Allocation(group, self._accounts[gpu].most_mw)
         self._on = {}
         for gpu in self._accounts:
-            self._on.setdefault(self._site.gpus[gpu].host, []).append(gpu)
+            self._on.setdefault(self._fleet.gpus[gpu].host, []).append(gpu)
         commanders = {run.name: run for gpu in left if (run := self._commander(gpu)) is not None}
-        done = [output for run in commanders.values() for output in run.rationed()]
+        done = [output for run in commanders.values() for output in run.reallocated()]
         set_anew = {output.gpu for output in done if isinstance(output, ApplyLimit)}
         for gpu, account in left.items():
             if gpu not in set_anew:
@@ -273,7 +278,7 @@ class Ledger:
         words = set(budget.gpus)
         return tuple(
             uuid
-            for uuid, gpu in self._site.gpus.items()
+            for uuid, gpu in self._fleet.gpus.items()
             if gpu.found is not None
             and gpu.found.min_limit_mw is not None
             and gpu.found.found_limit_mw is not None
@@ -287,8 +292,8 @@ class Ledger:
         if (run := self._commander(gpu)) is not None:
             return self._apply(gpu, run.name, account.limit_mw)
         command = self._name(BACK, gpu)
-        self._site.asking(command, BUDGET, gpu, None)
-        return [RestoreLimit(command, BUDGET, self._site.gpus[gpu].host, gpu)]
+        self._fleet.asking(command, BUDGET, gpu, None)
+        return [RestoreLimit(command, BUDGET, self._fleet.gpus[gpu].host, gpu)]
 
     def _share(self) -> None:
         """Find what everybody is to have."""
@@ -322,7 +327,7 @@ class Ledger:
     def _unit(self, name: str, gpus: Sequence[str], run: Run | None) -> Unit:
         """Return GPUs that have one limit: none above what was found, or what their run wants."""
         found_mw, least_mw = min(map(self._found, gpus)), max(map(self._least, gpus))
-        stride_mw = (run or self._site).plan.stride_mw
+        stride_mw = (run.settings if run else self._settings).stride_mw
         limits = profiler.limits_mw(found_mw, least_mw, stride_mw)[::-1] or (found_mw,)
         if run is None:
             busy = any(self._accounts[gpu].busy for gpu in gpus)
@@ -351,7 +356,7 @@ class Ledger:
             else:
                 self._cramped = True
         for gpu, account in self._accounts.items():
-            self._site.rations[gpu] = Ration(self._site.rations[gpu].group, account.most_mw)
+            self.allocations[gpu] = Allocation(self.allocations[gpu].group, account.most_mw)
 
     def _command(self, gpus: Iterable[str]) -> list[Output]:
         """Set what is to be set on these GPUs and no run sets."""
@@ -369,16 +374,16 @@ class Ledger:
             else:
                 waited_ns = self._now_ns(gpu) - account.asked_ns
                 asked_mw = list(account.asked_mw.values())[-1]
-                right = asked_mw <= account.most_mw and waited_ns < self._site.plan.timeout_ns
+                right = asked_mw <= account.most_mw and waited_ns < self._settings.timeout_ns
             if not right:
-                done += self._apply(gpu, self._site.rations[gpu].holder, wanted_mw)
+                done += self._apply(gpu, self.allocations[gpu].holder, wanted_mw)
         return done
 
     def _apply(self, gpu: str, holder: str, limit_mw: int) -> list[Output]:
         """Ask for a limit. It becomes a row with its outcome: a stream heard in part may ask anew."""
         command = self._name(BUDGET, gpu)
-        self._site.asking(command, holder, gpu, limit_mw)
-        done: list[Output] = [ApplyLimit(command, holder, self._site.gpus[gpu].host, gpu, limit_mw)]
+        self._fleet.asking(command, holder, gpu, limit_mw)
+        done: list[Output] = [ApplyLimit(command, holder, self._fleet.gpus[gpu].host, gpu, limit_mw)]
         self._hear(done)
         return done
 
@@ -398,7 +403,7 @@ class Ledger:
             run = self._commander(gpu) or self._user(gpu)
             row = RationRow(
                 gpu,
-                self._site.rations[gpu].group,
+                self.allocations[gpu].group,
                 None if run is None else run.name,
                 (self._would_mw[gpu] if account.trouble else account.most_mw) / 1000,
                 account.limit_mw / 1000,
@@ -448,26 +453,26 @@ class Ledger:
     # ---- GPUs
 
     def _found(self, gpu: str) -> int:
-        found = self._site.gpus[gpu].found
+        found = self._fleet.gpus[gpu].found
         assert found is not None
         return self._found_mw.get(gpu, found.found_limit_mw or 0)
 
     def _least(self, gpu: str) -> int:
-        found = self._site.gpus[gpu].found
+        found = self._fleet.gpus[gpu].found
         assert found is not None
         return found.min_limit_mw or 0
 
     def _now_ns(self, gpu: str) -> int:
-        return self._site.now_ns[self._site.gpus[gpu].host]
+        return self._fleet.now_ns[self._fleet.gpus[gpu].host]
 
     def _commander(self, gpu: str) -> Run | None:
         """Return the run that sets a GPU's limit."""
-        run = self._runs.get(self._site.gpus[gpu].commander or "")
+        run = self._runs.get(self._fleet.gpus[gpu].commander or "")
         return run if run is not None and run.commands_limits else None
 
     def _user(self, gpu: str) -> Run | None:
         """Return the first of the runs that compute on a GPU."""
-        for session in self._site.gpus[gpu].sessions.values():
+        for session in self._fleet.gpus[gpu].sessions.values():
             if session.ended is None and session.started.world_size:
                 return self._runs.get(session.started.run)
         return None

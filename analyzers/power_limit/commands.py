@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from analyzers.fleet.fleet import Site
+from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
 from analyzers.results.rows import ApplyLimit, CommandRow, RestoreLimit
@@ -27,14 +27,28 @@ class Attempt:
 class Commands:
     """Of one run."""
 
-    def __init__(self, run: str, site: Site, sessions: Mapping[str, Session]) -> None:
-        """``sessions``: those of the run, of which the first names its commands."""
+    def __init__(
+        self,
+        run: str,
+        fleet: Fleet,
+        allocations: Mapping[str, Allocation],
+        sessions: Mapping[str, Session],
+    ) -> None:
+        """Begin with no command.
+
+        Args:
+            run: its name.
+            fleet: the GPUs.
+            allocations: by GPU, its share of a power budget.
+            sessions: those of the run; the first names its commands.
+        """
         self.held: dict[str, None] = {}
         """GPUs whose limit is ours."""
         self.asked_mw: dict[str, int] = {}
         """The limit that was asked for last, by GPU."""
         self._run = run
-        self._site = site
+        self._fleet = fleet
+        self._allocations = allocations
         self._sessions = sessions
         self._attempt: Attempt | None = None
         self._count = 0
@@ -46,11 +60,11 @@ class Commands:
         self.asked_mw |= limits_mw
         asked: list[Asked] = []
         for gpu, limit_mw in limits_mw.items():
-            command, ration = self._name(gpu), self._site.rations.get(gpu)
-            holder = self._run if ration is None else ration.holder
+            command, share = self._name(gpu), self._allocations.get(gpu)
+            holder = self._run if share is None else share.holder
             attempt.waiting.add(command)
-            asked += [self._site.asking(command, self._run, gpu, limit_mw)]
-            asked += [ApplyLimit(command, holder, self._site.gpus[gpu].host, gpu, limit_mw)]
+            asked += [self._fleet.asking(command, self._run, gpu, limit_mw)]
+            asked += [ApplyLimit(command, holder, self._fleet.gpus[gpu].host, gpu, limit_mw)]
         return asked
 
     def give_back(self) -> list[Asked]:
@@ -58,10 +72,10 @@ class Commands:
         held, self.held, self._attempt, self.asked_mw = self.held, {}, None, {}
         asked: list[Asked] = []
         for gpu in held:
-            if gpu not in self._site.rations:
+            if gpu not in self._allocations:
                 command = self._name(gpu)
-                asked += [self._site.asking(command, self._run, gpu, None)]
-                asked += [RestoreLimit(command, self._run, self._site.gpus[gpu].host, gpu)]
+                asked += [self._fleet.asking(command, self._run, gpu, None)]
+                asked += [RestoreLimit(command, self._run, self._fleet.gpus[gpu].host, gpu)]
         return asked
 
     def applied(self, note: Applied, host: str) -> None:

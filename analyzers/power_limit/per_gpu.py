@@ -40,6 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf, exp, log, pi, sqrt
 
+from analyzers.fleet.session import Span
 from analyzers.power_limit import search
 from analyzers.power_limit.profiler import (
     BLOCK_NS,
@@ -47,7 +48,6 @@ from analyzers.power_limit.profiler import (
     MAX_AWAITED,
     LimitApplied,
     LimitRefused,
-    Span,
     StepBegan,
     StepsPaused,
     TrialMissing,

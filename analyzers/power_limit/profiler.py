@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import ceil, exp, log
 from statistics import fmean
 
+from analyzers.fleet.session import Span
 from analyzers.power_limit import drift, search
 from analyzers.power_limit.search import BLOCKS, Choose, Confidence, Measure, Visit
 from analyzers.power_limit.selectors import Goal, Selector, Trial
@@ -230,14 +231,6 @@ class Apply:
 @dataclass(frozen=True, slots=True)
 class Release:
     """Give back every limit that was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Whole steps ``first`` to ``end - 1``, without a pause between."""
-
-    first: int
-    end: int
 
 
 class Purpose(StrEnum):

@@ -17,6 +17,8 @@ from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
+MAX_KNOWN = 2_000
+"""Workloads whose profiles are remembered; the oldest go."""
 
 Workload = tuple[str, str, int, int, int | None]
 """Job, GPU model, number of GPUs, world size, batch size."""
@@ -153,3 +155,30 @@ def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: i
         key=lambda each: (each.identity == identity, each.chosen_w is not None, each.measured_wall_ns),
         default=None,
     )
+
+
+class KnownProfiles:
+    """The profiles that later runs may start from. The interpreter owns it; runs read and add."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        """``memory``: from before this analyzer started."""
+        self.recalled: Mapping[tuple[str, int], RecallRow] = {} if memory is None else memory.recalled
+        """What runs recalled the first time they were interpreted, by session of the lead and round."""
+        self.forgotten_wall_ns: Mapping[str, int] = {}
+        """By job: profiles measured until then are not used (UTC, ns)."""
+        self._of: dict[Workload, tuple[Profile, ...]] = {}
+        for profile in () if memory is None else memory.profiles:
+            workload = profile.identity.workload
+            self._of[workload] = learned(self._of.get(workload, ()), profile)
+
+    def add(self, profile: Profile) -> None:
+        """Add a profile, or replace an earlier state of it. Of too many workloads, the oldest goes."""
+        workload = profile.identity.workload
+        self._of[workload] = learned(self._of.pop(workload, ()), profile)
+        if len(self._of) > MAX_KNOWN:
+            del self._of[next(iter(self._of))]
+
+    def find(self, identity: Identity) -> Profile | None:
+        """Return the profile that a run starts from, if one of its workload is known."""
+        known = self._of.get(identity.workload, ())
+        return recall(known, identity, self.forgotten_wall_ns.get(identity.job, 0))

@@ -15,10 +15,11 @@ After a choice, where the plan wants it, a second machine (`stragglers`) looks f
 and may have a lower limit. It works while the first one keeps watch, and ends with whatever moves that on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from analyzers.fleet.fleet import Plan, Site
+from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Missing
 from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
@@ -44,6 +45,8 @@ from analyzers.power_limit.profiler import (
     TrialMeasured,
     TrialMissing,
 )
+from analyzers.power_limit.profiles import KnownProfiles
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search import Confidence
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, taken, trial_row
@@ -63,6 +66,17 @@ MAX_LOOKS = 3
 """Times that a round looks for GPUs which wait, if a lapse cuts it short."""
 
 Output = Row | Instruction
+
+
+class Used(NamedTuple):
+    """The numbers of trials, decisions and rounds that runs of one name have used."""
+
+    trials: int
+    decisions: int
+    rounds: int
+
+
+NOTHING_USED = Used(0, 0, 0)
 _Asked = MeasureTrial | per_gpu.Measure
 
 
@@ -77,19 +91,31 @@ class Run:
     """One run on any number of hosts."""
 
     def __init__(
-        self, name: str, site: Site, plan: Plan, numbers: int = 0, decisions: int = 0, rounds: int = 0
+        self,
+        name: str,
+        fleet: Fleet,
+        settings: RunSettings,
+        known: KnownProfiles,
+        allocations: Mapping[str, Allocation],
+        used: Used = NOTHING_USED,
     ) -> None:
-        """``plan``: that it began with, and keeps.
+        """Begin a run.
 
-        ``numbers``, ``decisions``, ``rounds``: those an earlier run of this name used up.
+        Args:
+            name: unique among the runs that are open.
+            fleet: its GPUs are in.
+            settings: those under which it begins; it keeps them.
+            known: profiles of earlier runs.
+            allocations: by GPU, its share of a power budget.
+            used: by earlier runs of this name.
         """
         self.name = name
-        self.plan = plan
+        self.settings = settings
         self.sessions: dict[str, Session] = {}
-        self.numbers = numbers
-        self.decisions = decisions
-        self.rounds = rounds
-        self._site = site
+        self.numbers, self.decisions, self.rounds = used
+        self._fleet = fleet
+        self._known_profiles = known
+        self._allocations = allocations
         self._lead: Session | None = None
         self._ranks: tuple[Session, ...] = ()
         """Those the machine is about; none while there is no machine."""
@@ -97,7 +123,7 @@ class Run:
         """What became of the last ones, and when (frame time of the lead's host)."""
         self._plan: profiler.Plan | None = None
         self._state: profiler.State | None = None
-        self._commands = Commands(name, site, self.sessions)
+        self._commands = Commands(name, fleet, allocations, self.sessions)
         self._even: per_gpu.State | None = None
         """The machine of single GPUs; None while the limits of all are the same."""
         self._even_plan: per_gpu.Plan | None = None
@@ -170,7 +196,7 @@ class Run:
 
     def holds(self, host: str) -> list[str]:
         """Return the GPUs of a host whose limit is ours."""
-        return [gpu for gpu in self._commands.held if self._site.gpus[gpu].host == host]
+        return [gpu for gpu in self._commands.held if self._fleet.gpus[gpu].host == host]
 
     def session_ended(self, session: Session) -> list[Output]:
         """A rank has ended; so has the machine that was about it."""
@@ -185,7 +211,7 @@ class Run:
     def _break_up(self, why: str) -> list[Output]:
         """The ranks are others than the machine is about: it is over, and limits are given back."""
         outputs = self._feed(RunOver())
-        for gpu in self._site.gpus.values():
+        for gpu in self._fleet.gpus.values():
             if gpu.commander == self.name:
                 gpu.commander = None
         self._lead, self._state, self._ranks = self._choose_lead() or self._lead, None, ()
@@ -240,10 +266,10 @@ class Run:
             return ()
         return self._plan.remembered if self._state is None else profiler.curve(self._state, self._plan)
 
-    def rationed(self) -> list[Output]:
-        """What power budgets leave its GPUs has changed, or is told for the first time."""
-        rations = [ration for gpu in self._gpus() if (ration := self._site.rations.get(gpu))]
-        least = min(rations, key=lambda ration: ration.most_mw, default=None)
+    def reallocated(self) -> list[Output]:
+        """Take in what power budgets allow its GPUs by now."""
+        shares = [share for gpu in self._gpus() if (share := self._allocations.get(gpu))]
+        least = min(shares, key=lambda share: share.most_mw, default=None)
         cap = Capped(None) if least is None else Capped(least.most_mw, f"budget {least.group}")
         return [] if self._state is None or self._state.cap == cap else self._feed(cap)
 
@@ -255,18 +281,20 @@ class Run:
 
     def _start_if_complete(self, lead: Session, t_ns: int) -> list[Output]:
         """Start the machine once all ranks are there, or have been waited for."""
-        selector = self.plan.selector
+        selector = self.settings.selector
         living = [session for session in self.sessions.values() if session.ended is None]
         ranks = tuple(session for session in living if session.admitted)
         complete = len(living) == len(ranks) >= lead.started.world_size
         since_ns = max(lead.started.t_ns, self._changed[1] if self._changed else 0)
-        waited = t_ns - since_ns >= self.plan.timeout_ns
+        waited = t_ns - since_ns >= self.settings.timeout_ns
         if selector is None or not (complete or (waited and lead.admitted)):
             return []
         self._ranks = ranks
-        gpus, plan = self._gpus(), self.plan
+        gpus, plan = self._gpus(), self.settings
         limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
-        self._recollection = warm_start.begin(self._site, self.name, self.rounds + 1, ranks, lead, limits_mw)
+        self._recollection = warm_start.begin(
+            self._fleet, self._known_profiles, self.name, self.rounds + 1, ranks, lead, limits_mw
+        )
         recalled = self._recollection.recalled
         self._plan = profiler.Plan(
             limits_mw,
@@ -287,14 +315,14 @@ class Run:
         if (barred := self._barred(gpus, limits_mw)) is not None:
             return [recalled, *self._feed(Barred(barred))]
         for gpu in gpus:
-            self._site.gpus[gpu].commander = self.name
-        return [recalled, *self._gathered(lead.started.world_size), *self.rationed()]
+            self._fleet.gpus[gpu].commander = self.name
+        return [recalled, *self._gathered(lead.started.world_size), *self.reallocated()]
 
     def _gathered(self, world_size: int) -> list[Output]:
         """Return the row that says with whom a round begins, where that is not all of them from the start."""
         if self._changed is None and len(self._ranks) >= world_size:
             return []
-        late = f"not all came within {self.plan.timeout_ns / 1e9:g} s"
+        late = f"not all came within {self.settings.timeout_ns / 1e9:g} s"
         why = self._changed[0] if self._changed else late
         reason = f"{why}: limits are looked for with {len(self._ranks)} of {world_size} ranks"
         return [self._decision(self.rounds, (), None, reason, applied=False)]
@@ -303,14 +331,14 @@ class Run:
         """Return the limits that every GPU may have, none above what was found."""
         found_mw, least_mw = [], []
         for gpu in gpus:
-            device = self._site.gpus[gpu].found
+            device = self._fleet.gpus[gpu].found
             if device is None or device.min_limit_mw is None or device.found_limit_mw is None:
                 return ()
             found_mw.append(device.found_limit_mw)
             least_mw.append(device.min_limit_mw)
         if not gpus:
             return ()
-        return profiler.limits_mw(min(found_mw), max(least_mw), self.plan.stride_mw)
+        return profiler.limits_mw(min(found_mw), max(least_mw), self.settings.stride_mw)
 
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""
@@ -320,7 +348,7 @@ class Run:
             if session.admitted and not session.admitted.may_command:
                 return session.admitted.reason
         for gpu in gpus:
-            if (other := self._site.gpus[gpu].commander) not in (None, self.name):
+            if (other := self._fleet.gpus[gpu].commander) not in (None, self.name):
                 return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
@@ -357,8 +385,8 @@ class Run:
         """Ask for a limit on every GPU; what is measured at it holds enough refreshes of the slowest."""
         assert self._plan is not None
         gpus = self._gpus()
-        periods_ns = [self._site.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
-        self._plan = replace(self._plan, window_ns=self.plan.refreshes * max(periods_ns, default=0))
+        periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
+        self._plan = replace(self._plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
         self._evened = False
         return [*self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw))]
 
@@ -374,7 +402,7 @@ class Run:
         return list(dict.fromkeys(gpu for session in self._ranks for gpu in session.gpus))
 
     def _now_ns(self) -> int:
-        return self._site.now_ns[self._lead.host] if self._lead else 0
+        return self._fleet.now_ns[self._lead.host] if self._lead else 0
 
     # ---- limits of single GPUs
 
@@ -385,14 +413,14 @@ class Run:
 
     def _look_for_waiting(self, asked: MeasureTrial, took: Taken) -> list[Output]:
         """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
-        if not self.plan.per_gpu or self._trying or self._evened or self._plan is None:
+        if not self.settings.per_gpu or self._trying or self._evened or self._plan is None:
             return []
         if asked.purpose is Purpose.PROFILE or self._state is None:
             return []
         phase, looks = self._state.phase, self._looks[1] if self._looks[0] == self.rounds else 0
         if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
             return []
-        least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self.plan.stride_mw // FINER)
+        least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self.settings.stride_mw // FINER)
         levels_mw = profiler.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(took.energy_uj, key=lambda gpu: -took.energy_uj[gpu]))
         if len(gpus) < 2 or len(levels_mw) < 2:
@@ -459,9 +487,9 @@ class Run:
         if isinstance(trial.asked, MeasureTrial) and self._trying:
             return Missing("limits of single GPUs were tried meanwhile")
         now_ns = self._now_ns()
-        timely = now_ns - trial.asked_ns < self.plan.timeout_ns
+        timely = now_ns - trial.asked_ns < self.settings.timeout_ns
         return taken(
-            trial.asked.spans, self._ranks, lambda gpu: self._site.gpus[gpu].meter, now_ns, timely=timely
+            trial.asked.spans, self._ranks, lambda gpu: self._fleet.gpus[gpu].meter, now_ns, timely=timely
         )
 
     def _tell(self, asked: _Asked, took: Taken | Missing) -> list[Output]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from analyzers.fleet.session import Session
+from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, Missing, measure
 from analyzers.power_limit import search
-from analyzers.power_limit.profiler import MeasureTrial, Purpose, Span
+from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import TrialRow
 

@@ -1,22 +1,18 @@
 """What one run knows from earlier ones of its workload, and what it leaves to later ones. Pure.
 
-profiles of the site -> `begin`: what its search starts from -> RecallRow
-measured trials      -> `keep`                               -> ProfileRows, and profiles of the site
+known profiles  -> `begin`: what its search starts from -> RecallRow
+measured trials -> `keep`                               -> ProfileRows, and known profiles
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from analyzers.fleet.fleet import Site
+from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
-from analyzers.power_limit import profiles
-from analyzers.power_limit.profiles import Identity, Profile
+from analyzers.power_limit.profiles import Identity, KnownProfiles, Profile
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
-
-MAX_KNOWN = 2_000
-"""Workloads whose profiles are remembered; the oldest go."""
 
 
 @dataclass(slots=True)
@@ -26,7 +22,7 @@ class Recollection:
     recalled: RecallRow
     """What was remembered when it began."""
     _run: str
-    _site: Site
+    _known: KnownProfiles
     _lead: Session
     _identity: Identity | None
     """None: its GPUs are of several models, and nothing is kept."""
@@ -71,10 +67,7 @@ class Recollection:
                 for trial in sorted(known, key=lambda trial: -trial.limit_mw)
             ),
         )
-        others = self._site.known
-        others[who.workload] = profiles.learned(others.pop(who.workload, ()), profile)
-        if len(others) > MAX_KNOWN:
-            del others[next(iter(others))]
+        self._known.add(profile)
         return profile.rows
 
     def measured(self, ended_ns: int) -> None:
@@ -91,25 +84,30 @@ class Recollection:
 
 
 def begin(
-    site: Site, run: str, number: int, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int]
+    fleet: Fleet,
+    known: KnownProfiles,
+    run: str,
+    number: int,
+    ranks: Sequence[Session],
+    lead: Session,
+    limits_mw: Sequence[int],
 ) -> Recollection:
     """Return what is known of a run's workload as its ranks begin a round.
 
     When it is heard again, that is what it was the first time, whatever is known by now.
     """
-    who = _identify(site, ranks, lead, limits_mw)
-    recalled = site.recalled.get((lead.session, number)) or _recall(
-        site, who, RecallRow(lead.session, run, number)
+    who = _identify(fleet, ranks, lead, limits_mw)
+    recalled = known.recalled.get((lead.session, number)) or _recall(
+        known, who, RecallRow(lead.session, run, number)
     )
     sources = {round(at.power_limit_w * 1000): (at.run, at.round) for at in recalled.limits}
-    return Recollection(recalled, run, site, lead, who, sources)
+    return Recollection(recalled, run, known, lead, who, sources)
 
 
-def _recall(site: Site, who: Identity | None, nothing: RecallRow) -> RecallRow:
+def _recall(known: KnownProfiles, who: Identity | None, nothing: RecallRow) -> RecallRow:
     if who is None:
         return nothing
-    known, forgotten_wall_ns = site.known.get(who.workload, ()), site.forgotten_wall_ns.get(who.job, 0)
-    if (found := profiles.recall(known, who, forgotten_wall_ns)) is None:
+    if (found := known.find(who)) is None:
         return nothing
     return replace(
         nothing,
@@ -121,11 +119,11 @@ def _recall(site: Site, who: Identity | None, nothing: RecallRow) -> RecallRow:
 
 
 def _identify(
-    site: Site, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int]
+    fleet: Fleet, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int]
 ) -> Identity | None:
     """Return what a run's trials can be compared by; None for GPUs of several models."""
     gpus = dict.fromkeys(gpu for session in ranks for gpu in session.gpus)
-    found = [device for gpu in gpus if (device := site.gpus[gpu].found) is not None]
+    found = [device for gpu in gpus if (device := fleet.gpus[gpu].found) is not None]
     models = {device.name for device in found}
     if len(models) != 1:
         return None

@@ -4,10 +4,13 @@ Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from analyzers.batch_size.policy import Ended
 from zeus_stream.protocol.events import Advice, Answer
+
+Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
+"""How a try ended. ``converged``: it reached the target. ``stopped``: by a verdict. ``exhausted``: the
+maximum number of epochs was not enough. ``lost``: it was killed or fell silent."""
 
 
 @dataclass(frozen=True, slots=True)

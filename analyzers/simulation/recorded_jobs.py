@@ -27,15 +27,16 @@ Overlapping recurrences are synthetic: nobody published when such jobs were subm
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import ceil, floor, inf, log, sqrt
+from math import ceil, exp, floor, inf, log, sqrt
 from random import Random
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from analyzers.batch_size.policy import Ended, Job, Policy, Try
+from analyzers.batch_size.policy import Job, Policy, Try
+from analyzers.results.rows import Ended
 
 TRIES = 20
 """Of a recurrence, at most."""
@@ -77,15 +78,8 @@ class Powered:
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
-    trained: tuple[Trained, ...]
-    powered: Mapping[str, tuple[Powered, ...]]
-    """By GPU model."""
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained, and when that is done."""
+    """A training task and its target."""
 
     dataset: str
     default: int
@@ -96,18 +90,15 @@ class Workload:
     lower_is_better: bool = False
 
 
-WORKLOADS = {
-    workload.dataset: workload
-    for workload in (
-        Workload("cifar100", 1024, "adadelta", 0.60, 100),
-        Workload("imagenet", 256, "adadelta", 0.65, 100),
-        Workload("squad", 32, "adamw", 84.0, 6),
-        Workload("librispeech", 192, "adamw", 40.0, 16, lower_is_better=True),
-        Workload("movielens-1m", 1024, "adam", 0.41, 100),
-        Workload("sentiment140", 128, "adamw", 0.84, 10),
-    )
-}
-GPUS = ("v100", "a40")
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Recorded trainings and the power of their epochs."""
+
+    trained: tuple[Trained, ...]
+    powered: Mapping[str, tuple[Powered, ...]]
+    """By GPU model."""
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    """By dataset, in the order of the file."""
 
 
 # ---- worlds ---------------------------------------------------------------------------------------------
@@ -147,6 +138,8 @@ class Size:
     trainings: tuple[Training, ...]
     epochs: tuple[Spent, ...]
     """One epoch's, by power limit, the highest first."""
+    limits_w: tuple[int, ...] = ()
+    """Of the epochs."""
 
     @property
     def best(self) -> Spent:
@@ -181,6 +174,12 @@ class World:
     sizes: Mapping[int, Size]
     limits_w: tuple[int, ...]
     """Descending."""
+    cost_scatter: float = 0.0
+    """Standard deviation of the log of what an epoch takes, from try to try."""
+    least_j: float | None = None
+    """Mean cost of a recurrence at the optimum, where it is not that of a competing size."""
+    pool: tuple["World", ...] = ()
+    """GPU models with the same batch sizes; each recurrence runs on one. `sizes` are those of the first."""
 
     @property
     def recurrences(self) -> int:
@@ -190,6 +189,11 @@ class World:
     @property
     def competing(self) -> dict[int, float]:
         """Mean cost, J, by batch size, of those at which every run reaches the target."""
+        if self.pool:
+            costs = [member.competing for member in self.pool]
+            return {
+                size: fmean(of[size] for of in costs) for size in costs[0] if all(size in of for of in costs)
+            }
         return {
             batch_size: size.mean_epochs * size.best.cost_j
             for batch_size, size in self.sizes.items()
@@ -198,11 +202,14 @@ class World:
 
     @property
     def optimum_j(self) -> float:
-        return min(self.competing.values())
+        return min(self.competing.values()) if self.least_j is None else self.least_j
 
     @property
     def by_default(self) -> Spent:
-        """What a recurrence takes on average at the default size and the highest limit."""
+        """Energy, time and cost of a recurrence on average, at the default size and the highest limit."""
+        if self.pool:
+            of = [member.by_default for member in self.pool]
+            return Spent(*(fmean(values) for values in zip(*map(astuple, of), strict=True)))
         size = self.sizes[self.job.default]
         return size.epochs[0].times(size.mean_epochs)
 
@@ -217,19 +224,17 @@ def world(
     """
     of_gpu = traces.powered.get(gpu, ())
     max_power_w = max((row.limit_w for row in of_gpu), default=0)
-    network = ""
     by_size: dict[int, dict[int, Spent]] = {}
     for row in of_gpu:
         if (row.dataset, row.optimizer) == (workload.dataset, workload.optimizer):
             energy_j = row.epoch_s * row.power_w
             cost_j = eta * energy_j + (1 - eta) * max_power_w * row.epoch_s
             by_size.setdefault(row.batch_size, {})[row.limit_w] = Spent(energy_j, row.epoch_s, cost_j)
-            network = row.network
-    trainings = _trainings(traces.trained, workload, network)
+    trainings = _trainings(traces, gpu, workload)
     sizes = {
-        size: Size(tuple(trainings[size]), tuple(spent for _, spent in sorted(by_size[size].items())[::-1]))
+        size: Size(tuple(trainings[size]), tuple(by_size[size][w] for w in limits_w), limits_w)
         for size in sorted(by_size)
-        if size in trainings
+        if size in trainings and (limits_w := tuple(sorted(by_size[size], reverse=True)))
     }
     if workload.default not in sizes:
         raise ValueError(
@@ -244,16 +249,78 @@ def world(
     return World(f"{gpu} {workload.dataset}", gpu, workload.dataset, job, sizes, tuple(limits))
 
 
+def pooled(members: Sequence[World]) -> World:
+    """Return a pool of GPU models as one world: with the batch sizes that all of them have.
+
+    The default is the size nearest to the first one's at which every run of every member reaches the target.
+
+    Raises:
+        ValueError: there is no such size.
+    """
+    first = members[0]
+    common = set.intersection(*(set(member.sizes) for member in members))
+    sure = set.intersection(*(set(member.competing) for member in members))
+    if not sure:
+        raise ValueError("no batch size reaches the target on all of them")
+    default = min(sure, key=lambda size: (abs(log(size / first.job.default)), size))
+    shrunk = []
+    for member in members:
+        sizes = {size: of for size, of in member.sizes.items() if size in common}
+        job = replace(member.job, batch_sizes=tuple(sizes), default=default)
+        shrunk.append(replace(member, job=job, sizes=sizes))
+    gpu = "+".join(member.gpu for member in members)
+    limits = sorted({limit for member in members for limit in member.limits_w}, reverse=True)
+    return replace(
+        shrunk[0],
+        name=f"{gpu} {first.dataset}",
+        gpu=gpu,
+        limits_w=tuple(limits),
+        pool=tuple(shrunk),
+    )
+
+
+def recorded_sizes(traces: Traces, gpu: str, workload: Workload) -> tuple[int, ...]:
+    """Return the batch sizes that both tables have, ascending."""
+    trained = _trainings(traces, gpu, workload)
+    of_both = {row.batch_size for row in traces.powered.get(gpu, ()) if row.batch_size in trained}
+    return tuple(sorted(of_both))
+
+
+def recorded_workload(traces: Traces, gpu: str, workload: Workload) -> Workload | None:
+    """Return the workload with the nearest default size that was recorded on a GPU model; None: none was.
+
+    A smaller GPU has no room for the usual default. Only sizes at which every run reaches the target count.
+    """
+    trained = _trainings(traces, gpu, workload)
+    sure = [
+        size
+        for size in recorded_sizes(traces, gpu, workload)
+        if all(run.epochs is not None and run.epochs <= workload.max_epochs for run in trained[size])
+    ]
+    nearest = min(sure, key=lambda size: abs(log(size / workload.default)), default=None)
+    return None if nearest is None else replace(workload, default=nearest)
+
+
 def levels(traces: Traces, dataset: str) -> tuple[float, ...]:
     """Return the levels of a dataset's metric that were recorded, ascending."""
     return tuple(sorted({row.level for row in traces.trained if row.dataset == dataset}))
 
 
-def _trainings(trained: Sequence[Trained], workload: Workload, network: str) -> dict[int, list[Training]]:
-    """Return the runs of a workload by batch size; those that say something of the target."""
+def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[Training]]:
+    """Return the runs of a workload by batch size; those that say something of the target.
+
+    Their network is the one that the power table of the GPU model has.
+    """
+    networks = {
+        (row.network, row.batch_size)
+        for row in traces.powered.get(gpu, ())
+        if (row.dataset, row.optimizer) == (workload.dataset, workload.optimizer)
+    }
     runs: dict[tuple[int, str, str], dict[float, int | None]] = {}
-    for row in trained:
-        if (row.dataset, row.network, row.optimizer) == (workload.dataset, network, workload.optimizer):
+    for row in traces.trained:
+        if (row.dataset, row.optimizer) == (workload.dataset, workload.optimizer) and (
+            row.network, row.batch_size,
+        ) in networks:  # fmt: skip
             run = runs.setdefault((row.batch_size, row.learning_rate, row.run), {})
             run[row.level] = row.epoch
     found: dict[int, list[Training]] = {}
@@ -285,13 +352,20 @@ MOVE = 4.0
 
 
 def drifting(start: World, drift: Drift) -> list[World]:
-    """Return the world of each recurrence.
+    """Return the world of each recurrence; of a pool, each recurrence draws a member, the same in every game.
 
     A size becomes what the one a quarter of it was, or four times it where the best size lies in the upper
     half: the nearest that was recorded; beyond the ends the last, with as many more epochs as the root of the
     ratio. A job that gets harder may have so many more epochs from the start.
     """
-    count = start.recurrences
+    if start.pool:
+        of_members = [_drifting(member, drift, start.recurrences) for member in start.pool]
+        dice = Random(start.name)  # noqa: S311  (dice of a game)
+        return [of_members[dice.randrange(len(of_members))][at] for at in range(start.recurrences)]
+    return _drifting(start, drift, start.recurrences)
+
+
+def _drifting(start: World, drift: Drift, count: int) -> list[World]:
     if drift == "none":
         return [start] * count
     if drift in {"abrupt", "slow"}:
@@ -387,9 +461,13 @@ def play(
     """
     job = worlds[0].job
     now = policy.start(job) if state is None else state
-    draws, choices, submissions = (Random(f"{part} {seed}") for part in ("draws", "choices", "submissions"))  # noqa: S311  (dice of a game)
+    draws, choices, submissions, prices = (
+        Random(f"{part} {seed}")  # noqa: S311  (dice of a game)
+        for part in ("draws", "choices", "submissions", "prices")
+    )
     lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
-    profiled: dict[int, int] = {}
+    factors = [[exp(here.cost_scatter * prices.gauss(0, 1)) for _ in range(TRIES)] for here in worlds]
+    profiled: dict[tuple[str, int], int] = {}
     played: list[Played] = []
     number = first
 
@@ -397,13 +475,13 @@ def play(
         """Play a recurrence; yield how long it goes on, s, before anything else happens to it."""
         nonlocal now, number
         here = worlds[at]
-        for luck in lucks[at]:
+        for luck, factor in zip(lucks[at], factors[at], strict=True):
             choice = policy.choose(now, here.gpu, choices)
             size = here.sizes[choice.batch_size]
             training = size.trainings[floor(luck * len(size.trainings))]
-            before = profiled.get(choice.batch_size, 0)
-            profiled[choice.batch_size] = before + 1
-            opening, later = _epochs(size, before, rules)
+            before = profiled.get((here.gpu, choice.batch_size), 0)
+            profiled[here.gpu, choice.batch_size] = before + 1
+            opening, later = _epochs(size, before, factor, rules)
             known = later.cost_j if opening is later else None
             a_try = Try(number, first + at, choice.batch_size, here.gpu, epoch_cost_j=known)
             number += 1
@@ -448,14 +526,19 @@ def play(
     return played
 
 
-def _epochs(size: Size, before: int, rules: Rules) -> tuple[Spent, Spent]:
-    """Return what the first epoch of a try takes, and what the others do."""
+def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[Spent, Spent]:
+    """Return what the first epoch of a try takes, and each later one: ``factor`` times what was recorded."""
     if rules.profiling == "by runs" and before < len(size.epochs):
-        return size.epochs[before], size.epochs[before]
-    if rules.profiling == "never":
-        return size.epochs[0], size.epochs[0]
-    best = size.best
-    return size.profiling if rules.profiling == "just in time" and before == 0 else best, best
+        opening = later = size.epochs[before]
+    elif rules.profiling == "never":
+        opening = later = size.epochs[0]
+    else:
+        later = size.best
+        opening = size.profiling if rules.profiling == "just in time" and before == 0 else later
+    if factor == 1:
+        return opening, later
+    scattered = later.times(factor)
+    return scattered if opening is later else opening.times(factor), scattered
 
 
 def _ended(training: Training, epochs: int, max_epochs: int) -> Ended:

@@ -35,9 +35,7 @@ class Game:
         if self.before is None:
             return play(worlds, player.policy, self.seed, rules)
         known = player.policy.start(self.world.job)
-        past = tries(
-            self.before, play([self.before] * self.before.recurrences, player.policy, self.seed, rules)
-        )
+        past = tries(self.before, play(drifting(self.before, "none"), player.policy, self.seed, rules))
         for a_try in past:
             known = player.policy.ended(known, a_try)
         return play(worlds, player.policy, self.seed, rules, state=known, first=len(past))

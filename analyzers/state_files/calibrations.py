@@ -12,7 +12,8 @@ import pyarrow as pa
 from analyzers.measurement import sensors
 from analyzers.measurement.calibration import Record, compared, fit
 from analyzers.measurement.sensors import Gain
-from analyzers.measurement.timeline import READING, Timeline
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import rewrite
 from zeus_stream.protocol.readings import ABSENT, Seen

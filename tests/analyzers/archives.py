@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.measurement.timeline import READING
+from analyzers.results.readings import READING
 from analyzers.results.rows import (
     CommandRow,
     DecisionRow,

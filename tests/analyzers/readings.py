@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.timeline import READING
+from analyzers.results.readings import READING
 from zeus_stream.protocol.readings import ABSENT, Seen
 
 MS = 1_000_000

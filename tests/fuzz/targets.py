@@ -3,7 +3,8 @@
 from contextlib import suppress
 from random import Random
 
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit.run_settings import RunSettings
 from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
 from zeus_stream.errors import MalformedError
@@ -56,7 +57,7 @@ def take(message: object) -> None:
             session, new = receive(Session(message.session, uid=1, pid=1), message)
             check(session, new, [session], NOW_NS)
         case Readings() | Events() | Notes():
-            interpreter = Interpreter(Plan(None))
+            interpreter = Interpreter(RunSettings(None))
             for offset, t_ns in enumerate((NOW_NS, 2 * NOW_NS)):
                 interpreter.hear(Frame("l", offset, "h", t_ns, "t", b""), message)
         case Welcome():

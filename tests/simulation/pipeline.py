@@ -27,11 +27,13 @@ from typing import Any
 
 from analyzers import replay
 from analyzers.archive import duckdb_file
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
+from analyzers.service import remembered
 from collectors.controls import lease
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
@@ -76,7 +78,7 @@ BOOT = "boot"
 FOUND_MW = 220_000
 RESTORED_NS = 2 * S
 _DECISION = ", ".join(column.name for column in fields(DecisionRow))
-PLAN = Plan(
+PLAN = RunSettings(
     selectors.parse("energy"),
     stride_mw=60_000,
     warmup_steps=1,
@@ -568,7 +570,7 @@ class Stored(Archive):
         return self._file.to_replay()
 
     def memory(self) -> Memory:
-        return self._file.memory()
+        return remembered(self._file)
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]

@@ -14,8 +14,9 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyLimit, GiveAnswer, RestoreLimit
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
@@ -232,7 +233,7 @@ class World:
         self,
         device: str | Sequence[Spec],
         training: Training,
-        plan: Plan,
+        plan: RunSettings,
         *,
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,

@@ -13,9 +13,18 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.html_report import QUERIES, page
-from analyzers.simulation.recorded_jobs import GPUS, WORKLOADS, Drift, Played, World, drifting, world
+from analyzers.simulation.recorded_jobs import (
+    Drift,
+    Played,
+    Traces,
+    World,
+    drifting,
+    pooled,
+    recorded_workload,
+    world,
+)
 from analyzers.simulation.runner import CHUNK, Game, play_all
-from analyzers.simulation.traces import read
+from analyzers.simulation.traces import PUBLISHED, read
 from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
@@ -40,11 +49,14 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 class Wanted:
     """Games to be played: every combination."""
 
-    traces: Path
+    traces: Path | None
+    """Directory; None: those of the package."""
     players: Sequence[str]
     seeds: int
-    gpus: Sequence[str] = GPUS
-    workloads: Sequence[str] = tuple(WORKLOADS)
+    gpus: Sequence[str] = ()
+    """GPU models, joined by + where recurrences run on any of them; none: each that the traces have."""
+    workloads: Sequence[str] = ()
+    """None: each that the traces have."""
     etas: Sequence[float] = (0.5,)
     betas: Sequence[float] = (2.0,)
     window: int = 0
@@ -73,8 +85,7 @@ def simulate(
 
     Raises:
         SettingsError: there is no such policy, workload, GPU model or drift.
-        RefusedError: the traces cannot be read.
-        StorageError: the archive cannot be opened or written, or the report cannot.
+        StorageError: the traces cannot be read, the archive opened or written, or the report written.
     """
     games = {_key(game): game for game in _games(wanted)}
     archive = Archive.open(path, settings)
@@ -107,19 +118,55 @@ def simulate(
 def _games(wanted: Wanted) -> Iterator[Game]:
     drifts: tuple[Drift, ...] = get_args(Drift)
     _known("policy", wanted.players, PLAYERS)
-    _known("workload", wanted.workloads, WORKLOADS)
-    _known("gpu", wanted.gpus, GPUS)
     _known("drift", wanted.drifts, drifts)
-    traces = read(wanted.traces)
-    for gpu in wanted.gpus:
-        for name in wanted.workloads:
-            for eta in wanted.etas:
-                for beta in wanted.betas:
-                    made = world(traces, gpu, WORKLOADS[name], eta=eta, beta=beta, window=wanted.window)
-                    for player in wanted.players:
-                        for drift in (known for known in drifts if known in wanted.drifts):
-                            for seed in range(wanted.seeds):
-                                yield Game(_named(made), player, seed, drift, wanted.overlap)
+    traces = read(wanted.traces or PUBLISHED)
+    _known("workload", wanted.workloads, traces.workloads)
+    _known("gpu", [gpu for gpus in wanted.gpus for gpu in gpus.split("+")], traces.powered)
+    worlds = [
+        made
+        for gpus in wanted.gpus or traces.powered
+        for name in wanted.workloads or traces.workloads
+        for eta in wanted.etas
+        for beta in wanted.betas
+        if (made := _world(traces, gpus, name, eta, beta, wanted))
+    ]
+    if not worlds:
+        raise SettingsError(
+            "simulate: could not play: the traces have no workload with time and power on these GPU models"
+            " whose every run reaches its target at some batch size. Name other GPU models or workloads,"
+            " or an easier target in workloads.csv."
+        )
+    for made in worlds:
+        for player in wanted.players:
+            for drift in (known for known in drifts if known in wanted.drifts):
+                for seed in range(wanted.seeds):
+                    yield Game(_named(made), player, seed, drift, wanted.overlap)
+
+
+def _world(traces: Traces, gpus: str, name: str, eta: float, beta: float, wanted: Wanted) -> World | None:
+    """Return a workload on a GPU model, or on a pool of them.
+
+    None: that was not recorded, and it was not asked for by name.
+    """
+    members = []
+    for gpu in gpus.split("+"):
+        workload = recorded_workload(traces, gpu, traces.workloads[name])
+        if workload is not None:
+            members.append(world(traces, gpu, workload, eta=eta, beta=beta, window=wanted.window))
+        elif wanted.workloads and wanted.gpus:
+            raise SettingsError(
+                f"simulate: could not play: {name} on {gpu} has no batch size at which every run reaches its"
+                f" target, {traces.workloads[name].target:g}. Name another GPU model or workload,"
+                " or an easier target in workloads.csv."
+            )
+        else:
+            return None
+    try:
+        return members[0] if len(members) == 1 else pooled(members)
+    except ValueError as wrong:
+        raise SettingsError(
+            f"simulate: could not play {name} on {gpus}: {wrong}. Name another pool or workload."
+        ) from wrong
 
 
 def _known(option: str, given: Sequence[str], known: Sequence[str] | Mapping[str, object]) -> None:

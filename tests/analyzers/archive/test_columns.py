@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from analyzers.archive.columns import well_formed
-from analyzers.interpreter import Interpreter, Plan
-from analyzers.measurement.timeline import READING
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.readings import READING, well_formed
 from analyzers.results.rows import GapRow
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import Readings, Seen
@@ -39,14 +39,14 @@ def readings(**figures: int) -> Readings:
 def test_figures_that_cannot_be_make_a_gap_and_no_more(figures: dict[str, int]) -> None:
     assert well_formed(readings())
     assert not well_formed(readings(**figures))
-    interpreter = Interpreter(Plan(None))
+    interpreter = Interpreter(RunSettings(None))
     (gap,) = interpreter.hear(Frame("l", 0, "h", NOW_NS, "t", b""), readings(**figures))
     assert isinstance(gap, GapRow)
     assert "cannot be" in gap.reason
 
 
 def test_readings_of_the_future_do_not_stop_what_follows() -> None:
-    interpreter = Interpreter(Plan(None))
+    interpreter = Interpreter(RunSettings(None))
     (gap,) = interpreter.hear(Frame("l", 0, "h", NOW_NS, "t", b""), readings(t_hi_ns=2**62))
     assert isinstance(gap, GapRow)
     assert (gap.count, gap.reason) == (2, "they are later than they were logged")

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.measurement.timeline import READING
+from analyzers.results.readings import READING
 from analyzers.results.rows import BudgetRow, CommandRow, GapRow, MetricRow, RationRow
 from tests.analyzers.archives import (
     BOOTED_NS,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf, isfinite, log, nan
-from pathlib import Path
 from random import Random
 from statistics import fmean
 
@@ -15,12 +14,11 @@ from hypothesis import strategies as st
 
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
-from analyzers.batch_size.policy import Choice, Ended, Job, Try
+from analyzers.batch_size.policy import Choice, Job, Try
+from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import WORKLOADS, play, regret, world
+from analyzers.simulation.recorded_jobs import play, regret, world
 from analyzers.simulation.traces import read
-
-PUBLISHED = Path(__file__).parents[3] / "../shared/data/traces"
 
 JOB = Job((16, 32, 64, 128, 256), 128, max_epochs=50)
 POLICY = Adaptive()
@@ -307,12 +305,11 @@ def test_costs_that_are_no_numbers_are_left_out() -> None:
     assert all(isfinite(one.expected_cost_j) for one in beliefs(state, GPU))
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="no published traces in ../shared/data/traces")
 def test_regret_is_less_than_half_of_the_references() -> None:
-    traces = read(PUBLISHED)
+    traces = read()
     ratios = []
     for dataset in ("librispeech", "imagenet", "sentiment140"):
-        made = world(traces, "v100", WORKLOADS[dataset])
+        made = world(traces, "v100", traces.workloads[dataset])
         worlds = [made] * made.recurrences
 
         def mean(name: str) -> float:

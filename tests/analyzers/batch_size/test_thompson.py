@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.batch_size.policy import Ended, Job, Try
+from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import Belief, History, Reference, draw, observe, prune
+from analyzers.results.rows import Ended
 
 JOB = Job((8, 16, 32, 64, 128, 256), 128, max_epochs=20)
 GPU = "V100 x 1"

@@ -215,10 +215,9 @@ def test_calibrations_are_kept_and_a_damaged_file_is_named(tmp_path: Path) -> No
         load(path)
 
 
-RECORDED = Path(__file__).parents[3] / "../shared/data/power_meter/rtx3090_step"
+RECORDED = Path(__file__).parents[2] / "data/rtx3090_step"
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="no recorded meter in ../shared/data/power_meter")
 def test_the_gain_of_a_recorded_card_is_found_from_its_readings_of_power() -> None:
     shown = np.loadtxt(RECORDED / "sensor.csv", np.int64, delimiter=",", skiprows=1)
     line = Timeline()

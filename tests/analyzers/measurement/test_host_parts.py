@@ -8,8 +8,9 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GiveAnswer, GpuRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
@@ -59,7 +60,7 @@ def stepped(session: str, *seconds: int) -> list[Body]:
 
 def heard(bodies: Sequence[Body], asks: Sequence[Ask] = (), found: DeviceFound = FOUND) -> list[Output]:
     """Return what an interpreter makes of these, said after 40 s of readings."""
-    interpreter = Interpreter(Plan(None))
+    interpreter = Interpreter(RunSettings(None))
     notes = Notes((BOOT, found, CPU_FOUND))
     sampled = [replace(readings(second), gpus=(A, CPU)) for second in range(1, 40)]
     outputs: list[Output] = []
@@ -139,7 +140,7 @@ def test_a_row_says_whose_energy_it_is(found: DeviceFound, quality: str) -> None
 
 def test_a_collector_that_starts_without_cpus_has_none() -> None:
     again = Notes((replace(BOOT, t_ns=15 * SECOND, incarnation="inc-2"),))
-    interpreter = Interpreter(Plan(None))
+    interpreter = Interpreter(RunSettings(None))
     bodies = [Notes((BOOT, FOUND, CPU_FOUND)), *started("1", "run", 10), again, Notes((FOUND,))]
     bodies += stepped("1", 20, 22)
     bodies += [replace(readings(second), gpus=(A, "GPU-b")) for second in range(16, 30)]

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from analyzers.interpreter import OWN, Interpreter, Plan
+from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit
 from tests.analyzers.readings import readings, row
 from tests.simulation.world import Training, World
@@ -35,7 +36,7 @@ from zeus_stream.protocol.readings import Readings, Seen
 S = 1_000_000_000
 W = 1000
 LEAST, FOUND = 100 * W, 300 * W
-PLAN = Plan(selectors.parse("energy"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+PLAN = RunSettings(selectors.parse("energy"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
 
 R = TypeVar("R")
 
@@ -392,7 +393,7 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
 
 
 def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
-    plan = Plan(selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+    plan = RunSettings(selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
     site = Site(2, interpreter=Interpreter(plan))
     site.set(budget(400))
     site.settle()
@@ -423,7 +424,7 @@ def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
 def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     exhaustive: bool,  # noqa: FBT001 - parametrized
 ) -> None:
-    plan = Plan(
+    plan = RunSettings(
         selectors.parse("time"),
         stride_mw=50 * W,
         warmup_steps=2,

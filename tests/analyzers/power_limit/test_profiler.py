@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analyzers.fleet.session import Span
 from analyzers.power_limit import profiler, selectors
 from analyzers.power_limit.profiler import (
     BLOCK_NS,
@@ -34,7 +35,6 @@ from analyzers.power_limit.profiler import (
     Purpose,
     Release,
     RunOver,
-    Span,
     State,
     StepBegan,
     StepsPaused,

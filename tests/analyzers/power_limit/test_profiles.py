@@ -162,7 +162,7 @@ def test_the_archive_gives_back_what_was_kept(tmp_path: Path) -> None:
     archive.put_rows([row for each in all_of_them for row in each.rows], {}, replaying=False)
     archive.close()
     archive = Archive.open(tmp_path / "energy.duckdb", Settings())
-    remembered = archive.memory().profiles
+    remembered = of_rows(archive.profiles())
     archive.close()
     assert len(remembered) == 8
     for each in remembered:

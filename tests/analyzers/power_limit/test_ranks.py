@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from analyzers.interpreter import Interpreter, Plan
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyLimit, DecisionRow, GpuLimitRow, RestoreLimit, TrialRow
 from tests.simulation.world import BEGIN_NS, Training, World
 from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000
-QUICK = Plan(
+QUICK = RunSettings(
     selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
@@ -25,7 +26,7 @@ V100 = "simulated:v100,period_ms=100"
 TRAINING = Training("imagenet", 0.04, 150)
 
 
-def ranks(count: int, training: Training = TRAINING, plan: Plan = QUICK, late: int = 0) -> World:
+def ranks(count: int, training: Training = TRAINING, plan: RunSettings = QUICK, late: int = 0) -> World:
     """Return a job of so many ranks, a host and a clock each."""
     more = tuple((f"{V100},seed={number}", number * 1_234 * S) for number in range(1, count))
     return World(V100, training, plan, more=more, late=late)

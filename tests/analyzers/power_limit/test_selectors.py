@@ -8,7 +8,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector, Trial
 from zeus_stream.errors import SettingsError
 
-PROFILES = Path(__file__).parents[3] / "../shared/data/profiles"
+PROFILES = Path(__file__).parents[2] / "data/a40_profiles"
 ASKED = (
     *("energy", "time"),
     *(f"cost:{eta}" for eta in (0, 0.25, 0.5, 0.75, 1)),
@@ -32,10 +32,7 @@ def parsed(text: str) -> Selector:
 
 def published(name: str) -> tuple[list[Trial], int]:
     """Return a published profile's trials and its number of GPUs."""
-    path = PROFILES / f"A40+{name}.csv"
-    if not path.exists():
-        pytest.skip("the published profiles are not in ../shared/data/profiles")
-    with path.open() as file:
+    with (PROFILES / f"A40+{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
     gpus = [column for column in rows[0] if column.endswith("_energy")]
     trials = [

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.fleet.session import Session
+from analyzers.fleet.session import Session, Span
 from analyzers.measurement.energy import Meter, Missing
 from analyzers.measurement.timeline import Timeline
-from analyzers.power_limit.profiler import MeasureTrial, Purpose, Span
+from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.trials import Taken, added_up, joined, taken, trial_row
 from analyzers.results.rows import TrialRow
 from tests.analyzers.readings import MS, S, steady

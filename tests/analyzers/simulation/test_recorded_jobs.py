@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -16,8 +16,6 @@ from analyzers.batch_size.thompson import History, Reference
 from analyzers.simulation.baselines import PLAYERS, Known
 from analyzers.simulation.recorded_jobs import (
     DRIFTS,
-    GPUS,
-    WORKLOADS,
     Powered,
     Rules,
     Size,
@@ -29,16 +27,14 @@ from analyzers.simulation.recorded_jobs import (
     drifting,
     levels,
     play,
+    pooled,
     regret,
     world,
 )
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.traces import read
-from benchmarks.worlds import development_worlds, holdout_worlds
-from zeus_stream.errors import RefusedError
-
-PUBLISHED = Path(__file__).parents[3] / "../shared/data/traces"
-published = pytest.mark.skipif(not PUBLISHED.exists(), reason="no published traces in ../shared/data/traces")
+from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
+from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
 WORKLOAD = Workload("digits", 32, "sgd", 0.9, 20)
@@ -173,6 +169,22 @@ def test_games_on_several_processes_are_those_of_one() -> None:
     assert dict(_by_seed(play_all(games, 2))) == dict(_by_seed(play_all(games, 1)))
 
 
+def test_each_recurrence_of_a_pool_runs_on_one_of_its_gpu_models() -> None:
+    members = [DIGITS, replace(DIGITS, gpu="a40")]
+    worlds = drifting(pooled(members), "none")
+    assert {here.gpu for here in worlds} == {"v100", "a40"}
+    profiled = [played for played in play(worlds, Always(32), 1) if played.spent.cost_j != 30_000]
+    assert [worlds[one.recurrence].gpu for one in profiled] in (["v100", "a40"], ["a40", "v100"])
+
+
+def test_costs_that_scatter_are_the_same_for_all_players_and_right_on_average() -> None:
+    noisy = replace(DIGITS, cost_scatter=0.1)
+    costs = [one.spent.cost_j for one in play([noisy] * 400, Always(32), 1)][1:]
+    assert fmean(costs) == pytest.approx(30_000, rel=0.03)
+    assert stdev(costs) == pytest.approx(3_000, rel=0.15)
+    assert costs == [one.spent.cost_j for one in play([noisy] * 400, Always(32), 1)][1:]
+
+
 def _by_seed(played: object) -> list[tuple[int, object]]:
     return [(game.seed, tries) for game, tries in played]  # type: ignore[attr-defined]
 
@@ -238,13 +250,14 @@ def test_a_policy_goes_on_with_what_it_knows() -> None:
 
 
 def test_a_directory_without_traces_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="Name the directory of the published traces"):
+    with pytest.raises(StorageError, match=r"summary_train\.csv: could not be read: No such file"):
         read(tmp_path)
 
 
 def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
     """Return the mean regret, and energy of the last five recurrences relative to the default's."""
-    here = world(read(PUBLISHED), gpu, WORKLOADS[dataset])
+    traces = read()
+    here = world(traces, gpu, traces.workloads[dataset])
     worlds = [here] * here.recurrences
     regrets: list[float] = []
     energies: list[float] = []
@@ -255,7 +268,6 @@ def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
     return fmean(regrets), fmean(energies)
 
 
-@published
 @pytest.mark.parametrize(
     ("gpu", "dataset", "regrets", "energy"),
     [
@@ -271,7 +283,6 @@ def test_the_references_policy_does_as_published(
     assert _last("zeus", gpu, dataset, 8) == pytest.approx((regrets, energy), rel=0.12)
 
 
-@published
 @pytest.mark.parametrize(
     ("dataset", "energy_j", "time_s", "percents"),
     [
@@ -283,7 +294,8 @@ def test_the_references_policy_does_as_published(
 def test_the_published_savings_are_there_to_be_had(
     dataset: str, energy_j: float, time_s: float, percents: Sequence[float]
 ) -> None:
-    here = world(read(PUBLISHED), "v100", WORKLOADS[dataset])
+    traces = read()
+    here = world(traces, "v100", traces.workloads[dataset])
     default = here.by_default
     assert (default.energy_j, default.time_s) == pytest.approx((energy_j, time_s), rel=5e-4)
     joules = {
@@ -304,22 +316,21 @@ def test_the_default_plays_at_the_highest_limit() -> None:
     assert [one.spent.cost_j for one in played] == pytest.approx([30_000] * DIGITS.recurrences)
 
 
-@published
 def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
-    worlds = holdout_worlds(read(PUBLISHED))
-    golden = {(gpu, workload.target, workload.default) for gpu in GPUS for workload in WORKLOADS.values()}
+    traces = read()
+    worlds = holdout_worlds(traces)
+    golden = {(gpu, one.target, one.default) for gpu in GPUS for one in traces.workloads.values()}
     assert len(worlds) >= 60
     assert len({here.name for here in worlds}) == len(worlds)
     assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
 
 
-@published
 def test_the_worlds_to_design_on_share_no_target_with_those_that_nobody_looked_at() -> None:
-    traces = read(PUBLISHED)
+    traces = read()
     worlds = development_worlds(traces)
     assert len({here.name for here in worlds}) == len(worlds)
     spent = {(here.dataset, here.job.target) for here in holdout_worlds(traces)}
-    spent |= {(workload.dataset, workload.target) for workload in WORKLOADS.values()}
+    spent |= {(workload.dataset, workload.target) for workload in traces.workloads.values()}
     assert not spent & {(here.dataset, here.job.target) for here in worlds}
     for here in worlds:
         default = here.sizes[here.job.default]

@@ -126,6 +126,23 @@ def test_what_is_not_known_is_named(
         played(tmp_path / "a.duckdb", of)
 
 
+def test_what_the_files_have_is_played_and_a_pool_as_one(traces: Path, tmp_path: Path) -> None:
+    every, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+    assert every["world"].to_pylist() == ["a40 squad", "v100 squad"]
+    pool, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["adaptive"], 1, ["v100+a40"]))
+    assert pool["world"].to_pylist() == ["v100+a40 squad"]
+
+
+def test_a_workload_that_no_size_reaches_is_named(traces: Path, tmp_path: Path) -> None:
+    (traces / "workloads.csv").write_text(
+        "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\nsquad,adamw,32,84.0,1,0\n"
+    )
+    with pytest.raises(SettingsError, match="squad on v100 has no batch size at which every run reaches"):
+        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1, ["v100"], ["squad"]))
+    with pytest.raises(SettingsError, match="the traces have no workload"):
+        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+
+
 def test_a_report_that_cannot_be_written_says_so(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Name another file with --report"):
         played(tmp_path / "a.duckdb", wanted(traces, 1), tmp_path / "none" / "report.html")

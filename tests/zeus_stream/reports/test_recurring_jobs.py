@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries
+from analyzers.batch_size.history import MAX_TRIES
 from analyzers.results.rows import TryRow
 from tests.analyzers.batch_size.test_history import ROW, SETUP, a_try
 from zeus_stream.cli.main import main
@@ -66,11 +67,9 @@ def asking(queries: Queries) -> Any:
 
 
 def test_what_is_known_of_jobs_comes_back_as_it_was_stored(archive: Archive) -> None:
-    known = archive.known_jobs()
-    assert known.jobs == (ROW,)
-    assert known.tries == TRIES
+    assert archive.known_jobs(MAX_TRIES) == ((ROW,), TRIES)
     archive.put_rows([TRIES[7]], {}, replaying=False)  # a repeat replaces
-    assert archive.known_jobs().tries == TRIES
+    assert archive.known_jobs(MAX_TRIES) == ((ROW,), TRIES)
 
 
 def test_savings_are_against_as_many_trainings_with_the_default(queries: Queries) -> None:

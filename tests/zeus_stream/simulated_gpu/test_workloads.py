@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zeus_stream.simulated_gpu.workloads
+from analyzers.simulation.traces import PUBLISHED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
-TRACES = Path(__file__).parents[4] / "shared" / "data" / "traces"
 FITTED = json.loads(
     Path(zeus_stream.simulated_gpu.workloads.__file__).with_name("workloads.json").read_text()
 )["models"]
@@ -18,9 +18,7 @@ EVERY = [(gpu, name) for gpu, model in load().items() for name in model.workload
 
 def measured(gpu: str, name: str) -> list[tuple[int, float, float]]:
     """Return the published (limit mW, epoch s, power mW)."""
-    path = TRACES / f"summary_power_{gpu}.csv"
-    if not path.exists():
-        pytest.skip("The published measurements (../shared/data/traces) are not here.")
+    path = PUBLISHED / f"summary_power_{gpu}.csv"
     fitted = FITTED[gpu]["workloads"][name]
     with path.open() as file:
         return [
