@@ -83,11 +83,11 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
 def check_settings(settings: Settings) -> None:
     """Check everything that the services would refuse. Raises SettingsError, before anything is started."""
     from analyzers.batch_size.registry import parse as parse_policy
-    from analyzers.fleet.fleet import Plan
+    from analyzers.power_limit.run_settings import RunSettings
     from analyzers.power_limit.selectors import parse as parse_selector
     from collectors.devices.registry import open_bus
 
-    Plan.of(settings, parse_selector(settings.select))
+    RunSettings.of(settings, parse_selector(settings.select))
     parse_policy(settings.policy)
     open_bus(settings.device, Path(), cpu=settings.cpu).close()
 
