@@ -33,8 +33,8 @@ SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 _TRIALS = """
-SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
-    average_power_w, temperature_c, confirms AS confirming
+SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
+    average_power_w AS power_w, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
 _SAVING = "SELECT * FROM savings WHERE run = {run}"
