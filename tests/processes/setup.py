@@ -164,7 +164,8 @@ class Collector:
 def environment(host: Host, directory: Path) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, **PATIENT, **host.environment, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    ours = {"ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    return {**clean, **PATIENT, **ours, **host.environment}
 
 
 @contextmanager

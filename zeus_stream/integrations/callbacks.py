@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from zeus_stream.training.answers import Later, WindowEnergy
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Later, Window, WindowEnergy
+from zeus_stream.training.windows import Window
 
 INTERVAL = "logging interval"
 ANSWER_S = 60.0

@@ -13,7 +13,8 @@ from typing import Any
 from transformers import DefaultFlowCallback, TrainerCallback
 
 from zeus_stream.integrations.callbacks import Training, training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"

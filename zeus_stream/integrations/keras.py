@@ -14,7 +14,8 @@ from keras.callbacks import Callback
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.integrations.callbacks import Training, training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 INTERVAL_NS = 1_000_000_000
 """An epoch is asked about in intervals of so long."""

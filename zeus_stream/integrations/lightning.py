@@ -13,8 +13,9 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import batch_of
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.publisher import Publisher
 
 
 class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]

@@ -24,8 +24,8 @@ from zeus_stream.protocol.events import (
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Later, Missing, WindowEnergy
 
 ENERGY_J = 6.0
 """Of every window."""

@@ -3,7 +3,7 @@
 import sys
 from typing import Any, cast
 
-from zeus_stream.training.step_boundaries import Output
+from zeus_stream.training.steps.step_boundaries import Output
 
 
 def output(value: Any) -> Output | None:

@@ -12,10 +12,10 @@ import pytest
 import zeus_stream
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.training import jax_ready
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.steps import jax_ready
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_array_is_found_by_what_it_can() -> None:
 
 REAL = """
 import jax, jax.numpy as jnp, zeus_stream
-from zeus_stream.training import jax_ready as door
+from zeus_stream.training.steps import jax_ready as door
 step = jax.jit(lambda x: {"loss": (x @ x).sum(), "none": None})
 assert door.output(step(jnp.ones((8, 8)))).shape == ()
 assert door.output({"a": [1, 2.0]}) is None

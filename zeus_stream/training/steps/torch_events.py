@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from zeus_stream.training.step_boundaries import TimingEvent
+from zeus_stream.training.steps.step_boundaries import TimingEvent
 
 
 class CudaQueue:

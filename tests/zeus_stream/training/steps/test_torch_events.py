@@ -11,8 +11,8 @@ import pytest
 
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import EpochEnded, RunStarted, StepBoundary
-from zeus_stream.training import torch_events
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.steps import torch_events
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_torch_without_cuda_under_way_or_without_events_is_left_alone(
 
 REAL = """
 import sys, torch
-from zeus_stream.training import torch_events as door
+from zeus_stream.training.steps import torch_events as door
 for name in ("record", "query", "elapsed_time"):
     assert callable(getattr(torch.cuda.Event, name)), name
 assert not torch.cuda.is_initialized()

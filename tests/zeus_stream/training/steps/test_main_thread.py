@@ -1,7 +1,7 @@
 import signal
 import threading
 
-from zeus_stream.training.main_thread import SIGNAL, Nudge
+from zeus_stream.training.steps.main_thread import SIGNAL, Nudge
 
 
 def asked_by_a_thread(nudge: Nudge) -> None:

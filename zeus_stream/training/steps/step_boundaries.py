@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from zeus_stream.protocol.events import Placed, StepBoundary
 from zeus_stream.protocol.fields import Ns
-from zeus_stream.training.device_clock import DeviceClock
+from zeus_stream.training.steps.device_clock import DeviceClock
 
 MAX_PENDING = 1_000
 """Marks that are not complete; of more, the oldest boundary is given out by dispatch."""

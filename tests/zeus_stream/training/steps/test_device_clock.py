@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeus_stream.training.device_clock import MAX_DRIFT, SLACK_NS, SPAN_NS, DeviceClock
+from zeus_stream.training.steps.device_clock import MAX_DRIFT, SLACK_NS, SPAN_NS, DeviceClock
 
 MS = 1_000_000
 START_NS = 10**17

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from tests.device_queue import Load, Nudges, Placing, World, train
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.training.step_boundaries import HOLD_NS, MAX_PENDING, NARROWING_NS, Boundaries, Boundary
+from zeus_stream.training.steps.step_boundaries import (
+    HOLD_NS,
+    MAX_PENDING,
+    NARROWING_NS,
+    Boundaries,
+    Boundary,
+)
 
 MS = 1_000_000
 
