@@ -22,8 +22,10 @@ def _commands() -> str:
     parts = [
         "# Commands\n",
         NOTE,
-        "`zeus-stream COMMAND --help` prints the same. `zeus-stream completions SHELL` completes commands and"
-        " options.\n",
+        (
+            "`zeus-stream COMMAND --help` prints the same."
+            " `zeus-stream completions SHELL` completes commands and options.\n"
+        ),
     ]
     for heading, commands in COMMANDS.items():
         parts.append(f"## {heading}\n")
@@ -49,15 +51,18 @@ def _settings() -> str:
     parts = [
         "# Settings\n",
         NOTE,
-        "Every setting is a flag, an environment variable and a key of `zeus-stream.toml` in the working\n"
-        "directory (or `--config FILE`): `--profile-steps 60`, `ZEUS_STREAM_PROFILE_STEPS=60`,\n"
-        "`profile_steps = 60`. Flags win over variables, variables over the file.\n",
+        (
+            "Every setting is a flag, an environment variable and a key of `zeus-stream.toml` in the\n"
+            "working directory (or `--config FILE`): `--profile-steps 60`, `ZEUS_STREAM_PROFILE_STEPS=60`,\n"
+            "`profile_steps = 60`. Flags win over variables, variables over the file.\n"
+        ),
     ]
     defaults = spelled(Settings())
     fields = Settings.__dataclass_fields__
     for section, heading in SECTIONS.items():
         rows = [
-            f"| `{name}` | {field.metadata['help']} | {_code(defaults.get(name, ''))} | {_range(field.metadata)} |"
+            f"| `{name}` | {field.metadata['help']} |"
+            f" {_code(defaults.get(name, ''))} | {_range(field.metadata)} |"
             for name, field in fields.items()
             if field.metadata["section"] == section
         ]
@@ -81,9 +86,10 @@ def _queries() -> str:
     parts = [
         "# Queries\n",
         NOTE,
-        "These queries are shipped. `zeus-stream sql @epochs` runs one, `zeus-stream sql --list` lists them.\n"
-        "The columns are in [the archive and its SQL](sql.md). Each query can be pasted:\n"
-        '`zeus-stream sql "-- What ..."`.\n',
+        (
+            "These queries are shipped: `zeus-stream sql @epochs` runs one, `zeus-stream sql --list`\n"
+            "shows all. Each can also be pasted. [The archive and its SQL](sql.md) has the columns.\n"
+        ),
     ]
     for name in sorted(texts):
         parts += [f"## @{name}\n", f"```sql\n{texts[name].rstrip()}\n```\n"]

@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/frameworks.md, as they stand there, on a simulated GPU with collector and analyzer."""
+"""The examples of docs/how-to/frameworks.md, on a simulated GPU with collector and analyzer."""
 
 import json
 import re

@@ -263,8 +263,12 @@ def test_a_query_comes_from_stdin_a_file_or_by_name(ran: Ran, tmp_path: Path) ->
     assert json.loads(ran.zeus("sql", "-f", str(path), "--json").stdout) == [{"n": 2}]
     piped = subprocess.run(
         [sys.executable, "-m", "zeus_stream", "sql", "-", "--json"],
-        env=ran.zeus.environment, input="-- Three?\nSELECT 3 AS n", capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=ran.zeus.environment,
+        input="-- Three?\nSELECT 3 AS n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(piped.stdout) == [{"n": 3}]
     epochs = json.loads(ran.zeus("sql", "@epochs", "--json").stdout)
     assert [row["epoch"] for row in epochs] == [0, 1, 2, 3]
