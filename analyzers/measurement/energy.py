@@ -12,7 +12,7 @@ drawn all the time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.timeline import GAP_NS, Ints, Timeline
 
+FIT_FAILED = "the energy fit failed: by the counter alone"
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
 
@@ -74,7 +75,15 @@ class Meter:
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
         """Return the energies of windows as `measure` does, shaped by the events heard until ``now_ns``."""
         self.shape.advance(self.timeline, max(end_ns), now_ns)
-        return measure(self.timeline, begin_ns, end_ns, self.shape)
+        energies = measure(self.timeline, begin_ns, end_ns, self.shape)
+        return [
+            replace(
+                energy, quality=FIT_FAILED if energy.quality == "ok" else f"{energy.quality}; {FIT_FAILED}"
+            )
+            if isinstance(energy, Energy) and energy.estimator != "shaped" and self.shape.failed(begin, end)
+            else energy
+            for energy, begin, end in zip(energies, begin_ns, end_ns, strict=True)
+        ]
 
 
 def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:

@@ -46,6 +46,8 @@ BEFORE, AFTER, BLOCK = 4, 3, 8
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
 MAX_CUTS = 4_096
+MAX_FAILED = 16
+"""Stretches remembered in which the fit failed; the oldest go."""
 CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
@@ -129,6 +131,7 @@ class Shape:
         """Refreshes until then have been compared with what each kind of counter would have counted."""
         self._points = Points()
         self._crowded = CROWDED
+        self._failed_ns: list[tuple[int, int]] = []
 
     @property
     def kind(self) -> CounterKind | None:
@@ -187,10 +190,27 @@ class Shape:
         if begin >= close:
             return
         self._consume(timeline, int(knots.mid_ns[last]))
-        for at in range(begin, close, BLOCK):
-            self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
-        if self.counter.telling:
-            self._compare(knots, first, close)
+        try:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                for at in range(begin, close, BLOCK):
+                    self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
+                if self.counter.telling:
+                    self._compare(knots, first, close)
+        except np.linalg.LinAlgError:
+            self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
+
+    def failed(self, begin_ns: int, end_ns: int) -> bool:
+        """Return whether the fit failed, of late, somewhere between two instants."""
+        return any(begin_ns < until_ns and end_ns > since_ns for since_ns, until_ns in self._failed_ns)
+
+    def _give_up(self, begin_ns: int, end_ns: int) -> None:
+        """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
+        self._failed_ns = [*self._failed_ns[1 - MAX_FAILED :], (begin_ns, end_ns)]
+        self._fixed_ns = end_ns
+        self._kinds = Kinds()
+        self._cut_ns, self._cut_kind = self._cut_ns[:1] * 0 - 2**60, np.zeros((2, 1), np.int64)
+        self._cut_spread_s = np.zeros(1)
+        self.counter = Counter() if self.kind is None else self.counter
 
     def _consume(self, timeline: Timeline, until_ns: int) -> None:
         """Turn marks into cuts."""
@@ -338,6 +358,8 @@ class Shape:
 
         cross = joint[count:, :count]
         energy_j = rows_kind[count:] @ mean + cross @ left
+        if not np.isfinite(energy_j).all():
+            raise np.linalg.LinAlgError("the energies are not finite")
         joint = joint[count:, count:] - cross @ inverse @ cross.T
         joint.reshape(-1)[:: len(joint) + 1] += strays_j2
         self._fix(knots, fresh_ns, base_uj + energy_j * 1e6, joint, int(knots.epoch[end]))
