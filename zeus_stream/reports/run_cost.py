@@ -172,8 +172,9 @@ def write_summary(summary: Summary, out: TextIO) -> None:
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     totals, whole = summary.totals, summary.whole
+    gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
     facts = [
-        ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {totals['gpus']} GPU(s)"),
+        ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
         ("time", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
         ("energy", _energy(whole)),
     ]
