@@ -26,7 +26,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Store
+from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.collector_link import Link
@@ -98,7 +99,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
-        archive = Archive.open(path, settings)
+        archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
             interpreter = Interpreter(
@@ -144,7 +145,7 @@ class Collector:
         context: sockets.Context,
         name: str,
         source: Places | Distant,
-        archive: Archive,
+        archive: Store,
         settings: Settings,
     ) -> None:
         self.name = name
@@ -175,7 +176,7 @@ class Analyzer:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Store,
         path: Path,
         settings: Settings,
         interpreter: Interpreter,
@@ -264,7 +265,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._take_in(frames)
-                    await self._write(partial(self._archive.put_break, item))
+                    await self._write(partial(self._archive.put, [item]))
                     frames = []
                 else:
                     frames += item
@@ -274,7 +275,7 @@ class Analyzer:
         if not received:
             return
         frames = [(frame, self._decoded(frame)) for frame in received]
-        await self._write(partial(self._archive.put_frames, frames))
+        await self._write(partial(self._archive.put, [frames]))
         understood = [(frame, body) for frame, body in frames if body is not None]
         self._obey(understood, await self._interpret(understood, replaying=False))
 
@@ -292,7 +293,7 @@ class Analyzer:
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
         self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
         if rows:  # what gave no rows may be interpreted again: that saves half of the commits
-            await self._write(partial(self._archive.put_rows, rows, self._interpreted, replaying=replaying))
+            await self._write(partial(self._archive.put, [], rows, self._interpreted, replaying=replaying))
             self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
 
@@ -385,7 +386,7 @@ class Analyzer:
             return
         count, outputs = forgotten
         rows = [output for output in outputs if isinstance(output, Row)]
-        await self._write(partial(self._archive.put_rows, rows, {}, replaying=False))
+        await self._write(partial(self._archive.put, [], rows))
         self._obey([], [output for output in outputs if isinstance(output, Instruction)])
         reply(Forgotten(count))
 
@@ -472,12 +473,12 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             _log.warning("%s", wrong)
 
 
-def remembered(archive: Archive) -> Memory:
+def remembered(archive: Store) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again."""
     return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
 
 
-def _began_under(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
+def _began_under(archive: Store, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())
     try:
