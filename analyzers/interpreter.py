@@ -55,16 +55,16 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown, of_host
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     BudgetsSet,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    LeaseEnded,
     Lost,
     Note,
     Notes,
-    Refused,
     RunAdmitted,
     SessionEnded,
 )
@@ -515,9 +515,9 @@ class Interpreter:
             case SessionEnded(t_ns, name, reason):
                 session = self._sessions.get(name)
                 return self._end(session, t_ns, reason) if session else []
-            case Applied() | Refused():
+            case ControlApplied(control="power_limit") | ControlRefused():
                 return self._outcome(host, note)
-            case LeaseEnded(gpu=uuid, cause=cause, reason=reason):
+            case ControlLeaseEnded(control="power_limit", gpu=uuid, cause=cause, reason=reason):
                 if self._is_of(host, uuid):
                     self._ledger.lost(note)
                 return [output for run in self._runs.values() for output in run.lost(uuid, cause, reason)]
@@ -564,7 +564,7 @@ class Interpreter:
             self._enter(session, admitted.t_ns)
         return [session.row()]
 
-    def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
+    def _outcome(self, host: str, note: ControlApplied | ControlRefused) -> list[Output]:
         """A command has its outcome. Those of others are none of ours."""
         row = self._fleet.commands.pop(note.command, None)
         if self._is_of(host, note.gpu):
@@ -574,11 +574,11 @@ class Interpreter:
         run = self._runs.get(row.run)
         outputs: list[Output]
         match note:
-            case Applied(t_ns, _, _, limit_mw):
+            case ControlApplied(t_ns=t_ns, value=limit_mw):
                 outputs = [replace(row, outcome="applied", outcome_ns=t_ns, outcome_limit_w=limit_mw / 1000)]
                 if run and row.limit_w is not None:
                     outputs += run.applied(note, host)
-            case Refused(t_ns, _, _, _, reason):
+            case ControlRefused(t_ns=t_ns, reason=reason):
                 outputs = [replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)]
                 if run and row.limit_w is not None:
                     outputs += run.refused(note)

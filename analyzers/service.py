@@ -38,13 +38,11 @@ from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
 from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import (
-    ApplyClock,
     Command,
     GapRow,
     GiveAdvice,
     GiveAnswer,
     Instruction,
-    RestoreClock,
     Row,
 )
 from analyzers.state_files import budgets, calibrations, forgotten_profiles
@@ -53,17 +51,16 @@ from zeus_stream.errors import MalformedError, RefusedError, SettingsError, Stor
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     Budget,
     BudgetsSet,
-    ClockApplied,
-    ClockLeaseEnded,
     CollectorStarted,
-    LeaseEnded,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     Notes,
-    Refused,
 )
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
 from zeus_stream.protocol.readings import Readings
@@ -167,11 +164,9 @@ class Host:
         """None: it is not followed (yet)."""
         self.last: Frame | None = None
         self.caught_up = False
-        self.held: set[str] = set()
+        self.held: set[tuple[str, Control]] = set()
         """GPUs on which a limit of ours is in force."""
-        self.locked: set[str] = set()
-        """GPUs whose clock is locked by us."""
-        self.deferred: dict[tuple[str, bool], Command] = {}
+        self.deferred: dict[tuple[str, Control], Command] = {}
         """By GPU and whether it is about its clock, the last that was not carried out: the stream was old."""
 
 
@@ -225,7 +220,7 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.held, collector.link.locked = host.held, host.locked
+        collector.link.held = host.held
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
@@ -311,8 +306,7 @@ class Analyzer:
         for instruction in instructions:
             host = self._hosts[instruction.host]
             if not isinstance(instruction, GiveAnswer | GiveAdvice):
-                clock = isinstance(instruction, ApplyClock | RestoreClock)
-                host.deferred[instruction.gpu, clock] = instruction
+                host.deferred[instruction.gpu, instruction.control] = instruction
             elif host.collector is not None:
                 host.collector.link.carry_out(instruction)
         for host in self._hosts.values():
@@ -525,18 +519,14 @@ def _changed(path: Path) -> int:
 def _note_leases(host: Host, body: Notes) -> None:
     for note in body.notes:
         match note:
-            case Applied(_, command, gpu):
-                host.held.add(gpu)
+            case ControlApplied(command=command, gpu=gpu, control=control, value=value):
+                unlocked = control != "power_limit" and value == UNLOCKED
+                (host.held.discard if unlocked else host.held.add)((gpu, control))
                 _settled(host, command)
-            case ClockApplied(_, command, gpu, clock_mhz):
-                (host.locked.discard if clock_mhz is None else host.locked.add)(gpu)
+            case ControlRefused(command=command):
                 _settled(host, command)
-            case Refused(_, command):
-                _settled(host, command)
-            case LeaseEnded(_, gpu):
-                host.held.discard(gpu)
-            case ClockLeaseEnded(_, gpu):
-                host.locked.discard(gpu)
+            case ControlLeaseEnded(gpu=gpu, control=control):
+                host.held.discard((gpu, control))
             case CollectorStarted(_, incarnation) if host.collector is not None:
                 host.collector.link.heard_start(incarnation)
             case _:
@@ -544,9 +534,9 @@ def _note_leases(host: Host, body: Notes) -> None:
 
 
 def _settled(host: Host, command: str) -> None:
-    for knob, deferred in list(host.deferred.items()):
+    for control, deferred in list(host.deferred.items()):
         if deferred.command == command:
-            del host.deferred[knob]
+            del host.deferred[control]
 
 
 _WITHHELD = No(

@@ -10,29 +10,26 @@ from typing import TypeAlias
 import anyio
 
 from analyzers.results.rows import (
-    ApplyClock,
-    ApplyLimit,
+    ApplyControl,
     GiveAdvice,
     GiveAnswer,
     Instruction,
-    RestoreClock,
-    RestoreLimit,
+    RestoreControl,
 )
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
@@ -46,7 +43,7 @@ RESEND_BEATS = 4
 MAX_UNANSWERED = 1_000
 
 
-Command: TypeAlias = SetLimit | ReleaseLimit | LockClock | ReleaseClock
+Command: TypeAlias = SetControl | ReleaseControl
 
 
 class Link:
@@ -65,10 +62,8 @@ class Link:
 
         ``host``: the only one that the collector may speak for.
         """
-        self.held: set[str] = set()
-        """GPUs on which, as the log says, a limit of ours is in force: their leases are kept alive."""
-        self.locked: set[str] = set()
-        """GPUs whose clock, as the log says, is locked by us: likewise."""
+        self.held: set[tuple[str, Control]] = set()
+        """Controls of GPUs that are ours, as the log says: their leases are kept alive."""
         self._context = context
         self._where = where
         self._owner = owner
@@ -124,18 +119,29 @@ class Link:
             return
         self._fence += 1
         request: Command
-        who = instruction.command, self._owner, self._welcome.incarnation, self._fence
         match instruction:
-            case ApplyLimit(_, run, _, gpu, limit_mw):
-                request = SetLimit(*who, run, gpu, limit_mw, self._lease_ms)
-            case ApplyClock(_, run, _, gpu, clock_mhz):
-                request = LockClock(*who, run, gpu, clock_mhz, self._lease_ms)
-            case RestoreLimit(gpu=gpu):
-                self.held.discard(gpu)
-                request = ReleaseLimit(*who, gpu)
-            case RestoreClock(gpu=gpu):
-                self.locked.discard(gpu)
-                request = ReleaseClock(*who, gpu)
+            case ApplyControl(command=command, run=run, gpu=gpu, control=control, value=value):
+                request = SetControl(
+                    command=command,
+                    owner=self._owner,
+                    incarnation=self._welcome.incarnation,
+                    fence=self._fence,
+                    run=run,
+                    gpu=gpu,
+                    control=control,
+                    value=value,
+                    lease_ms=self._lease_ms,
+                )
+            case RestoreControl(command=command, gpu=gpu, control=control):
+                self.held.discard((gpu, control))
+                request = ReleaseControl(
+                    command=command,
+                    owner=self._owner,
+                    incarnation=self._welcome.incarnation,
+                    fence=self._fence,
+                    gpu=gpu,
+                    control=control,
+                )
         self._unanswered[request.command] = request
         self._send(request)
 
@@ -157,7 +163,7 @@ class Link:
     async def _beat(self) -> None:
         beat = 0
         while monotonic_ns() - self._heard_ns < SILENCE_NS:
-            if self._welcome is not None and (gpus := tuple(sorted(self.held | self.locked))):
+            if self._welcome is not None and (gpus := tuple(sorted({gpu for gpu, _ in self.held}))):
                 self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
                 self._send(Hello("analyzer", self._owner))
@@ -172,7 +178,7 @@ class Link:
                 self._heard_ns = monotonic_ns()
                 try:
                     reply: Reply = codec.decode(
-                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask, AskTry
+                        message.parts[-1], Welcome, ControlApplied, ControlRefused, No, Ask, AskTry
                     )
                 except MalformedError:
                     self.malformed += 1
@@ -187,7 +193,7 @@ class Link:
                         self._welcome, self._objection = reply, None
                         self._host = reply.host
                         self._known.set()
-                    case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
+                    case ControlApplied(command=command) | ControlRefused(command=command):
                         self._unanswered.pop(command, None)
                     case Ask() | AskTry():
                         asked(self._host, reply)

@@ -1,23 +1,37 @@
 """What the analyzer takes from notes about leases, to keep them alive. (The rest of it runs as a process.)"""
 
-from analyzers.results.rows import ApplyClock, ApplyLimit
+from analyzers.results.rows import ApplyControl
 from analyzers.service import Host, _note_leases
-from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, Notes
+
+
+def asking(command: str, control: Control, value: int) -> ApplyControl:
+    return ApplyControl(command=command, run="r", host="h", gpu="g", control=control, value=value)
+
+
+def lapsed(control: Control, value: int) -> ControlLeaseEnded:
+    return ControlLeaseEnded(
+        t_ns=4, gpu="g", control=control, owner="o", cause="lapsed", reason="silent", value=value
+    )
 
 
 def test_limits_and_clocks_are_held_apart_and_each_is_settled_by_its_own_outcome() -> None:
     host = Host()
     host.deferred = {
-        ("g", False): ApplyLimit("c1", "r", "h", "g", 200_000),
-        ("g", True): ApplyClock("c2", "r", "h", "g", 1380),
+        ("g", "power_limit"): asking("c1", "power_limit", 200_000),
+        ("g", "graphics_clock"): asking("c2", "graphics_clock", 1380),
     }
-    _note_leases(host, Notes((Applied(1, "c1", "g", 200_000),)))
-    assert (host.held, host.locked, [*host.deferred]) == ({"g"}, set(), [("g", True)])
-    _note_leases(host, Notes((ClockApplied(2, "c2", "g", 1380), Refused(3, "c3", "g", "range", "no"))))
-    assert (host.held, host.locked, host.deferred) == ({"g"}, {"g"}, {})
-    _note_leases(host, Notes((LeaseEnded(4, "g", "o", "lapsed", "silent", 250_000),)))
-    assert (host.held, host.locked) == (set(), {"g"})
-    _note_leases(host, Notes((ClockLeaseEnded(5, "g", "o", "lapsed", "silent", unlocked=True),)))
-    assert host.locked == set()
-    _note_leases(host, Notes((ClockApplied(6, "c4", "g", 1380), ClockApplied(7, "c5", "g", None))))
-    assert host.locked == set()
+    limit, clock = ("g", "power_limit"), ("g", "graphics_clock")
+    _note_leases(host, Notes((ControlApplied(1, "c1", "g", "power_limit", 200_000),)))
+    assert (host.held, [*host.deferred]) == ({limit}, [clock])
+    refused = ControlRefused(3, "c3", "g", "range", "no")
+    _note_leases(host, Notes((ControlApplied(2, "c2", "g", "graphics_clock", 1380), refused)))
+    assert (host.held, host.deferred) == ({limit, clock}, {})
+    _note_leases(host, Notes((lapsed("power_limit", 250_000),)))
+    assert host.held == {clock}
+    _note_leases(host, Notes((lapsed("graphics_clock", UNLOCKED),)))
+    assert host.held == set()
+    locked = ControlApplied(6, "c4", "g", "graphics_clock", 1380)
+    _note_leases(host, Notes((locked, ControlApplied(7, "c5", "g", "graphics_clock", UNLOCKED))))
+    assert host.held == set()

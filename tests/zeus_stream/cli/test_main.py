@@ -158,16 +158,16 @@ def test_a_signal_ends_a_service_in_order(
 def test_a_collector_that_is_told_to_end_while_a_limit_is_set_restores_what_it_found(zeus: Cli) -> None:
     bus = SimulatedBus.parse(SIMULATED, directory=zeus.directory)
     (gpu,) = bus.discover()
-    found_mw = gpu.requested_limit_mw()
+    found_mw = gpu.read_control("power_limit")
     script = zeus.directory / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     with serving(zeus, "collect", "--device", SIMULATED) as collector, serving(zeus, "analyze", *QUICK):
         train = [sys.executable, str(script), "100000"]
         with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
-            until(lambda: gpu.requested_limit_mw() < found_mw)
+            until(lambda: (gpu.read_control("power_limit") or 0) < (found_mw or 0))
             collector.send_signal(signal.SIGTERM)
             assert collector.wait(timeout=60) == 0
-            assert gpu.requested_limit_mw() == found_mw
+            assert gpu.read_control("power_limit") == found_mw
             training.kill()
     bus.close()
 
