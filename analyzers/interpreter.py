@@ -420,9 +420,10 @@ class Interpreter:
                 self._jobs.began(session, event)
             case TryEnded():
                 self._jobs.ended(session, event)
-            case Metric(t_ns, name, value):
+            case Metric(t_ns, name, value, step, epoch):
                 self._jobs.metric(session, name, value)
-                return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
+                at_step = session.step if step is None else step
+                return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns):

@@ -55,7 +55,7 @@ from zeus_stream.settings import Settings, read_back, spelled
 from zeus_stream.transport.follower import Break
 
 APPLICATION = "zeus-stream"
-MIGRATIONS = ("schema.sql",)
+MIGRATIONS = ("schema.sql", "schema_2.sql")
 """Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time."""

@@ -292,8 +292,9 @@ class MetricRow:
     name: str
     t_ns: int
     step: int | None
-    """The step that was under way."""
+    """The step that the sender names, or else the step that was under way."""
     value: float
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

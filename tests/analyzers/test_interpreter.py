@@ -400,6 +400,13 @@ def test_a_metric_belongs_to_the_step_under_way() -> None:
     assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "loss", made.now_ns, made.step, 0.5)]
 
 
+def test_a_metric_that_names_its_step_and_epoch_belongs_there_also_after_the_loop() -> None:
+    made = only_measuring()
+    made.hosts[0].publish(Metric(made.now_ns, "accuracy", 0.5, 3, 2))
+    made.hosts[0].flush_events()
+    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "accuracy", made.now_ns, 3, 0.5, 2)]
+
+
 def test_what_a_newer_sender_says_is_passed_over() -> None:
     made = only_measuring(1.5)
     before = len(made.outputs)

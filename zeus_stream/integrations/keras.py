@@ -52,6 +52,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.end_epoch()
+        self._training.record(logs or {})
         found = self._training.log()
         if logs is not None:
             logs.update(found)
