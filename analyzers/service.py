@@ -16,7 +16,7 @@ their frames come in.
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
+from analyzers import watched_files
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
 from analyzers.batch_size import registry
@@ -33,22 +34,21 @@ from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import OWN, Interpreter
-from analyzers.power_budget.allocation import in_force
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.rows import GapRow, Instruction, Row
-from analyzers.state_files import budgets, calibrations, forgotten_profiles
+from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import MAX_SECTION, Rows, insight_rows
-from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.errors import MalformedError, StorageError
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import Budget, BudgetsSet, CollectorStarted, Notes
+from zeus_stream.protocol.notes import CollectorStarted, Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
@@ -111,7 +111,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                     forgotten_profiles.load(where.forgotten)
                 ),
             }
-            changed = {file: _changed(file) for file in files}
+            seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
                 take(interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
@@ -119,7 +119,9 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 tasks.start_soon(gate.run)
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
-                    tasks.start_soon(watch, file, changed[file], partial(interpretation.run, take))
+                    tasks.start_soon(
+                        watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
+                    )
                 tasks.start_soon(analyzer.follow, where.budgets)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
@@ -201,7 +203,13 @@ class Analyzer:
             tasks.start_soon(self._store, receive, stored)
             tasks.start_soon(self._digest, decoded)
             tasks.start_soon(self._answer, questions)
-            tasks.start_soon(self._publish_budgets, budgets, send)
+            tasks.start_soon(
+                watched_files.publish_budgets,
+                budgets,
+                dict(self._settings.budget_groups),
+                self._archive.own_log(),
+                send,
+            )
             for collector in self._collectors:
                 tasks.start_soon(self._follow, collector, send)
 
@@ -220,26 +228,6 @@ class Analyzer:
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
-
-    async def _publish_budgets(self, path: Path, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
-        """Put into our own log which budgets hold, as the file and the time of day have it."""
-        log_id, offset = self._archive.own_log()
-        groups = dict(self._settings.budget_groups)
-        known, listed = _changed(path), budgets.load(path, groups)
-        published: tuple[Budget, ...] | None = None if offset else ()
-        while True:
-            if (now := _changed(path)) != known:
-                known = now
-                try:
-                    listed = budgets.load(path, groups)
-                except StorageError as wrong:
-                    _log.warning("%s", wrong)
-            if (holding := in_force(listed, anchor().wall_ns)) != published:
-                published, t_ns = holding, monotonic_ns()
-                body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
-                await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
-                offset += 1
-            await anyio.sleep(LOOK_S)
 
     async def _complain(self, collector: Collector) -> None:
         """Log why a collector does not let us in, each time it is for another reason."""
@@ -401,24 +389,3 @@ class Analyzer:
             *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
         ]
         return rows
-
-
-async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:
-    """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
-    while True:
-        await anyio.sleep(LOOK_S)
-        if (now := _changed(path)) == known:
-            continue
-        known = now
-        try:
-            await take()
-        except StorageError as wrong:
-            _log.warning("%s", wrong)
-
-
-def _changed(path: Path) -> int:
-    """Return when a file was last changed, 0 if it is not there."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
