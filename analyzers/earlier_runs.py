@@ -2,7 +2,7 @@
 
 import logging
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Store
 from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
@@ -13,13 +13,13 @@ from zeus_stream.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-def remembered(archive: Archive) -> Memory:
+def remembered(archive: Store) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again."""
     return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
 
 
 def settings_of_begun(
-    archive: Archive, settings: Settings, selector: Selector | None
+    archive: Store, settings: Settings, selector: Selector | None
 ) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())

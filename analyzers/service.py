@@ -27,7 +27,8 @@ from anyio.to_thread import run_sync
 
 from analyzers import watched_files
 from analyzers.archive import query
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Store
+from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.collector_link import Link
@@ -88,7 +89,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
-        archive = Archive.open(path, settings)
+        archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
             interpreter = Interpreter(
@@ -137,7 +138,7 @@ class Collector:
         context: sockets.Context,
         name: str,
         source: Places | Distant,
-        archive: Archive,
+        archive: Store,
         settings: Settings,
     ) -> None:
         self.name = name
@@ -164,7 +165,7 @@ class Analyzer:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: Store,
         path: Path,
         settings: Settings,
         interpretation: Interpretation,
@@ -254,7 +255,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._put_frames(frames, stored)
-                    await self._write(partial(self._archive.put_break, item))
+                    await self._write(partial(self._archive.put, [item]))
                     frames = []
                 else:
                     frames += item
@@ -267,7 +268,7 @@ class Analyzer:
 
         def put() -> Decoded:
             frames = [(frame, self._decoded(frame)) for frame in received]
-            self._archive.put_frames(frames)
+            self._archive.put([frames])
             return [(frame, body) for frame, body in frames if body is not None]
 
         await stored.send(await self._write(put))
@@ -304,7 +305,7 @@ class Analyzer:
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
         if rows:
             interpreted, self._interpreted = self._interpreted, {}
-            await self._write(partial(self._archive.put_rows, rows, interpreted, replaying=replaying))
+            await self._write(partial(self._archive.put, (), rows, interpreted, replaying=replaying))
 
     def _note(self, name: str, body: Notes) -> None:
         self._pending.notes(name, body.notes)

@@ -42,7 +42,6 @@ LONG_MODULES: set[str] = {
 }
 """Modules that are to be split. Nothing is added here."""
 LONG_FUNCTIONS: set[str] = {
-    "analyzers/measurement/energy.py:measure",
     "analyzers/measurement/energy_fit.py:Shape._solve",
     "analyzers/power_limit/search.py:_believe",
     "analyzers/simulation/html_report.py:page",
