@@ -2,6 +2,7 @@
 
 Services that run already are used and left running. Others are started here, in sessions of their own, so
 that a Ctrl-C for the command does not reach them, and are stopped at the end.
+They also stop when this process is killed.
 """
 
 import os
@@ -236,7 +237,7 @@ class Service:
 def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[Service]:
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "zeus_stream", verb],
+            [sys.executable, "-m", "zeus_stream", verb, "--parent-pid", str(os.getpid())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=words,

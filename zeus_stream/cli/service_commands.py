@@ -22,17 +22,22 @@ from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
+PR_SET_PDEATHSIG = 1
+PARENT = click.option("--parent-pid", type=int, hidden=True)
+"""Process that started a service and whose end ends it."""
 READY_S = 2.0
 """Longest wait for the answer of a service to ``status``."""
 
 
 @click.command(cls=Command)
+@PARENT
 @settings_options(*COLLECTOR)
-def collect(settings: Settings) -> None:
+def collect(settings: Settings, *, parent_pid: int | None) -> None:
     """Start the collector: sample the GPUs of this host, log, set and restore power limits.
 
     One collector runs on each host. It needs root or CAP_SYS_ADMIN to set power limits of real GPUs.
     """
+    _end_with(parent_pid)
     from collectors.devices.registry import open_bus
     from collectors.service import collect as service
     from collectors.service import host_name
@@ -42,12 +47,26 @@ def collect(settings: Settings) -> None:
 
 
 @click.command(cls=Command)
+@PARENT
 @settings_options(*ANALYZER)
-def analyze(settings: Settings) -> None:
+def analyze(settings: Settings, *, parent_pid: int | None) -> None:
     """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
+    _end_with(parent_pid)
     from analyzers.service import analyze as service
 
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+
+
+def _end_with(parent_pid: int | None) -> None:
+    """Let the kernel stop this process (SIGTERM) when its parent ends, for whatever reason."""
+    if parent_pid is None:
+        return
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        sys.exit(1)  # it has ended already
 
 
 def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
@@ -142,8 +161,9 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
 
 @click.command(cls=Command, short_help="Restore the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be restored.")
+@click.option("--force", is_flag=True, help="Restore although a process holds the collector's lock.")
 @settings_options("device", "observe")
-def restore(settings: Settings, *, dry_run: bool) -> None:
+def restore(settings: Settings, *, dry_run: bool, force: bool) -> None:
     """Restore the power limits and clocks that a killed collector left.
 
     With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
@@ -154,10 +174,10 @@ def restore(settings: Settings, *, dry_run: bool) -> None:
     from collectors.devices.registry import open_bus
 
     where = places(os.environ)
-    if (collector := holder(where.run / "collector.lock")) is not None:
+    if not force and (collector := holder(where.run / "collector.lock")) is not None:
         raise RefusedError(
             f"restore: could not begin: the collector runs as process {collector} and restores what it"
-            " changed. Stop it."
+            " changed. Stop it, or add --force if that process is no collector."
         )
     with closing(open_bus(settings.device, where.run)) as bus:
         dry = dry_run or settings.observe
