@@ -91,8 +91,8 @@ def test_a_second_owner_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
 
 def test_a_killed_owner_owns_nothing(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, signal, sys; from zeus_stream import places;"
-        "lock = places.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, pathlib, signal, sys; from zeus_stream import paths;"
+        "lock = paths.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
     assert done.returncode == -9
