@@ -23,7 +23,7 @@ from typing import TypeAlias, cast, get_args
 
 import anyio
 
-from collectors.controls.control import Knob
+from collectors.control import spell, words
 from collectors.controls.device_thread import Watch
 from collectors.controls.lease import Outcome
 from collectors.controls.supervisor import Guard, Guarding, Guards
@@ -40,14 +40,13 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.settings import Settings
@@ -67,18 +66,7 @@ PUBLISH_QUEUE = 32
 """Messages queued per publisher: strangers too may send here."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
-Asked: TypeAlias = (
-    Hello
-    | Fetch
-    | SetLimit
-    | ReleaseLimit
-    | LockClock
-    | ReleaseClock
-    | RenewLeases
-    | AskStatus
-    | Answer
-    | Advice
-)
+Asked: TypeAlias = Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | Answer | Advice
 Row: TypeAlias = tuple[str, str, str]
 
 
@@ -276,11 +264,11 @@ class Collector:
             self._control.send(message.sender, correlation, codec.encode(No(objection)))
             return
         match request:
-            case SetLimit() | ReleaseLimit() | LockClock() | ReleaseClock():
+            case SetControl() | ReleaseControl():
                 self._expect(request.command, message.sender, correlation)
                 objection = (
                     self._intake.objection(request.run, request.gpu)
-                    if isinstance(request, SetLimit | LockClock)
+                    if isinstance(request, SetControl)
                     else None
                 )
                 self._guards.command(request, objection)
@@ -400,23 +388,26 @@ def _device_rows(guard: Guard) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
-    if Knob.LIMIT not in guard.knobs:
+    if "power_limit" not in guard.controls:
         rows.append((section, "power limit", "cannot be set"))
-    for knob, guarding in guard.knobs.items():
-        rows += [(section, *row) for row in _knob_rows(watch, knob, guarding)]
+    for control, guarding in guard.controls.items():
+        rows += [(section, *row) for row in _control_rows(watch, control, guarding)]
     return rows
 
 
-def _knob_rows(watch: Watch, knob: Knob, guarding: Guarding) -> list[tuple[str, str]]:
+def _control_rows(watch: Watch, control: Control, guarding: Guarding) -> list[tuple[str, str]]:
     state = guarding.state
-    which = "" if knob is Knob.LIMIT else f"{knob.value}: "
-    if knob is Knob.LIMIT:
-        rows = [(knob.value, f"{_watts(watch.requested_mw)}, found {knob.says(state.limits.found)}")]
+    name = words(control)
+    which = "" if control == "power_limit" else f"{name}: "
+    if control == "power_limit":
+        rows = [(name, f"{_watts(watch.requested_mw)}, found {spell(control, state.limits.found)}")]
     else:
         rows = [
             (
-                knob.value,
-                f"locked at {knob.says(state.limits.last)}" if state.limits.changed else "not locked by us",
+                name,
+                f"locked at {spell(control, state.limits.last)}"
+                if state.limits.changed
+                else "not locked by us",
             )
         ]
     if guarding.rules.trouble is not None:

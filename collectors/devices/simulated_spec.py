@@ -24,7 +24,8 @@ After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100
     ``lost``, ``timeout``, ``permission`` or ``reset`` (of the counter), any number of them; ``@5`` from 5 s
     after the bus was opened, ``@5-8`` until 8 s; for ever where it does not say. A reset is an instant.
 
-A clock can be locked, and the lock shows in the clock; it changes neither the draw nor the time of a step.
+The graphics and the memory clock can be locked. The lock of the graphics clock shows in the clock; no lock
+changes the draw or the time of a step.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.replay import hear
-from analyzers.results.rows import GapRow, RestoreLimit, RunRow, WindowRow
+from analyzers.results.rows import GapRow, RestoreControl, RunRow, WindowRow
 from tests.analyzers.readings import steady
 from tests.simulation.world import Training, World
 from zeus_stream.protocol.events import Event, StepBoundary
@@ -98,7 +98,7 @@ def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on(
         assert part in gap.reason
     last = [row for row in world.rows(RunRow) if row.session == session][-1]
     assert last.ended_how == "set aside: it could not be interpreted"
-    assert world.rows(RestoreLimit)
+    assert world.rows(RestoreControl)
     assert [row.kind for row in world.rows(WindowRow)][-1] == "run"  # so a start does not begin before it
 
     outputs: list[Output] = []

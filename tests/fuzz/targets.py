@@ -17,16 +17,14 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import Applied, ClockApplied, Notes, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.transport.follower import Sequencer
@@ -43,11 +41,10 @@ SETTINGS = RunSettings(
 )
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
-    (Hello, Fetch, SetLimit, ReleaseLimit, RenewLeases, AskStatus, Answer, Advice),
-    (LockClock, ReleaseClock, ClockApplied),
+    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, Answer, Advice),
     (Query, ForgetJob),
     (Ack, No),
-    (Welcome, Fetched, Applied, Refused, Status, QueryDone, Forgotten),
+    (Welcome, Fetched, ControlApplied, ControlRefused, Status, QueryDone, Forgotten),
     (Readings, Events, Notes),
 )
 """What is decoded where."""

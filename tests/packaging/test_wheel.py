@@ -101,7 +101,7 @@ def test_the_watchdog_restores_after_sigkill_beside_packages_of_the_same_names(
             found.gpu,
             found.read_mw,
             found.write_mw,
-            found.read_mhz,
+            found.read_locked_mhz,
             {**environment, "PYTHONPATH": ""},
         )
         with (

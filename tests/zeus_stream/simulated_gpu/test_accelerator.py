@@ -150,7 +150,7 @@ def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that
     host: SimulatedBus, tmp_path: Path
 ) -> None:
     gpu = host.discover()[0]
-    gpu.set_limit(100_000)
+    gpu.set_control("power_limit", 100_000)
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:
         begin_ns = monotonic_ns()
         accelerator.run(0.05)
@@ -164,7 +164,7 @@ def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that
 
 def test_the_slowest_gpu_counts(host: SimulatedBus, tmp_path: Path) -> None:
     free, capped = host.discover()
-    capped.set_limit(100_000)
+    capped.set_control("power_limit", 100_000)
     with attach("imagenet", directory=tmp_path) as accelerator:
         begin_ns = monotonic_ns()
         accelerator.run(0.03)
@@ -196,7 +196,7 @@ def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBu
         worker = threading.Thread(target=accelerator.run, args=(2.0,))
         worker.start()
         wait_until(lambda: busy(gpu), "the load begins")
-        gpu.set_limit(100_000)
+        gpu.set_control("power_limit", 100_000)
         worker.join()
     ended_ns = monotonic_ns()
     gpu.sample()
