@@ -66,7 +66,7 @@ def test_the_shipped_model_meets_the_measurements_as_closely_as_its_residuals_sa
 def test_the_limit_of_least_cost_under_the_model_is_within_two_percent_in_the_measurements(
     gpu: str, name: str
 ) -> None:
-    """movielens-1m is left out on the A40 and the P100: its measured times scatter by up to 10 % over the limits."""
+    """movielens-1m is left out on the A40 and the P100: its measured times scatter by up to 10 %."""
     model = load()[gpu]
     workload, rows = model.workloads[name], measured(gpu, name)
     real = {limit: (power + model.max_limit_mw) * time for limit, time, power in rows}
