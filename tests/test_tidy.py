@@ -30,7 +30,6 @@ LONG_MODULES: set[str] = {
     "analyzers/power_limit/run.py",
     "analyzers/power_limit/search.py",
     "analyzers/results/rows.py",
-    "analyzers/service.py",
     "analyzers/simulation/recorded_jobs.py",
     "collectors/controls/device_thread.py",
     "collectors/controls/lease.py",

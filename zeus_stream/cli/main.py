@@ -110,6 +110,11 @@ def _metavar(hint: Any) -> str:
     }.get(hint, "TEXT")
 
 
+PR_SET_PDEATHSIG = 1
+PARENT = click.option("--parent-pid", type=int, hidden=True)
+"""Process that started a service and whose end ends it."""
+
+
 @click.group(
     cls=Sentences, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
@@ -119,24 +124,40 @@ def main() -> None:
 
 
 @main.command()
+@PARENT
 @settings_options(*COLLECTOR)
-def collect(settings: Settings) -> None:
+def collect(settings: Settings, *, parent_pid: int | None) -> None:
     """Sample this host's GPUs, log it, obey and guard power limits and clocks."""
     from collectors.devices.registry import open_bus
     from collectors.service import collect as service
     from collectors.service import host_name
 
+    _end_with(parent_pid)
     bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
     _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
 
 
 @main.command()
+@PARENT
 @settings_options(*ANALYZER)
-def analyze(settings: Settings) -> None:
+def analyze(settings: Settings, *, parent_pid: int | None) -> None:
     """Archive what comes in, find the power limit, answer SQL."""
     from analyzers.service import analyze as service
 
+    _end_with(parent_pid)
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+
+
+def _end_with(parent_pid: int | None) -> None:
+    """Have the kernel stop this process (SIGTERM) when its parent ends, however that ends."""
+    if parent_pid is None:
+        return
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        sys.exit(1)  # it has ended already
 
 
 def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
@@ -601,8 +622,9 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
 
 @main.command(short_help="Put back the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be restored.")
+@click.option("--force", is_flag=True, help="Restore although a process holds the collector's lock.")
 @settings_options("device", "observe")
-def restore(settings: Settings, *, dry_run: bool) -> None:
+def restore(settings: Settings, *, dry_run: bool, force: bool) -> None:
     """Put back the limits and clocks that a killed collector left; exit code 1 if one is left in force.
 
     With --observe, as with --dry-run, nothing is changed.
@@ -613,10 +635,10 @@ def restore(settings: Settings, *, dry_run: bool) -> None:
     from collectors.devices.registry import open_bus
 
     where = places(os.environ)
-    if (collector := holder(where.run / "collector.lock")) is not None:
+    if not force and (collector := holder(where.run / "collector.lock")) is not None:
         raise RefusedError(
             f"restore: could not begin: the collector runs, process {collector}, and guards what it changed."
-            " Stop it: it restores everything as it stops."
+            " Stop it: it restores everything as it stops. Or add --force if it is no collector."
         )
     with closing(open_bus(settings.device, where.run)) as bus:
         outcomes = put_back(bus, where.records, by="zeus-stream restore", dry_run=dry_run or settings.observe)

@@ -1,7 +1,8 @@
 """Runs a command with a collector and an analyzer around it, and says what it cost.
 
 Those that run already are used and left running; the others are started here, in sessions of their own
-so that a Ctrl-C meant for the command does not reach them, and stopped at the end.
+so that a Ctrl-C meant for the command does not reach them, and stopped at the end. They also stop when this
+process is killed.
 """
 
 import os
@@ -168,7 +169,7 @@ class Service:
 def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[Service]:
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "zeus_stream", verb],
+            [sys.executable, "-m", "zeus_stream", verb, "--parent-pid", str(os.getpid())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=words,
