@@ -22,7 +22,6 @@ LONG_MODULES: set[str] = {
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
     "analyzers/measurement/energy_fit.py",
-    "analyzers/measurement/timeline.py",
     "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
