@@ -96,6 +96,14 @@ class Intake:
                 for message in await self._channel.receive():
                     self._receive(message, tasks)
 
+    def gpus_in_use(self) -> set[str]:
+        """Return the GPUs that open sessions use, or may: of a session not admitted yet, all it names."""
+        gpus: set[str] = set()
+        for session in self._sessions.values():
+            if not session.over:
+                gpus.update(session.gpus or resolve(session.asked_gpus, self._guards.descriptions)[0])
+        return gpus
+
     def objection(self, run: str, gpu: str) -> str | None:
         """Return why a run may not command a device, or None."""
         if run.startswith(BUDGET):
@@ -162,6 +170,7 @@ class Intake:
                 return  # not acknowledged: it comes again
             self._sessions[batch.session] = session
             if known is None:
+                self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
                 self._attend(session, tasks)
             if session.over and not before.over:
                 self._end_run(session.run)
