@@ -1,12 +1,13 @@
 """The shell of the analyzer: waits, archives, and lets the pure modules decide.
 
-    follower -> archive (frames) -> interpreter -> archive (rows) -> link (instructions)
+    follower -> interpreter -> archive (frames and rows, in one commit) -> link (instructions)
                                         ^                              |
     query socket -> SQL threads         +---- questions of scripts ----+
 
-What was received is archived before it is interpreted. After a start, the stream since the oldest open
-run is interpreted again from the archive, so that the machines know where they stood; no host is
-commanded until all is interpreted that its log held when the collector was last heard.
+A command leaves when its row is stored; what nobody waits for is stored once a second. What was not yet
+stored when the analyzer is killed comes again from the collectors' logs. After a start, the stream since
+the oldest open run is interpreted again from the archive, so that the machines know where they stood; no
+host is commanded until all is interpreted that its log held when the collector was last heard.
 
 Any number of collectors is followed, one of each host. One task interprets them all, in the order in
 which their frames come in.
@@ -26,7 +27,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
-from analyzers.archive.store import Store
+from analyzers.archive.store import Received, Store
 from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
@@ -44,7 +45,9 @@ from analyzers.results.rows import (
     GiveAdvice,
     GiveAnswer,
     Instruction,
+    JobRow,
     Row,
+    TryRow,
 )
 from analyzers.state_files import budgets, calibrations, forgotten_profiles
 from zeus_stream.clock import anchor, monotonic_ns
@@ -74,6 +77,10 @@ from zeus_stream.transport.follower import Break, follow
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+COMMIT_S = 1.0
+"""Between two commits that no command, no choice and no query waits for."""
+COMMIT_BYTES = 4 << 20
+"""Of frames; more are stored at once."""
 LOOK_S = 1.0
 """Between two looks at whether a collector lets us in."""
 BACKLOG = 16
@@ -192,6 +199,13 @@ class Analyzer:
         self._writer = anyio.CapacityLimiter(1)
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self._under_way = 0
+        self._committing = anyio.Lock()
+        self._received: list[Received] = []
+        self._rows: list[Row] = []
+        self._waiting_bytes = 0
+        self._replaying = True
+        self._failed = False
+        """A commit has failed: what came after it is not stored either, the analyzer ends."""
         self._interpreted: dict[str, int] = {}
         """By log, the offset after the last frame that was heard, until it is stored."""
         self._counters: Counter[str] = Counter()
@@ -204,8 +218,12 @@ class Analyzer:
                 tasks.start_soon(collector.link.run, self._ask)
                 tasks.start_soon(self._complain, collector)
             for page in self._archive.to_replay():
-                self._obey(page, await self._interpret(page, replaying=True))
+                instructions = self._interpret(page)
+                await self._commit()
+                self._obey(page, instructions)
+            self._replaying = False
             tasks.start_soon(self._digest, receive)
+            tasks.start_soon(self._commit_in_time)
             tasks.start_soon(self._say_budgets, budgets, send)
             for collector in self._collectors:
                 tasks.start_soon(self._follow, collector, send)
@@ -260,24 +278,24 @@ class Analyzer:
             waiting = [part]
             while parts.statistics().current_buffer_used:
                 waiting.append(parts.receive_nowait())
-            # What came in during the last commits is stored in one: the busier, the larger.
-            frames: list[Frame] = []
             for item in waiting:
                 if isinstance(item, Break):
-                    await self._take_in(frames)
-                    await self._write(partial(self._archive.put, [item]))
-                    frames = []
+                    self._received.append(item)
                 else:
-                    frames += item
-            await self._take_in(frames)
+                    await self._take_in(item)
 
     async def _take_in(self, received: Sequence[Frame]) -> None:
-        if not received:
-            return
         frames = [(frame, self._decoded(frame)) for frame in received]
-        await self._write(partial(self._archive.put, [frames]))
         understood = [(frame, body) for frame, body in frames if body is not None]
-        self._obey(understood, await self._interpret(understood, replaying=False))
+        # Frames and what is derived from them wait together: no commit is between them.
+        self._received.append(frames)
+        self._waiting_bytes += sum(len(frame.body) for frame in received)
+        instructions = self._interpret(understood)
+        # A command or a choice does not leave before its row is stored.
+        awaited = not all(isinstance(each, GiveAnswer) for each in instructions)
+        if awaited or self._choices or self._waiting_bytes > COMMIT_BYTES:
+            await self._commit()
+        self._obey(understood, instructions)
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
@@ -286,16 +304,43 @@ class Analyzer:
             self._counters["malformed frames"] += 1
             return None
 
-    async def _interpret(self, frames: Sequence[tuple[Frame, Body]], *, replaying: bool) -> list[Instruction]:
-        """Let the interpreter hear frames, store what it derives, and return what it wants done."""
+    def _interpret(self, frames: Sequence[tuple[Frame, Body]]) -> list[Instruction]:
+        """Let the interpreter hear frames; keep what it derives for the next commit; return what it wants."""
         outputs = [output for frame, body in frames for output in self._interpreter.hear(frame, body)]
         rows = [output for output in outputs if isinstance(output, Row)]
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
+        self._rows += rows
         self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
-        if rows:  # what gave no rows may be interpreted again: that saves half of the commits
-            await self._write(partial(self._archive.put, [], rows, self._interpreted, replaying=replaying))
-            self._interpreted = {}
         return [output for output in outputs if isinstance(output, Instruction)]
+
+    @property
+    def _choices(self) -> bool:
+        """A choice waits to be stored; a script may ask for it at any time."""
+        return any(isinstance(row, TryRow | JobRow) for row in self._rows)
+
+    async def _commit(self) -> None:
+        """Store what waits, in one transaction. On return all is stored that waited at the call."""
+        async with self._committing:
+            if not (self._received or self._rows) or self._failed:
+                return  # what gave no rows may be interpreted again
+            received, self._received = self._received, []
+            rows, self._rows = self._rows, []
+            interpreted, self._interpreted = self._interpreted, {}
+            self._waiting_bytes = 0
+            self._failed = True
+            await self._write(
+                partial(self._archive.put, received, rows, interpreted, replaying=self._replaying)
+            )
+            self._failed = False
+
+    async def _commit_in_time(self) -> None:
+        try:
+            while True:
+                await anyio.sleep(COMMIT_S)
+                await self._commit()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._commit()
 
     def _obey(self, frames: Sequence[tuple[Frame, Body]], instructions: Iterable[Instruction]) -> None:
         """Carry instructions out, or keep each GPU's last until its host's stream is no longer old."""
@@ -385,13 +430,14 @@ class Analyzer:
             reply(No(f"{why} Those that are: zeus-stream jobs."))
             return
         count, outputs = forgotten
-        rows = [output for output in outputs if isinstance(output, Row)]
-        await self._write(partial(self._archive.put, [], rows))
+        self._rows += [output for output in outputs if isinstance(output, Row)]
+        await self._commit()
         self._obey([], [output for output in outputs if isinstance(output, Instruction)])
         reply(Forgotten(count))
 
     async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
         try:
+            await self._commit()  # the answer has all that was received
             done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
         except RefusedError as wrong:
             reply(_no(wrong))
