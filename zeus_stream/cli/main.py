@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_type_hints
 import click
 
 from zeus_stream.errors import RefusedError, ZeusStreamError
-from zeus_stream.paths import holder, places, prepare
+from zeus_stream.paths import claim, holder, places, prepare
 from zeus_stream.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -597,6 +597,24 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has d
 
     shut_out(places(os.environ).keys, name)
     click.echo(f"{name} is let in no more.")
+
+
+@main.command("set-aside")
+@settings_options("archive", "memory_mb")
+def set_aside(settings: Settings) -> None:
+    """Move the damaged part of an archive aside and say what is lost."""
+    from datetime import UTC, datetime
+
+    from analyzers.archive.repair import set_aside as move
+
+    where = places(os.environ)
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        done = move(
+            settings.archive or where.archive, settings, f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        )
+    for path in done.moved:
+        click.echo(f"Moved to {path}.")
+    click.echo(done.lost)
 
 
 @main.command(short_help="Put back the power limits that a killed collector left.")
