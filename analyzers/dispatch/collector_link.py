@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import anyio
 
+from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.results.rows import (
     ApplyControl,
     GiveAdvice,
@@ -27,7 +28,6 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Ask, AskTry
-from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.queries import No, Reply, Request
@@ -62,12 +62,12 @@ class Link:
 
         ``host``: the only one that the collector may speak for.
         """
-        self.held: set[tuple[str, Control]] = set()
-        """Controls of GPUs that are ours, as the log says: their leases are kept alive."""
+        self.leases: Callable[[], frozenset[str]] = frozenset
+        """Returns the GPUs whose leases are to be renewed."""
         self._context = context
         self._where = where
         self._owner = owner
-        self._lease_ms = lease_ms
+        self._lease = LeaseLength(lease_ms)
         self._fence = start << 32
         self._channel: sockets.Asking | None = None
         self._welcome: Welcome | None = None
@@ -76,6 +76,8 @@ class Link:
         self._known = anyio.Event()
         self._host = ""
         self._heard_ns = 0
+        self._greeted_ns = 0
+        """When the greeting was sent that has no answer yet; 0: none."""
         self._objection: str | None = None
         self.dropped = 0
         """Instructions for a collector that is not there, or has too many unanswered."""
@@ -104,8 +106,13 @@ class Link:
             return None
         return max(0, self._welcome.next_offset - frame.offset - 1)
 
-    def heard_start(self, incarnation: str) -> None:
-        """The log says that a collector started: what knows another is not to be commanded by it."""
+    @property
+    def lease_ms(self) -> int:
+        """The length of a lease that is asked for now."""
+        return self._lease.ms(monotonic_ns())
+
+    def collector_started(self, incarnation: str) -> None:
+        """Forget a welcome of an earlier collector than the one that the log says has started."""
         if self._welcome is not None and self._welcome.incarnation != incarnation:
             self._welcome = None
 
@@ -130,10 +137,9 @@ class Link:
                     gpu=gpu,
                     control=control,
                     value=value,
-                    lease_ms=self._lease_ms,
+                    lease_ms=self.lease_ms,
                 )
             case RestoreControl(command=command, gpu=gpu, control=control):
-                self.held.discard((gpu, control))
                 request = ReleaseControl(
                     command=command,
                     owner=self._owner,
@@ -145,7 +151,7 @@ class Link:
         self._unanswered[request.command] = request
         self._send(request)
 
-    async def run(self, asked: Callable[[str, Ask | AskTry], None]) -> None:
+    async def run(self, asked: Callable[[str, Ask | AskTry], object]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
@@ -163,16 +169,20 @@ class Link:
     async def _beat(self) -> None:
         beat = 0
         while monotonic_ns() - self._heard_ns < SILENCE_NS:
-            if self._welcome is not None and (gpus := tuple(sorted({gpu for gpu, _ in self.held}))):
-                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
+            if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
+                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self.lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
+                self._greeted_ns = self._greeted_ns or monotonic_ns()
                 self._send(Hello("analyzer", self._owner))
                 for request in self._unanswered.values():
                     self._send(request)
             beat += 1
-            await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
+            pause_s, slept_ns = BEAT_S if self._welcome else BEAT_S / 6, monotonic_ns()
+            await anyio.sleep(pause_s)
+            now_ns = monotonic_ns()
+            self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], None]) -> None:
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
@@ -191,6 +201,9 @@ class Link:
                         )
                     case Welcome():
                         self._welcome, self._objection = reply, None
+                        if self._greeted_ns:
+                            self._lease.delayed(self._heard_ns, self._heard_ns - self._greeted_ns)
+                            self._greeted_ns = 0
                         self._host = reply.host
                         self._known.set()
                     case ControlApplied(command=command) | ControlRefused(command=command):

@@ -153,6 +153,10 @@ class Shape:
         """The interval can be told: the counter's kind is known, or does not matter."""
         return self.kind is not None or self.counter.bounded or self.counter.alike(self._kinds.born)
 
+    def beats(self, begin_ns: int, end_ns: int) -> bool | None:
+        """See `analyzers.measurement.counter_kind.Counter`. A counter that sees all never does."""
+        return False if self.window_ns is None else self.counter.beats(begin_ns, end_ns)
+
     def suspect(self, *, blind: bool) -> None:
         """Say whether the counter may see a part of the time only, until it shows whether it does."""
         if self.kind is None:
@@ -173,8 +177,9 @@ class Shape:
         Args:
             now_ns: frame time; of the last HEARD_NS not all events may have been heard.
         """
+        self._follow(timeline)
         knots = timeline.knots()
-        if not timeline.sees_all or (self._fixed_ns or 0) >= until_ns:
+        if not timeline.follows_events or (self._fixed_ns or 0) >= until_ns:
             return
         if len(self._cut_ns) == 1 and not self._marks:
             return  # no events, no shape
@@ -211,6 +216,15 @@ class Shape:
         self._cut_ns, self._cut_kind = self._cut_ns[:1] * 0 - 2**60, np.zeros((2, 1), np.int64)
         self._cut_spread_s = np.zeros(1)
         self.counter = Counter() if self.kind is None else self.counter
+
+    def _follow(self, timeline: Timeline) -> None:
+        """Take the counter for what it is where that is known of the sensor: power readings, added up."""
+        sensor = timeline.sensor
+        if timeline.estimator == "power":
+            if sensor.window_ns is not None and self.counter.lag_ns is None:
+                self.counter = Counter.of_power(sensor.window_ns, sensor.lag_ns)
+        elif self.counter.lag_ns is not None:
+            self.counter = Counter(suspect=sensor.blind)
 
     def _consume(self, timeline: Timeline, until_ns: int) -> None:
         """Turn marks into cuts."""
@@ -313,20 +327,29 @@ class Shape:
             seen_j, doubt_j2 = y[1:], var[1:]
         else:
             window_s = counter.window_ns / 1e9
-            sees = float(np.median(took)) / window_s
-            counted = parts.until(np.concatenate((t, t[1:] - window_s, point_t)))
+            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
+            sees = (
+                took / window_s if counter.lag_ns is not None else np.full(count, np.median(took) / window_s)
+            )
+            counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
+            counted -= parts.until(t[:1])
             rows = np.concatenate(
-                (
-                    sees * (counted[1 : count + 1] - counted[count + 1 : 2 * count + 1]),
-                    counted[2 * count + 1 :] - counted[0],
-                )
+                (sees[:, None] * (counted[:count] - counted[count : 2 * count]), counted[2 * count :])
             )
             wandered = counted @ flickers_w2s
-            upto, since, wandered = np.split(wandered[1:] - wandered[0], (count, 2 * count))
+            upto, since, wandered = np.split(wandered, (count, 2 * count))
             common = np.zeros((len(rows), len(rows)))
-            common[:count, count:] = sees * np.clip(wandered - since[:, None], 0.0, (upto - since)[:, None])
+            common[:count, count:] = sees[:, None] * np.clip(
+                wandered - since[:, None], 0.0, (upto - since)[:, None]
+            )
             common[count:, :count] = common[:count, count:].T
             common[count:, count:] = np.minimum.outer(wandered, wandered)
+            # When it looked matters only where it may have looked across a change: the figure is a mean.
+            looked_ns = base_ns + np.rint(looked_t * 1e9).astype(np.int64)
+            open_ns = (knots.hi_ns[stretch] - knots.lo_ns[stretch])[1:]
+            until_cut = self._cut_ns.searchsorted(looked_ns + open_ns)
+            across = until_cut > self._cut_ns.searchsorted(looked_ns - counter.window_ns - open_ns)
+            var[1:] = np.where(across, var[1:], QUANTUM_J**2)
             seen_j, doubt_j2 = grown, sees**2 * (upto - since + var[1:])
         rows_kind = rows @ of_part
         joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
@@ -377,7 +400,7 @@ class Shape:
             doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1])[inside]
         else:
             taken, taken_kind = rows[inside], rows_kind[inside]
-            doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1] + doubt_j2)[inside]
+            doubt = taken_kind @ noise_w2s + doubt_j2[inside]
         kinds.regress(taken_kind, took[inside], grown[inside], taken**2 @ own + doubt)
         # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain.
         certain = inverse.diagonal()[inside]
@@ -394,7 +417,11 @@ class Shape:
         if counter.looks:
             work = over[: len(over) // 2] & (kinds.role[parts.kind[: len(over) // 2]] == Role.WORK)
             fade = float(np.exp(-took[inside].sum() / MEMORY_S))
-            counter.look(parts.begin[: len(work)][work], parts.length[: len(work)][work], t[1:], fade)
+            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
+            counter.look(
+                *(parts.begin[: len(work)][work], parts.length[: len(work)][work], looked_t, fade),
+                *(int(mid_ns[end]), end - begin),
+            )
 
     def _compare(self, knots: Knots, first: int, close: int) -> None:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""

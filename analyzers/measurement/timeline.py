@@ -62,13 +62,11 @@ class _Row(IntEnum):
     HI = 1
     MID = 2
     ENERGY = 3
-    LOW = 4
-    HIGH = 5
-    UNSEEN = 6
-    POWER = 7
-    EPOCH = 8
-    FIRST = 9
-    TEMPERATURE = 10
+    UNSEEN = 4
+    POWER = 5
+    EPOCH = 6
+    FIRST = 7
+    TEMPERATURE = 8
 
 
 _WIDE = _Row.POWER
@@ -84,17 +82,13 @@ class Knots(NamedTuple):
     mid_ns: Ints
     energy_uj: Ints
     """Counted by then, within its epoch; never falls within one."""
-    low_uj: Ints
-    """The same with the lesser of two readings of power between them; a counter's is itself."""
-    high_uj: Ints
-    """The same with the greater."""
     unseen_ns: Ints
     """Time so far that lay between knots more than `GAP_NS` apart."""
     epoch: Ints
 
 
 class Timeline:
-    """One GPU. Memory is bounded by `MAX_KNOTS`, 72 bytes each; `forget` gives back what is not needed."""
+    """One GPU. Memory is bounded by `MAX_KNOTS`, 56 bytes each; `forget` gives back what is not needed."""
 
     def __init__(self) -> None:
         self.gone: str | None = None
@@ -202,16 +196,9 @@ class Timeline:
         unseen_ns = np.where(elapsed_ns > GAP_NS, elapsed_ns, 0)
         knots[_Row.UNSEEN] = (0 if before is None else last[_Row.UNSEEN]) + np.cumsum(unseen_ns)
         if self._estimator == "power":
-            power_mw = knots[_Row.POWER], previous[_Row.POWER]
-            for row, held_mw in (
-                (_Row.ENERGY, previous[_Row.POWER]),
-                (_Row.LOW, np.minimum(*power_mw)),
-                (_Row.HIGH, np.maximum(*power_mw)),
-            ):
-                held_uj = held_mw * elapsed_ns // 1_000_000  # mW x ns = pJ
-                knots[row] = (0 if before is None else last[row]) + np.cumsum(held_uj)
+            held_uj = previous[_Row.POWER] * elapsed_ns // 1_000_000  # mW x ns = pJ
+            knots[_Row.ENERGY] = (0 if before is None else last[_Row.ENERGY]) + np.cumsum(held_uj)
         else:
-            knots[_Row.LOW] = knots[_Row.HIGH] = knots[_Row.ENERGY]
             knots[_Row.FIRST] |= knots[_Row.ENERGY] < previous[_Row.ENERGY]
         epochs = (0 if before is None else (last[_Row.EPOCH] + 1) // 2) + np.cumsum(knots[_Row.FIRST])
         # Even numbers are epochs; an odd one sets apart a counter's first value. Power is valid at once.
@@ -257,7 +244,7 @@ class Timeline:
     def knots(self) -> Knots:
         """Return the knots. They are views: valid until another method is called."""
         self._read()
-        rows = (_Row.LO, _Row.HI, _Row.MID, _Row.ENERGY, _Row.LOW, _Row.HIGH, _Row.UNSEEN, _Row.EPOCH)
+        rows = (_Row.LO, _Row.HI, _Row.MID, _Row.ENERGY, _Row.UNSEEN, _Row.EPOCH)
         return Knots(*(self._row(row) for row in rows))
 
     def settled(self, t_ns: int) -> bool:
@@ -280,6 +267,11 @@ class Timeline:
     def sees_all(self) -> bool:
         """Return whether knots are sums of all that was drawn: a counter's, or means without a pause."""
         return self.estimator == "counter" or self.sensor.sees_all
+
+    @property
+    def follows_events(self) -> bool:
+        """Return whether it is known which time each knot speaks of, so that events can share it out."""
+        return self.sees_all or self.sensor.blind
 
     @property
     def counter_to_power(self) -> float | None:

@@ -38,8 +38,8 @@ class WindowRow:
     energy_j: float | None
     """None: Missing, for the reason in ``quality``."""
     energy_low_j: float | None
-    """Hard bounds by the counter: the truth (of this counter) lies within. Without counter: as if the lesser
-    (the greater) of two power readings had been drawn between them. None: the sensor misses some."""
+    """Hard bounds by the counter: the truth (of this counter) lies within. None: there is no counter, or its
+    sensor misses some."""
     energy_high_j: float | None
     energy_p2_5_j: float | None
     """The 95 % interval: in one case of 40 the truth is less, in another more than ``energy_p97_5_j``."""

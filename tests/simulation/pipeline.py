@@ -27,13 +27,13 @@ from typing import Any
 
 from analyzers import replay
 from analyzers.archive import duckdb_file
+from analyzers.earlier_runs import remembered
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
-from analyzers.service import remembered
 from collectors.controls import lease
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
