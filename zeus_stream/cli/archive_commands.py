@@ -1,4 +1,4 @@
-"""Commands that read the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
+"""Commands on the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
 
 import os
 import sys
