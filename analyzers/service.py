@@ -5,9 +5,9 @@
                     +-> commits: one transaction a second, or when a command or a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
-A command leaves when its row is stored. After a start, the stream since the oldest open
-run is interpreted again from the archive, so that the machines know where they stood; no host is
-commanded until all is interpreted that its log held when the collector last said so.
+A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
+again from the archive, so that the machines know where they stood; no host is commanded until all is
+interpreted that its log held when the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host. All of them are interpreted in the order in which
@@ -276,10 +276,7 @@ class Analyzer:
             return
         self._received_ns.append(monotonic_ns())
 
-        def decode() -> list[tuple[Frame, Body | None]]:
-            return [(frame, self._decoded(frame)) for frame in received]
-
-        frames = await self._write(decode)
+        frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
         await self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
 
