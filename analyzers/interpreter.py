@@ -8,7 +8,7 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.sensors import Gain
-from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
+from analyzers.measurement.timeline import IDLE_NS, RECENT_NS, Timeline
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
@@ -260,6 +260,7 @@ class Interpreter:
                 continue
             gpu = self._gpu(host, uuid)
             gpu.timeline.add(rows[start:end])
+            outputs += _hangs(host, uuid, gpu.timeline)
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
@@ -540,7 +541,7 @@ class Interpreter:
                 gpu.host, gpu.found = host, note
                 self._ledger.device_found(uuid)
                 gpu.timeline.interrupt(None)
-                gpu.timeline.sensor = sensors.sensor(note.name)
+                gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
@@ -761,6 +762,14 @@ def _sensor_window_ms(gpu: Gpu) -> float | None:
     """Return how much of each period the sensor sees; an integrating counter all of it."""
     window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
     return None if window_ns is None else window_ns / 1e6
+
+
+def _hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
+    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
+    while timeline.hangs_ns:
+        begin_ns, end_ns = timeline.hangs_ns.popleft()
+        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
+        yield GapRow(host, "readings", begin_ns, 1, reason)
 
 
 def _watts(power_mw: int | None) -> float | None:

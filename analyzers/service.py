@@ -118,6 +118,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
+                tasks.start_soon(limits.keep, [channel], _say_cut)
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(
@@ -128,6 +129,10 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         finally:
             archive.close()
             context.destroy(linger=0)
+
+
+def _say_cut(reason: str) -> None:
+    _log.warning("queries: %s.", reason)
 
 
 class Collector:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = (("--version",), ("--help",), ("sql", "--archive", "{archive}", "select 1"))
@@ -35,10 +36,11 @@ def main() -> None:
             command = [word.format(archive=archive) for word in words]
             runs = [run(command, environment, directory) for _ in range(options.times)]
             walls, cpus = zip(*runs, strict=True)
-            print(
-                f"{' '.join(words):<42} wall, s: least {min(walls):.2f}, median {statistics.median(walls):.2f};"
-                f" CPU, s: least {min(cpus):.2f}, median {statistics.median(cpus):.2f}"
-            )
+            print(f"{' '.join(words):<42} wall {spread(walls)}; CPU {spread(cpus)}")
+
+
+def spread(seconds: Sequence[float]) -> str:
+    return f"{min(seconds):.2f} to {max(seconds):.2f} s, median {statistics.median(seconds):.2f} s"
 
 
 def create(archive: str, environment: dict[str, str], directory: str) -> None:

@@ -56,7 +56,9 @@ class Gate:
         self.refused = 0
         """Handshakes that failed."""
         self._directory = directory
-        self._seen: object = None
+        self._seen: tuple[tuple[str, int, int], ...] | None = None
+        self._unreadable = False
+        """The list could not be read, and that was logged."""
         self._allowed: Mapping[str, Allowed] = {}
         self._named: set[tuple[str, str]] = set()
         self._listeners: tuple[_Listener, ...] = ()
@@ -148,14 +150,21 @@ class Gate:
                 await listener.channel.cut_distant()
 
     def _look(self) -> bool:
-        """Look at the list. Tells whether somebody may do less than before."""
+        """Look at the list. Tell whether a key may do less than before.
+
+        A list that cannot be read, as when no file can be opened, changes nothing: no key was revoked.
+        """
         try:
-            seen: object = keys.fingerprint(self._directory)
-            allowed, wrong = ({}, ()) if seen == self._seen else keys.allowed(self._directory)
-        except StorageError as unreadable:  # then nobody is known
-            seen, allowed, wrong = str(unreadable), {}, (str(unreadable),)
-        if seen == self._seen:
+            seen = keys.fingerprint(self._directory)
+            if seen == self._seen:
+                return False
+            allowed, wrong = keys.allowed(self._directory)
+        except StorageError as unreadable:
+            if not self._unreadable:
+                self._unreadable = True
+                _log.warning("%s The keys known before are still let in.", unreadable)
             return False
+        self._unreadable = False
         for sentence in wrong:
             _log.warning("%s", sentence)
         less = any(allowed.get(public) != who for public, who in self._allowed.items())

@@ -8,6 +8,7 @@ A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[t
 """
 
 import os
+import resource
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,10 @@ REQUEST_BYTES = 1_000_000
 MESSAGE_BYTES = 16 * 1024 * 1024
 """Of a larger message only the first part is taken, which means nothing by itself: replies to fetches, the
 largest there are, have a few MB. (SQL answers are read whole, by `exchange`.)"""
+SPARE_FILES = 64
+"""Descriptors that are free before a port is listened at."""
+HANDSHAKE_MS = 2_000
+"""A connection that has not shown its key by then is closed."""
 CUT_S = 0.001
 """Between two looks at whether a port is free."""
 HEARTBEAT_MS = 2_000
@@ -210,15 +215,23 @@ class Channel:
         self.bind()
 
     async def cut_distant(self) -> None:
-        """Cut all connections with other hosts, and listen again."""
+        """Cut all connections with other hosts, and listen again.
+
+        Those that have not shown a key end at the latest after `HANDSHAKE_MS`; none is accepted before.
+        """
         async with self._cutting:
             if self._distant is None:
                 return
             self._socket.unbind(self._distant[0])
+            with anyio.move_on_after(2 * HANDSHAKE_MS / 1000):
+                while not _can_open_files(_most_files() // 2):  # noqa: ASYNC110  (likewise)
+                    await anyio.sleep(CUT_S)
             while not self._bound_again(*self._distant):  # noqa: ASYNC110  (ZeroMQ closes the port in a thread)
                 await anyio.sleep(CUT_S)
 
     def _bound_again(self, address: str, secret: bytes, door: bytes) -> bool:
+        if not _can_open_files(SPARE_FILES):  # without one, libzmq ends the process
+            return False
         try:
             self._bind_distant(address, secret, door)
         except zmq.ZMQError as wrong:
@@ -227,8 +240,27 @@ class Channel:
             return False
         return True
 
+    @property
+    def distant(self) -> bool:
+        """Tell whether it listens for other hosts."""
+        return self._distant is not None
+
     def close(self) -> None:
         self._socket.close(linger=0)
+
+
+def _most_files() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _can_open_files(number: int) -> bool:
+    """Tell whether this process may open so many more files."""
+    try:
+        lowest = os.eventfd(0)
+    except OSError:
+        return False
+    os.close(lowest)
+    return lowest + number < _most_files()
 
 
 class Failures:
@@ -448,7 +480,7 @@ def _open(context: Context, kind: int, queue: int) -> "zmq.Socket[bytes]":
         (zmq.MAXMSGSIZE, MAX_BYTES),
         (zmq.RECONNECT_IVL, 50),
         (zmq.RECONNECT_IVL_MAX, 1_000),
-        (zmq.HANDSHAKE_IVL, 5_000),
+        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
         (zmq.BACKLOG, 256),
     ):
         socket.setsockopt(option, value)
