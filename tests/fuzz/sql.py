@@ -22,7 +22,7 @@ from zeus_stream.settings import Settings
 
 PIECES = (
     "SELECT 1", "FROM runs", "WITH x AS (", ")", "(", ";", "--", "\n", "/*", "*/", "'", '"', "$$", "EXPLAIN",
-    "ANALYZE", "UNION ALL", "AS MATERIALIZED", "::", "[", "]", "{", "}", ",", "\0", "\ufeff", "RETURNING *", "*",
+    "ANALYZE", "UNION ALL", "AS MATERIALIZED", "::", "[", "]", "{", "}", ",", "\0", "\ufeff", "RETURNING *",
 )  # fmt: skip
 TIMEOUT_MS = 2_000
 LATER_S = 2.0
