@@ -18,6 +18,8 @@ import anyio
 
 from zeus_stream.errors import StorageError
 from zeus_stream.transport import keys, sockets
+from zeus_stream.transport.channel import Failures
+from zeus_stream.transport.curve import Judge, Knock
 from zeus_stream.transport.endpoints import PORTS, parse
 from zeus_stream.transport.keys import Allowed, Role
 
@@ -39,7 +41,7 @@ class _Listener:
     door: Door
     address: str
     channel: sockets.Channel
-    failures: sockets.Failures
+    failures: Failures
 
 
 class Gate:
@@ -67,7 +69,7 @@ class Gate:
         host, port = parse(listen)
         secret = keys.server_pair(directory, make=sockets.new_keys).secret
         self._look()
-        self._judge = sockets.Judge(context)
+        self._judge = Judge(context)
         self._listeners = tuple(
             _Listener(door, address, channel, channel.let_in(address, secret, door))
             for door, channel in channels.items()
@@ -115,7 +117,7 @@ class Gate:
                     self.refused += 1
                     self._name(knock, who)
 
-    def _name(self, knock: sockets.Knock, who: Allowed | None) -> None:
+    def _name(self, knock: Knock, who: Allowed | None) -> None:
         whose = f"its key {knock.public} is not on the list" if who is None else f"key {who.name} has no role"
         if (knock.address, whose) in self._named or len(self._named) >= MAX_NAMED:
             return
