@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEVICE ?= simulated:v100x1
+DEVICE ?= simulated:a40x1
 KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch

@@ -8,7 +8,7 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -21,10 +21,11 @@ from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Fleet, Gpu, Use
+from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.sensors import Gain
-from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
+from analyzers.measurement.timeline import IDLE_NS, RECENT_NS, Timeline
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
@@ -125,6 +126,7 @@ class Interpreter:
         self._known = KnownProfiles(memory)
         name, chooser = policy or ("default", Default())
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
+        self._claims = Claims()
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._on_host: defaultdict[str, dict[str, Session]] = defaultdict(dict)
@@ -252,14 +254,18 @@ class Interpreter:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
         if self._full(body.gpus):
             return [GapRow(host, "readings", frame.t_ns, len(rows), _FULL)]
+        owned, outputs = self._owned(host, body.gpus, "readings")
         rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
         indices, starts = np.unique(rows["gpu"], return_index=True)
         for index, (start, end) in zip(
             indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True
         ):
             uuid = body.gpus[index]
+            if uuid not in owned:
+                continue
             gpu = self._gpu(host, uuid)
             gpu.timeline.add(rows[start:end])
+            outputs += _hangs(host, uuid, gpu.timeline)
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
@@ -280,6 +286,32 @@ class Interpreter:
             if of_host(uuid):
                 self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
+
+    def _owner(self, host: str, uuid: str) -> str:
+        """Return the host that may speak for a GPU; a host that claims it may follow a silent one."""
+        gpu = self._fleet.gpus.get(uuid)
+        if gpu is None or gpu.host == host:
+            return host
+        if self._claims.passes(host, uuid, gpu.host, self._fleet.now_ns):
+            self._fleet.gpus[uuid] = Gpu(host)
+            return host
+        return gpu.host
+
+    def _owned(self, host: str, gpus: Iterable[str], what: str) -> tuple[set[str], list[Output]]:
+        """Return the GPUs for which a host may speak, and a gap for each of another host."""
+        owners = {uuid: self._owner(host, uuid) for uuid in gpus}
+        gaps = [
+            gap
+            for uuid, owner in owners.items()
+            if owner != host
+            for gap in self._objection(host, uuid, owner, what)
+        ]
+        return {uuid for uuid, owner in owners.items() if owner == host}, gaps
+
+    def _objection(self, host: str, name: str, owner: str, what: str) -> list[Output]:
+        """Return a gap the first time that a host speaks for what belongs to another."""
+        reason = self._claims.objection(host, name, owner)
+        return [] if reason is None else [GapRow(host, what, self._fleet.now_ns[host], 1, reason)]
 
     def _devices(self, session: Session) -> list[str]:
         """Return the GPUs of a session, and the parts of its host, which everybody uses."""
@@ -320,6 +352,9 @@ class Interpreter:
 
     def _events(self, frame: Frame, body: Events) -> list[Output]:
         host, outputs = frame.host, list[Output]()
+        known = self._sessions.get(body.session)
+        if known is not None and known.host != host:
+            return self._objection(host, f"session {body.session}", known.host, "events")
         for event in body.events:
             if isinstance(event, Unknown):
                 continue
@@ -505,23 +540,37 @@ class Interpreter:
                 return [GapRow(host, "devices", t_ns, 1, _FULL)]
             case RunAdmitted(t_ns=t_ns, gpus=gpus) if self._full(gpus):
                 return [GapRow(host, "runs", t_ns, 1, _FULL)]
+            case DeviceFound(gpu=uuid) | DeviceGone(gpu=uuid) if (owner := self._owner(host, uuid)) != host:
+                return self._objection(host, uuid, owner, "devices")
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 self._ledger.device_found(uuid)
                 gpu.timeline.interrupt(None)
-                gpu.timeline.sensor = sensors.sensor(note.name)
+                gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)
                 gpu.timeline.interrupt(reason)
                 return [_gpu_row(host, gpu, gpu.found)] if gpu.found else []
-            case RunAdmitted(session=name):
-                return self._admitted(host, note) if name in self._sessions else []
+            case RunAdmitted(session=name) | SessionEnded(session=name) if (
+                known := self._sessions.get(name)
+            ) is not None and known.host != host:
+                return self._objection(host, f"session {name}", known.host, "runs")
+            case RunAdmitted(session=name, gpus=gpus):
+                if name not in self._sessions:
+                    return []
+                owned, outputs = self._owned(host, gpus, "runs")
+                ours = tuple(uuid for uuid in gpus if uuid in owned)
+                return [*outputs, *self._admitted(host, replace(note, gpus=ours))]
             case SessionEnded(t_ns, name, reason):
                 session = self._sessions.get(name)
                 return self._end(session, t_ns, reason) if session else []
+            case ControlApplied(gpu=uuid) | ControlRefused(gpu=uuid) | ControlLeaseEnded(gpu=uuid) if (
+                other := self._fleet.gpus.get(uuid)
+            ) is not None and other.host != host:
+                return self._objection(host, uuid, other.host, "commands")
             case ControlApplied(control="power_limit") | ControlRefused():
                 return self._outcome(host, note)
             case ControlLeaseEnded(control="power_limit", gpu=uuid, cause=cause, reason=reason):
@@ -743,6 +792,14 @@ def _sensor_window_ms(gpu: Gpu) -> float | None:
     """Return how much of each period the sensor sees; an integrating counter all of it."""
     window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
     return None if window_ns is None else window_ns / 1e6
+
+
+def _hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
+    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
+    while timeline.hangs_ns:
+        begin_ns, end_ns = timeline.hangs_ns.popleft()
+        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
+        yield GapRow(host, "readings", begin_ns, 1, reason)
 
 
 def _watts(power_mw: int | None) -> float | None:

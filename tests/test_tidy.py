@@ -24,7 +24,6 @@ LONG_MODULES: set[str] = {
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
     "analyzers/measurement/energy_fit.py",
-    "analyzers/measurement/timeline.py",
     "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
@@ -37,7 +36,6 @@ LONG_MODULES: set[str] = {
     "collectors/devices/amd.py",
     "collectors/devices/nvml.py",
     "collectors/service.py",
-    "zeus_stream/cli/main.py",
     "zeus_stream/transport/sockets.py",
 }
 """Modules that are to be split. Nothing is added here."""

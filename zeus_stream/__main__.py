@@ -8,7 +8,7 @@ def main() -> None:
     import_services_first()
     from zeus_stream.cli.main import main as run  # noqa: PLC0415  (it may import the services)
 
-    run()
+    run(prog_name="zeus-stream")
 
 
 if __name__ == "__main__":

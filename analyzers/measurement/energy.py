@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
-from analyzers.measurement.timeline import GAP_NS, Ints, Knots, Timeline
+from analyzers.measurement.knots import GAP_NS, Ints, Knots
+from analyzers.measurement.timeline import Timeline
 
 FIT_FAILED = "the energy fit failed: by the counter alone"
 QUANTUM_UJ = 1_000

@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, WINDOWS_S, Counter, CounterKind
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Points
+from analyzers.measurement.knots import Knots
 from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
-from analyzers.measurement.timeline import Knots, Timeline
+from analyzers.measurement.timeline import Timeline
 
 HEARD_NS = 60_000_000
 """Events of an instant have been heard when a frame is this much later: they come every 20 ms."""

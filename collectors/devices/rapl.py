@@ -138,7 +138,7 @@ class RaplDevice:
         except PermissionError as wrong:
             raise PermissionMissingError(
                 f"{self.gpu}: could not be read: {file} is for root only, as in every Linux since 5.10."
-                " Run the collector as root, or let its group read it: docs/measurement.md has the rule."
+                " Run the collector as root, or add the rule of docs/explanation/measurement.md."
             ) from wrong
         except FileNotFoundError as wrong:
             raise LostError(f"{self.gpu}: could not be read: {file} is gone. {_RETURNS}") from wrong

@@ -84,7 +84,9 @@ class Board:
         expected = f"{model} {boot_id()} {slower:g}".encode()
         with ExitStack() as opened:
             try:
-                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
+                if folder.stat().st_uid == os.geteuid():
+                    folder.chmod(0o755)  # trainers of any user come here, whatever the umask
             except OSError as wrong:
                 raise _unusable(folder, wrong) from wrong
             mutex = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -63,7 +63,7 @@ class Connection:
         """Return the answer to one SQL statement over the archive, as it is now.
 
         Args:
-            query: one SELECT, or another statement that only reads. See docs/sql.md for the tables.
+            query: one SELECT, or another statement that only reads. See docs/reference/sql.md for the tables.
             max_rows: rows to return at most.
             timeout_s: seconds that the query may take.
 
