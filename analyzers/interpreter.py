@@ -144,6 +144,8 @@ class Interpreter:
         """By session and window; the question in them means nothing."""
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
         """By host: runs on it, all of which use its CPUs."""
+        self.hurried = False
+        """Frames wait: leave out what can be left out, the fit of the energy of single steps."""
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
 
@@ -692,7 +694,10 @@ class Interpreter:
             now_ns -= PLACED_NS
         meters = None
         if session.admitted is not None:
-            meters = {gpu: self._fleet.gpus[gpu].meter for gpu in self._devices(session)}
+            meters = {
+                gpu: replace(self._fleet.gpus[gpu].meter, hurried=self.hurried)
+                for gpu in self._devices(session)
+            }
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:

@@ -1,10 +1,10 @@
 """Cost of an event to the analyzer by the number of sessions on a host.
 
-    python -m benchmarks.sessions [--sessions 1 10 100] [--rate 200] [--seconds 2]
+    python -m benchmarks.sessions [--sessions 1 10 100] [--rate 200] [--seconds 2] [--behind]
 
 Each session has a GPU of its own (counter of 20 ms, readings in a frame every 50 ms) and publishes ``rate``
 steps a second in batches of 20 ms. Printed: CPU time of decoding and interpreting, a step, and the share of
-one core that takes. Nothing is stored.
+one core that takes. Nothing is stored. ``--behind``: as while frames wait, when no energy is fitted.
 """
 
 import argparse
@@ -101,9 +101,10 @@ def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body
             yield now_ns, readings(sessions, flushed_ns)
 
 
-def measure(sessions: int, rate: int, seconds: float) -> None:
+def measure(sessions: int, rate: int, seconds: float, *, behind: bool) -> None:
     encoded = [(t_ns, codec.encode(body)) for t_ns, body in frames(sessions, rate, seconds)]
     interpreter, rows, gaps = Interpreter(RunSettings(None)), 0, 0
+    interpreter.hurried = behind
     began = time.process_time()
     for offset, (t_ns, data) in enumerate(encoded):
         body = codec.decode(data, Readings, Events, Notes)
@@ -124,10 +125,11 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--behind", action="store_true")
     arguments = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     for sessions in arguments.sessions:
-        measure(sessions, arguments.rate, arguments.seconds)
+        measure(sessions, arguments.rate, arguments.seconds, behind=arguments.behind)
 
 
 if __name__ == "__main__":
