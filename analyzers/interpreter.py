@@ -81,6 +81,8 @@ MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
+FEW = 4
+"""Sessions of a host that are looked at after each of its frames."""
 MAX_UNCERTAINTY_NS = 1_000_000_000
 """A boundary that is less certain says nothing about power, so it is no mark."""
 PLACED_NS = 1_100_000_000
@@ -649,18 +651,11 @@ class Interpreter:
         host, now_ns = frame.host, frame.t_ns
         outputs: list[Output] = []
         on_host = self._on_host[host]
-        looked_ns = self._looked_ns.get(host, 0)
-        if due := not 0 <= now_ns - looked_ns < max(LOOK_NS, len(on_host) * LOOK_MORE_NS):
-            self._looked_ns[host] = now_ns
-            # The more sessions a host has, the less often each is looked at: the work stays the same.
-            every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
-            asked = {ask.session for asker, ask, _ in self._asks.values() if asker == host}
-            for session in tuple(on_host.values()):
-                if 0 <= now_ns - session.measured_ns < every_ns and session.session not in asked:
-                    continue
-                outputs += self._measure_session(frame, session)
+        touched = self._sessions.get(body.session) if isinstance(body, Events) else None
+        due = self._due(host, now_ns)
+        for session in self._to_measure(frame, body, touched, due=due):
+            outputs += self._measure_session(frame, session)
         if isinstance(body, Events):
-            touched = self._sessions.get(body.session)
             runs = [] if touched is None else [touched.started.run]
         else:
             runs = list(dict.fromkeys(session.started.run for session in on_host.values()))
@@ -668,6 +663,34 @@ class Interpreter:
             outputs += self._attempt(frame, "trials", run.measure, run.lead)
         outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
         return outputs + self._time_out(host, now_ns) if due else outputs
+
+    def _due(self, host: str, now_ns: int) -> bool:
+        """Return whether it is time to look at all sessions of a host."""
+        pause_ns = max(LOOK_NS, len(self._on_host[host]) * LOOK_MORE_NS)
+        if 0 <= now_ns - self._looked_ns.get(host, 0) < pause_ns:
+            return False
+        self._looked_ns[host] = now_ns
+        return True
+
+    def _to_measure(self, frame: Frame, body: Body, touched: Session | None, *, due: bool) -> list[Session]:
+        """Return the sessions whose windows are looked at after a frame of their host.
+
+        The more sessions a host has, the less often each is looked at: the work for a frame stays the same.
+        """
+        on_host = self._on_host[frame.host]
+        if len(on_host) <= FEW:
+            if isinstance(body, Events):
+                return [] if touched is None else [touched]
+            return list(on_host.values())
+        if not due:
+            return []
+        every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
+        asked = {ask.session for asker, ask, _ in self._asks.values() if asker == frame.host}
+        return [
+            session
+            for session in on_host.values()
+            if session.session in asked or not 0 <= frame.t_ns - session.measured_ns < every_ns
+        ]
 
     def _measure_session(self, frame: Frame, session: Session) -> list[Output]:
         session.measured_ns = frame.t_ns

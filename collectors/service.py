@@ -59,6 +59,8 @@ PR_SET_TIMERSLACK = 29
 BEAT_S = 0.05
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
+RELAX_S = 1.0
+"""Between two looks at which devices sessions use."""
 ANCHOR_S = 60.0
 FETCH_BYTES = 1_000_000
 """Frames in one reply to a fetch, about."""
@@ -187,6 +189,7 @@ class Collector:
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._beat)
                 tasks.start_soon(self._keep)
+                tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
@@ -234,6 +237,14 @@ class Collector:
             if not self._journal.prune(most_bytes, most_ns):
                 await anyio.sleep(KEEP_S)
             await anyio.lowlevel.checkpoint()
+
+    async def _relax(self) -> None:
+        """Read closely what sessions use, and the rest seldom."""
+        while True:
+            if any(not session.over for session in self._intake.sessions):
+                self._guards.use(self._intake.gpus_in_use())
+            self._guards.relax()
+            await anyio.sleep(RELAX_S)
 
     async def _tell_time(self) -> None:
         while True:

@@ -63,11 +63,16 @@ class SeeProcesses:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadNow:
+    """A session uses the device: do not wait for the end of a pause."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     pass
 
 
-Job: TypeAlias = Do | SeeProcesses | Stop
+Job: TypeAlias = Do | SeeProcesses | ReadNow | Stop
 
 
 # ---- what a thread has to say ------------------------------------------------------------------------
@@ -181,6 +186,8 @@ class Watch:
         self.retries = 0
         """Reads that failed and were tried again."""
         self._dropped = 0
+        self._relaxed = self._paused = False
+        """No session uses it; the pause before the next read is a long one."""
         self.trouble: str | None = None
         """Why it does not answer."""
 
@@ -195,6 +202,12 @@ class Watch:
     def do(self, job: Job) -> None:
         """Have the thread do something, at once if it waits."""
         self._jobs.put(job)
+
+    def relax(self, *, relaxed: bool) -> None:
+        """Read about once a second from now on, or as closely as ever, and then at once."""
+        if self._relaxed and not relaxed:
+            self._jobs.put(ReadNow())
+        self._relaxed = relaxed
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
@@ -235,6 +248,8 @@ class Watch:
 
     def _turn(self, job: Job | None, due_ns: int) -> int:
         """Do one thing; return when to read next."""
+        if isinstance(job, ReadNow):
+            return monotonic_ns() if self._paused else due_ns
         if job is not None:
             self._carry_out(job)
         elif due_ns <= monotonic_ns():
@@ -258,7 +273,7 @@ class Watch:
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self._seen = change_detector.State()
-        self._schedule = schedule.Schedule(now_ns, self._poll_ns)
+        self._schedule, self._paused = schedule.Schedule(now_ns, self._poll_ns), False
         self._mail.put(self, Found(now_ns, description, requested_mw, controls))
         return now_ns
 
@@ -304,19 +319,22 @@ class Watch:
         self.reads += 1
         self.trouble = None
         self.requested_mw = sample.requested_mw
-        self._seen, reading = change_detector.observe(
-            self._seen, sample, before_ns, after_ns, self._heartbeat_ns
-        )
+        seen, reading = change_detector.observe(self._seen, sample, before_ns, after_ns, self._heartbeat_ns)
+        self._seen = change_detector.keep_period(self._seen, seen) if self._paused else seen
         if reading is not None:
             if len(self._rows) < MAX_ROWS:
                 self._rows.append(change_detector.pack(reading, self._place))
             else:
                 self._dropped += 1
         change = None
-        if reading is not None and reading.seen == Seen.CHANGED:
+        if reading is not None and reading.seen == Seen.CHANGED and not self._paused:
             change = reading.t_lo_ns, reading.t_hi_ns
         self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
-        return schedule.next_poll_ns(self._schedule, after_ns)
+        relaxed_ns = None
+        if self._relaxed:
+            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
+        self._paused = relaxed_ns is not None
+        return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1

@@ -1,7 +1,7 @@
 """The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from collectors.sampling import schedule
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.protocol.commands import RenewLeases
-from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.fields import Control, of_host
 from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
@@ -42,6 +42,8 @@ MAX_ROWS = 10_000
 LOOK_S = schedule.RETURN_NS / 1e9
 LOOK_AGAIN_S = 60.0
 """Between two looks for devices once there are some: a GPU that was lost at the start, or is new."""
+UNUSED_NS = 30_000_000_000
+"""A device that no session has used for so long is read about once a second."""
 SEE_S = 2.0
 """Wait at most this long for a device to say who computes on it."""
 SHUTDOWN_S = 5.0
@@ -67,6 +69,8 @@ class Guard:
     controls: dict[Control, Guarding] = field(default_factory=dict)
     """Those that can be set."""
     there: bool = True
+    used_ns: int = field(default_factory=monotonic_ns)
+    """When a session used it last, or it was found."""
     pids: tuple[int, ...] | None = None
     pids_seen: anyio.Event = field(default_factory=anyio.Event)
 
@@ -140,6 +144,22 @@ class Guards:
         """The run has no session on this host any more."""
         for guard in self._guards.values():
             self._tell_all(guard, lease.RunGone(run))
+
+    def use(self, gpus: Iterable[str]) -> None:
+        """Read these devices closely from now on, and the parts of the host."""
+        now_ns = monotonic_ns()
+        wanted = set(gpus)
+        for guard in self._guards.values():
+            if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
+                guard.used_ns = now_ns
+                guard.watch.relax(relaxed=False)
+
+    def relax(self) -> None:
+        """Read the devices that no session has used for UNUSED_NS, and that nothing is set of, seldom."""
+        now_ns = monotonic_ns()
+        for guard in self._guards.values():
+            held = any(guarding.state.lease is not None for guarding in guard.controls.values())
+            guard.watch.relax(relaxed=not held and now_ns - guard.used_ns >= UNUSED_NS)
 
     async def pids(self, gpu: str) -> tuple[int, ...] | None:
         """Return who computes on a device now; None: that cannot be seen."""

@@ -314,10 +314,14 @@ class SimulatedBus:
         """
         folder = directory or places(os.environ).run
 
-        def board(gpu: str, spec: Spec) -> Board:
-            return Board(folder, gpu, spec.key, spec.model.default_limit_mw, monotonic_ns(), spec.slower)
+        specs = parse(text)
+        places_of = {spec.uuid(index): index for index, spec in enumerate(specs)}
 
-        return cls(parse(text), board)
+        def board(gpu: str, spec: Spec) -> Board:
+            limit_mw, now_ns = spec.model.default_limit_mw, monotonic_ns()
+            return Board(folder, gpu, spec.key, limit_mw, now_ns, spec.slower, places_of[gpu])
+
+        return cls(specs, board)
 
     def discover(self) -> tuple[SimulatedDevice, ...]:
         """Return the GPUs that are not lost; each stays the same object until it is closed."""

@@ -3,8 +3,8 @@
     simulated:v100x4
     simulated:a40x3,seed=7,noise=0.02+a40,seed=7,fault=lost@5-8
 
-After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100`` or ``a40``), ``x`` and how
-many (1 if left out), then options:
+After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100``, ``a40``, ``p100``,
+``rtx6000``, ``a100``, ``h100``), ``x`` and their number (1 if left out), then options:
 
 ``period_ms``, ``jitter_ms``, ``phase_ms``
     Refresh of power and counter; by default as the real model, without jitter, with a phase from the seed.

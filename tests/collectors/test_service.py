@@ -734,7 +734,7 @@ from zeus_stream.protocol.events import Batch, RunStarted
 context = sockets.context()
 channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
 run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
-while not channel.send(wire.encode(Batch("t", 0, (run,)))):
+while not channel.send(codec.encode(Batch("t", 0, (run,)))):
     time.sleep(0.01)
 time.sleep(60)
 """

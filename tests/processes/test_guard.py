@@ -193,8 +193,8 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, z
     assert (looked.returncode, host.read_mw()) == (1, OURS_MW)
     assert looked.stdout == (
         f"{host.gpu}: would be restored from 1380 MHz to an unlocked graphics clock.\n"
-        f"{host.gpu}: would be restored from 877 MHz to an unlocked memory clock.\n"
         f"{host.gpu}: would be restored from 150 W to 220 W.\n"
+        f"{host.gpu}: would be restored from 877 MHz to an unlocked memory clock.\n"
     )
     observed = restore(host, zeus_dir, "--observe")
     assert (observed.returncode, observed.stdout, host.read_mw()) == (1, looked.stdout, OURS_MW)
@@ -202,8 +202,8 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, z
     assert (done.returncode, host.as_found()) == (0, True)
     assert done.stdout == (
         f"{host.gpu}: restored to an unlocked graphics clock, as it was found.\n"
-        f"{host.gpu}: restored to an unlocked memory clock, as it was found.\n"
         f"{host.gpu}: restored to 220 W, as it was found.\n"
+        f"{host.gpu}: restored to an unlocked memory clock, as it was found.\n"
     )
     again = restore(host, zeus_dir)
     assert (again.returncode, again.stdout) == (0, "Nothing was left in force.\n")

@@ -79,9 +79,10 @@ class Board:
         default_limit_mw: int,
         now_ns: int,
         slower: float = 1.0,
+        index: int = 0,
     ) -> None:
         folder = directory / "simulated"
-        expected = f"{model} {boot_id()} {slower:g}".encode()
+        expected = f"{model} {boot_id()} {slower:g} {index}".encode()
         with ExitStack() as opened:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -245,20 +246,30 @@ def _unusable(path: Path, wrong: OSError) -> StorageError:
 
 
 def identity(state: Region) -> bytes:
-    """Return "model boot slower", or nothing for a board that was never set up."""
+    """Return "model boot slower index", or nothing for a board that was never set up."""
     found = state.get(IDENTITY, 0)
     return b"" if found is None else found[0].rstrip(b"\0")
 
 
 def running(directory: Path) -> dict[str, Path]:
-    """Return the boards in a runtime directory that a collector holds, by UUID."""
-    found = {}
+    """Return the boards in a runtime directory that a collector holds, by UUID, in the order of its GPUs."""
+    found: dict[str, tuple[int, Path]] = {}
     for path in sorted((directory / "simulated").glob("*.gpu")):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            found[path.stem] = path
+            words = identity_of(path).split()
+            found[path.stem] = int(words[3]) if len(words) > 3 else 0, path
         finally:
             os.close(descriptor)
-    return found
+    return {gpu: path for gpu, (_, path) in sorted(found.items(), key=lambda item: item[1])}
+
+
+def identity_of(board: Path) -> bytes:
+    """Return the `identity` of a board."""
+    state = Region(board, STATE_BYTES, write=False)
+    try:
+        return identity(state)
+    finally:
+        state.close()

@@ -249,6 +249,7 @@ def test_the_file_answers_when_no_analyzer_runs(closed: Path) -> None:
         read_file(closed.with_name("other"), "SELECT 1", SETTINGS)
 
 
+@pytest.mark.sweep
 def test_an_export_has_every_table_and_every_row(closed: Path, tmp_path: Path) -> None:
     written = dict(export(closed, tmp_path / "out", "parquet", SETTINGS))
     tables = read_file(closed, "SELECT table_name AS name FROM information_schema.tables", SETTINGS)

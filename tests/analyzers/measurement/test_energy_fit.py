@@ -146,6 +146,7 @@ def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_inte
     assert "integrating" not in kinds
 
 
+@pytest.mark.sweep
 def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() -> None:
     """And is as wide as errors are: what a model explains leaves none, what scatters leaves much."""
     inside: list[bool] = []
@@ -330,6 +331,7 @@ def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float
     assert ("aliased" in answer.quality) == aliased
 
 
+@pytest.mark.sweep
 def test_memory_is_bounded() -> None:
     line, shape = Timeline(), Shape()
     line.add(steady(200, 3_000, period_ns=20 * MS))

@@ -766,6 +766,7 @@ class ClockWorld(World):
 Acts = st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [World, ClockWorld])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(acts=Acts)

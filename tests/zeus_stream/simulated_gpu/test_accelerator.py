@@ -126,6 +126,26 @@ def test_an_unknown_workload_or_gpu_is_refused_by_name_and_leaves_nothing_taken(
         assert set(accelerator.gpus) == {gpu.gpu for gpu in host.discover()}
 
 
+def test_gpus_are_named_by_their_place_and_ranks_of_a_launcher_take_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = SimulatedBus.parse("simulated:v100x3,seed=5+a40", tmp_path)
+    uuids = [gpu.gpu for gpu in bus.discover()]
+    assert uuids != sorted(uuids), "else the order shows nothing"
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with attach("imagenet", directory=tmp_path) as accelerator:
+        assert accelerator.gpus == tuple(uuids)
+    with attach("imagenet", [2, 0], tmp_path) as accelerator:
+        assert accelerator.gpus == (uuids[2], uuids[0])
+    with pytest.raises(UnreachableError, match="4: could not attach"):
+        attach("imagenet", [4], tmp_path)
+    for rank, expected in ((0, 0), (3, 3), (5, 1)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        with attach("imagenet", directory=tmp_path) as accelerator:
+            assert accelerator.gpus == (uuids[expected],)
+    bus.close()
+
+
 def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that_long(
     host: SimulatedBus, tmp_path: Path
 ) -> None:
