@@ -275,7 +275,6 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-
         frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
         await self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
@@ -296,9 +295,7 @@ class Analyzer:
         """Interpret frames, store what they give, and send what is to be done."""
         at = 0
         while at < len(frames):
-            count, outputs = await self._interpretation.interpret(
-                frames[at:], 0 if replaying else self._behind_ns()
-            )
+            count, outputs = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
             await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
