@@ -29,11 +29,6 @@ LONG_MODULES: set[str] = {
     "analyzers/power_limit/search.py",
     "analyzers/results/rows.py",
     "analyzers/simulation/recorded_jobs.py",
-    "collectors/controls/device_thread.py",
-    "collectors/controls/lease.py",
-    "collectors/devices/amd.py",
-    "collectors/devices/nvml.py",
-    "collectors/service.py",
 }
 """Modules that are to be split. Nothing is added here."""
 LONG_FUNCTIONS: set[str] = {
