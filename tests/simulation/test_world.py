@@ -131,7 +131,7 @@ def test_a_workload_that_grows_is_checked_as_far_as_its_share_allows(share: floa
 
 def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() -> None:
     """At 150 W a step takes 100 ms, the period of the sensor, which looks at the last quarter of each."""
-    training = Training("imagenet", 0.075, 200, load_s=0.01)
+    training = Training("imagenet", 0.075, 400, load_s=0.01)
     world = World(
         "simulated:v100x1,kind=boxcar,period_ms=100,window_ms=25",
         training,
@@ -155,7 +155,7 @@ def test_a_limit_the_device_refuses_is_left_out() -> None:
 
 def test_gpus_without_a_counter_are_profiled_by_their_power() -> None:
     plan = RunSettings(selectors.parse("energy"), stride_mw=75_000)
-    world = World("simulated:v100x1,power_only=1", Training("imagenet", 0.02, 400), plan)
+    world = World("simulated:v100x1,power_only=1", Training("imagenet", 0.02, 1_000), plan)
     world.run()
     best_mw, _ = best_limits("v100", "imagenet", "energy")
     assert abs((world.rows(DecisionRow)[0].power_limit_w or 0) * 1000 - best_mw) <= 50_000
