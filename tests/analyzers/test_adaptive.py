@@ -285,7 +285,7 @@ def test_moments_beyond_a_value_are_those_of_draws(bad: float) -> None:
     z = rng.standard_normal(800_000)
     seen = z[(z > 0.7) | (rng.random(len(z)) < bad)]
     curves = adaptive._Curves(np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
-    found = curves.given_more(0, 0.7, np.zeros(1), bad)
+    found, _ = curves.given_more(0, 0.7, np.zeros(1), bad)
     assert found.mean[0, 0] == pytest.approx(seen.mean(), abs=0.01)
     assert found.variance[0, 0] == pytest.approx(seen.var(), abs=0.01)
 
