@@ -15,61 +15,59 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from analyzers import sensors
-from analyzers.columns import well_formed
-from analyzers.jobs import Jobs
-from analyzers.learning import Known
-from analyzers.ledger import Ledger
-from analyzers.policies import Default
-from analyzers.profiles import Memory, learned
-from analyzers.recurring import Policy
-from analyzers.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
-from analyzers.runs import Output, Run
-from analyzers.sensors import Gain
-from analyzers.sessions import Session
-from analyzers.site import Gpu, Plan, Site, Use
-from analyzers.timeline import IDLE_NS, READING, RECENT_NS
-from analyzers.windows import MAX_OPEN, Kind
-from zeus_stream import messages
-from zeus_stream.messages import (
+from analyzers.batch_size.history import Known
+from analyzers.batch_size.policy import Policy
+from analyzers.batch_size.registry import Default
+from analyzers.batch_size.tracker import Jobs
+from analyzers.fleet.fleet import Fleet, Gpu, Use
+from analyzers.fleet.session import Session
+from analyzers.measurement import sensors
+from analyzers.measurement.sensors import Gain
+from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
+from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.power_budget.enforcer import Ledger
+from analyzers.power_limit.profiles import KnownProfiles, Memory
+from analyzers.power_limit.run import NOTHING_USED, Output, Run, Used
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.readings import READING, well_formed
+from analyzers.results.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
+from zeus_stream.protocol.events import (
     Answer,
-    Applied,
     Ask,
     AskTry,
-    Body,
-    BudgetsSet,
-    CollectorStarted,
-    DeviceFound,
-    DeviceGone,
     EpochBegan,
     EpochEnded,
-    Events,
+    Event,
     EventsDropped,
-    Frame,
     GpuEnergy,
-    LeaseEnded,
-    Lost,
     Metric,
-    Note,
-    Notes,
-    Readings,
-    Refused,
-    RunAdmitted,
     RunEnded,
     RunStarted,
-    SessionEnded,
     StepBoundary,
     TryBegan,
     TryEnded,
     TryWanted,
-    Unknown,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
-    of_host,
 )
-
-__all__ = ["Interpreter", "Plan"]
+from zeus_stream.protocol.fields import Unknown, of_host
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
+    BudgetsSet,
+    CollectorStarted,
+    DeviceFound,
+    DeviceGone,
+    LeaseEnded,
+    Lost,
+    Note,
+    Notes,
+    Refused,
+    RunAdmitted,
+    SessionEnded,
+)
+from zeus_stream.protocol.readings import Readings
 
 MAX_SESSIONS = 10_000
 """At once; the events of one more are not interpreted."""
@@ -101,33 +99,33 @@ class Interpreter:
 
     def __init__(
         self,
-        plan: Plan,
+        settings: RunSettings,
         memory: Memory | None = None,
         policy: tuple[str, Policy[Any]] | None = None,
         jobs: Known | None = None,
-        plans: Mapping[str, Plan] | None = None,
+        began_under: Mapping[str, RunSettings] | None = None,
     ) -> None:
-        """``memory``: of what was heard before. ``plans``: by session, those of runs that have begun already.
+        """Begin with no run.
 
-        ``policy``: name and policy that chooses batch sizes; the default sizes if not given. ``jobs``: what
-        is known of jobs that recur.
+        Args:
+            settings: of runs that begin from now on.
+            memory: what earlier runs left.
+            policy: name and policy that chooses batch sizes; the default sizes if not given.
+            jobs: what is known of jobs that recur.
+            began_under: by session, the settings of runs that began under an earlier analyzer.
         """
-        self._plan = plan
-        self._plans = plans or {}
-        self._site = Site(plan)
-        if memory is not None:
-            self._site.recalled = memory.recalled
-            for profile in memory.profiles:
-                known = self._site.known.get(profile.identity.workload, ())
-                self._site.known[profile.identity.workload] = learned(known, profile)
+        self._settings = settings
+        self._began_under = began_under or {}
+        self._fleet = Fleet()
+        self._known = KnownProfiles(memory)
         name, chooser = policy or ("default", Default())
-        self._jobs = Jobs(chooser, name, self._site, jobs or Known())
+        self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
-        self._ledger = Ledger(self._site, self._runs)
-        self._ended_runs: dict[str, tuple[int, int, int]] = {}
-        """By name: the numbers of trials, decisions and rounds they used."""
+        self._ledger = Ledger(self._fleet, self._runs, settings)
+        self._ended_runs: dict[str, Used] = {}
+        """By name."""
         self._strangers: dict[str, None] = {}
         """Sessions whose beginning was not heard."""
         self._asks: dict[str, tuple[str, Ask, int]] = {}
@@ -142,26 +140,26 @@ class Interpreter:
     @property
     def forgotten_wall_ns(self) -> Mapping[str, int]:
         """By job, until when profiles are forgotten (UTC, ns)."""
-        return self._site.forgotten_wall_ns
+        return self._known.forgotten_wall_ns
 
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
         """From now on, take these gains of GPUs (UUIDs) out of their energies."""
         self.gains = gains
-        for uuid, gpu in self._site.gpus.items():
+        for uuid, gpu in self._fleet.gpus.items():
             gpu.timeline.gain = gains.get(uuid)
 
     def forget_profiles(self, forgotten_wall_ns: Mapping[str, int]) -> None:
         """From now on, let no run start from profiles of these jobs measured until then (UTC, ns)."""
-        self._site.forgotten_wall_ns = forgotten_wall_ns
+        self._known.forgotten_wall_ns = forgotten_wall_ns
 
     def cross_checks(self) -> dict[str, float]:
         """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
-        ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._site.gpus.items()}
+        ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._fleet.gpus.items()}
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
-        self._site.now_ns[frame.host] = frame.t_ns
+        self._fleet.now_ns[frame.host] = frame.t_ns
         match body:
             case Readings():
                 outputs = self._readings(frame, body)
@@ -187,7 +185,7 @@ class Interpreter:
         if len(self._asks) >= MAX_ASKS:
             full = _missing(f"{MAX_ASKS} questions wait already. Ask again later.")
             return [GiveAnswer(host, replace(full, question=ask.question))]
-        self._asks[ask.question] = (host, ask, self._site.now_ns.get(host, 0))
+        self._asks[ask.question] = (host, ask, self._fleet.now_ns.get(host, 0))
         return []
 
     def forget(self, job: str) -> tuple[int, list[Output]] | None:
@@ -228,32 +226,32 @@ class Interpreter:
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
-        gpu = self._site.gpus.get(uuid)
+        gpu = self._fleet.gpus.get(uuid)
         if gpu is None:
-            gpu = self._site.gpus[uuid] = Gpu(host)
+            gpu = self._fleet.gpus[uuid] = Gpu(host)
             if of_host(uuid):
-                self._site.parts.setdefault(host, {})[uuid] = None
+                self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
 
     def _devices(self, session: Session) -> list[str]:
         """Return the GPUs of a session, and the parts of its host, which everybody uses."""
-        return [*session.gpus, *self._site.parts.get(session.host, ())]
+        return [*session.gpus, *self._fleet.parts.get(session.host, ())]
 
     def _users(self, uuid: str) -> Collection[Session]:
         """Return the sessions that use a GPU, or a part of their host."""
-        gpu = self._site.gpus[uuid]
+        gpu = self._fleet.gpus[uuid]
         if of_host(uuid):
             return [session for session in self._sessions.values() if session.host == gpu.host]
         return gpu.sessions.values()
 
     def _is_of(self, host: str, uuid: str) -> bool:
         """Whether a GPU is known, and its host is the one that speaks of it."""
-        gpu = self._site.gpus.get(uuid)
+        gpu = self._fleet.gpus.get(uuid)
         return gpu is not None and gpu.host == host
 
     def _full(self, gpus: Collection[str]) -> bool:
         """Whether there is no room for those that are not known yet."""
-        known = self._site.gpus
+        known = self._fleet.gpus
         if len(known) + len(gpus) <= MAX_GPUS:
             return False
         return len(known) + sum(gpu not in known for gpu in set(gpus)) > MAX_GPUS
@@ -280,7 +278,7 @@ class Interpreter:
             if isinstance(event, RunStarted):
                 outputs += self._run_started(host, body, event)
             elif session := self._sessions.get(body.session):
-                session.heard_ns = self._site.now_ns[host]
+                session.heard_ns = self._fleet.now_ns[host]
                 if session.ended is None:
                     outputs += self._event(session, event)
                 elif isinstance(event, TryEnded):  # late, but it says what became of the try
@@ -288,7 +286,7 @@ class Interpreter:
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
-                outputs.append(GapRow(host, "events", self._site.now_ns[host], len(body.events), reason))
+                outputs.append(GapRow(host, "events", self._fleet.now_ns[host], len(body.events), reason))
         return outputs
 
     def _run_started(self, host: str, body: Events, started: RunStarted) -> list[Output]:
@@ -303,19 +301,19 @@ class Interpreter:
         before = next((s for s in living if s.same_process(host, started)), None)
         started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
         if (run := self._runs.get(started.run)) is None:
-            plan, used = (
-                self._plans.get(body.session, self._plan),
-                self._ended_runs.pop(started.run, (0, 0, 0)),
+            settings = self._began_under.get(body.session, self._settings)
+            used = self._ended_runs.pop(started.run, NOTHING_USED)
+            run = self._runs[started.run] = Run(
+                started.run, self._fleet, settings, self._known, self._ledger.allocations, used
             )
-            run = self._runs[started.run] = Run(started.run, self._site, plan, *used)
         session = Session(
             body.session,
             host,
             body.uid,
             started,
-            timeout_ns=run.plan.timeout_ns,
-            steps_kept=run.plan.steps_kept,
-            start=run.plan.start,
+            timeout_ns=run.settings.timeout_ns,
+            steps_kept=run.settings.steps_kept,
+            start=run.settings.start,
             barred=barred,
         )
         if started.world_size:  # who only watches GPUs is no run of theirs
@@ -329,8 +327,8 @@ class Interpreter:
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
         return [session.row(), *ended]
 
-    def _event(self, session: Session, event: messages.Event) -> list[Output]:
-        now_ns, windows = self._site.now_ns[session.host], session.windows
+    def _event(self, session: Session, event: Event) -> list[Output]:
+        now_ns, windows = self._fleet.now_ns[session.host], session.windows
         run = self._runs[session.started.run]
         match event:
             case StepBoundary(index, ended_ns, began_ns, placed, uncertainty_ns):
@@ -400,7 +398,7 @@ class Interpreter:
         """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
         session.loop = loop or session.loop
         for gpu in session.gpus:
-            self._site.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
+            self._fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
 
     def _leave(self, session: Session, t_ns: int, window: int) -> None:
         if session.named.pop(window, None) is not None:
@@ -411,21 +409,21 @@ class Interpreter:
         if session.ended is not None:
             return []
         session.ended = (t_ns, how)
-        session.windows.end_all(t_ns, self._site.now_ns[session.host])
+        session.windows.end_all(t_ns, self._fleet.now_ns[session.host])
         run = self._runs[session.started.run]
-        uses = [self._site.gpus[gpu].uses for gpu in session.gpus]
+        uses = [self._fleet.gpus[gpu].uses for gpu in session.gpus]
         if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
             uses.append(self._host_uses[session.host])  # its last rank on the host
         for use in (use for of_one in uses for use in of_one):
             if use.run == run.name and use.ended_ns is None:
                 use.ended_ns = t_ns
         for gpu in session.gpus:
-            self._site.gpus[gpu].shape.mark(session.session, t_ns, None)
+            self._fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
         outputs: list[Output] = [session.row(), *run.session_ended(session)]
         self._jobs.session_ended(session, t_ns, how)
         if run.over:
             del self._runs[run.name]
-            _remember(self._ended_runs, run.name, (run.numbers, run.decisions, run.rounds))
+            _remember(self._ended_runs, run.name, Used(run.numbers, run.decisions, run.rounds))
         return outputs
 
     def _drop(self, session: Session) -> None:
@@ -434,7 +432,7 @@ class Interpreter:
         if run := self._runs.get(session.started.run):
             run.sessions.pop(session.session, None)
         for gpu in session.gpus:
-            self._site.gpus[gpu].sessions.pop(session.session, None)
+            self._fleet.gpus[gpu].sessions.pop(session.session, None)
 
     # ---- notes of collectors
 
@@ -481,7 +479,7 @@ class Interpreter:
 
     def _collector_started(self, host: str, boot_id: str) -> list[Output]:
         """A collector that starts has given limits back; a host that was restarted has forgotten all."""
-        self._site.parts.pop(host, None)  # it may not look at them any more
+        self._fleet.parts.pop(host, None)  # it may not look at them any more
         outputs: list[Output] = []
         for run in list(self._runs.values()):
             for gpu in run.holds(host):
@@ -494,9 +492,9 @@ class Interpreter:
             outputs += self._measure_windows(session, NO_MORE_NS)
             self._drop(session)
         self._host_uses.pop(host, None)
-        for name, known in self._site.gpus.items():
+        for name, known in self._fleet.gpus.items():
             if known.host == host:
-                self._site.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
+                self._fleet.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
         return outputs
 
     def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:
@@ -519,7 +517,7 @@ class Interpreter:
 
     def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
         """A command has its outcome. Those of others are none of ours."""
-        row = self._site.commands.pop(note.command, None)
+        row = self._fleet.commands.pop(note.command, None)
         if self._is_of(host, note.gpu):
             self._ledger.outcome(row, note)
         if row is None:
@@ -541,7 +539,7 @@ class Interpreter:
 
     def _measure(self, host: str) -> list[Output]:
         """Return what waited for readings or for a timeout, after a frame of its host."""
-        now_ns = self._site.now_ns[host]
+        now_ns = self._fleet.now_ns[host]
         outputs: list[Output] = []
         for session in [s for s in self._sessions.values() if s.host == host]:
             outputs += self._measure_windows(session, now_ns)
@@ -551,7 +549,7 @@ class Interpreter:
             outputs += run.measure()
         outputs += self._jobs.look(host)
         for question, (asker, _, since_ns) in list(self._asks.items()):
-            if asker == host and now_ns - since_ns >= 2 * self._plan.timeout_ns:
+            if asker == host and now_ns - since_ns >= 2 * self._settings.timeout_ns:
                 del self._asks[question]
                 never = _missing("its end has not arrived. Is it a window of this run, and was it ended?")
                 outputs.append(GiveAnswer(host, replace(never, question=question)))
@@ -564,11 +562,11 @@ class Interpreter:
             now_ns -= PLACED_NS
         meters = None
         if session.admitted is not None:
-            meters = {gpu: self._site.gpus[gpu].meter for gpu in self._devices(session)}
+            meters = {gpu: self._fleet.gpus[gpu].meter for gpu in self._devices(session)}
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:
-            uses = self._host_uses[session.host] if of_host(gpu) else self._site.gpus[gpu].uses
+            uses = self._host_uses[session.host] if of_host(gpu) else self._fleet.gpus[gpu].uses
             return any(
                 use.run != run and use.began_ns < end_ns and (use.ended_ns is None or use.ended_ns > begin_ns)
                 for use in uses
@@ -584,7 +582,7 @@ class Interpreter:
 
     def _remarked(self, row: WindowRow) -> WindowRow:
         """Return a row that says whose energy it is, where that is not the GPU's for this run alone."""
-        found = None if row.gpu is None else self._site.gpus[row.gpu].found
+        found = None if row.gpu is None else self._fleet.gpus[row.gpu].found
         remarks = [] if row.quality == "ok" else [row.quality]
         if found is not None and found.mig:
             remarks.append("whole GPU, MIG")

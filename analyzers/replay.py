@@ -16,18 +16,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzers import power_limit, selectors
-from analyzers.archive import Archive, Reader
+from analyzers.archive.duckdb_file import Archive, Reader
 from analyzers.interpreter import Interpreter
-from analyzers.profiles import Memory
-from analyzers.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
-from analyzers.selectors import Selector, Trial
-from analyzers.sensors import Gain
-from analyzers.site import Plan
-from analyzers.trials import added_up
-from zeus_stream.config import Settings
+from analyzers.measurement.sensors import Gain
+from analyzers.power_limit import profiler, selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.trials import added_up
+from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
-from zeus_stream.messages import Body, Frame
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.settings import Settings
 
 SAME = 1e-9
 """Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
@@ -104,10 +104,10 @@ class Replay:
 
 def hear(
     frames: Iterable[tuple[Frame, Body]],
-    plan: Plan,
+    plan: RunSettings,
     gains: Mapping[str, Gain],
     recalled: Mapping[tuple[str, int], RecallRow] | None = None,
-    plans: Mapping[str, Plan] | None = None,
+    plans: Mapping[str, RunSettings] | None = None,
 ) -> Heard:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
@@ -119,7 +119,7 @@ def hear(
             frames, from under another plan, or forgotten since.
         plans: by session, those under which runs began; ``plan`` if not given.
     """
-    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), plans=plans), Heard()
+    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Heard()
     interpreter.calibrate(gains)
     for frame, body in frames:
         heard.frames += 1
@@ -202,7 +202,7 @@ def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
     least_mw = [round(gpu.min_limit_w * 1000) for gpu in gpus if gpu.min_limit_w is not None]
     if not gpus or len(found_mw) < len(gpus) or len(least_mw) < len(gpus):
         return ()
-    return power_limit.limits_mw(min(found_mw), max(least_mw), stride_mw)
+    return profiler.limits_mw(min(found_mw), max(least_mw), stride_mw)
 
 
 # ---- what people see ------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
             stored = _stored(reader)
         recalled, begun = archive.recalled(), archive.begun()
         plans = {
-            start: Plan.of(then, selectors.parse(_trusted(then.select, select, path)), start)
+            start: RunSettings.of(then, selectors.parse(_trusted(then.select, select, path)), start)
             for start, then in archive.settings_then({each.start for each in begun}).items()
         }
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
@@ -330,17 +330,17 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
     return Replay(frames, tuple(again), tuple(found), tuple(chosen))
 
 
-def _by_site(plans: Mapping[str, Plan | None]) -> dict[Plan, dict[str, Plan]]:
+def _by_site(plans: Mapping[str, RunSettings | None]) -> dict[RunSettings, dict[str, RunSettings]]:
     """Return the plans of runs by what of them the whole site goes by. ``plans``: by run."""
-    of_site: dict[Plan, dict[str, Plan]] = {}
+    of_site: dict[RunSettings, dict[str, RunSettings]] = {}
     for run, plan in plans.items():
         if plan is not None:
-            shared = Plan(None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
+            shared = RunSettings(None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
             of_site.setdefault(shared, {})[run] = plan
     return of_site
 
 
-def _text(plan: Plan) -> str:
+def _text(plan: RunSettings) -> str:
     return "none" if plan.selector is None else plan.selector.text
 
 

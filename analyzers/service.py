@@ -25,47 +25,53 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import budget, calibrate, forgotten, policies, query, selectors
-from analyzers.archive import Archive
-from analyzers.budgets import in_force
-from analyzers.interpreter import OWN, Interpreter, Plan
-from analyzers.link import Link
-from analyzers.rows import ApplyClock, Command, GapRow, GiveAdvice, GiveAnswer, Instruction, RestoreClock, Row
-from analyzers.selectors import Selector
-from analyzers.site import PLANNED
-from analyzers.timeline import AGREES
-from zeus_stream import room, sockets, wire
+from analyzers.archive import query
+from analyzers.archive.duckdb_file import Archive
+from analyzers.batch_size import registry
+from analyzers.batch_size.history import MAX_TRIES, Known
+from analyzers.dispatch.collector_link import Link
+from analyzers.interpreter import OWN, Interpreter
+from analyzers.measurement.timeline import AGREES
+from analyzers.power_budget.allocation import in_force
+from analyzers.power_limit import profiles, selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run_settings import PLANNED, RunSettings
+from analyzers.power_limit.selectors import Selector
+from analyzers.results.rows import (
+    ApplyClock,
+    Command,
+    GapRow,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreClock,
+    Row,
+)
+from analyzers.state_files import budgets, calibrations, forgotten_profiles
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.config import Settings
-from zeus_stream.endpoints import Distant, source
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
-from zeus_stream.follower import Break, follow
-from zeus_stream.gate import Gate
-from zeus_stream.messages import (
+from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Ask,
-    AskStatus,
-    AskTry,
-    Body,
     Budget,
     BudgetsSet,
     ClockApplied,
     ClockLeaseEnded,
     CollectorStarted,
-    Events,
-    ForgetJob,
-    Forgotten,
-    Frame,
     LeaseEnded,
-    No,
     Notes,
-    Query,
-    Readings,
     Refused,
-    Reply,
-    Status,
 )
-from zeus_stream.places import Places, claim, places, prepare
+from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
+from zeus_stream.transport import limits, sockets
+from zeus_stream.transport.access import Gate
+from zeus_stream.transport.endpoints import Distant, source
+from zeus_stream.transport.follower import Break, follow
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -90,7 +96,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
     """
     where = places(environ)
     selector = selectors.parse(settings.select)
-    policy = settings.policy, policies.parse(settings.policy)
+    policy = settings.policy, registry.parse(settings.policy)
     prepare(where, settings.group)
     sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
     path = settings.archive or where.archive
@@ -99,11 +105,11 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         context = sockets.context()
         try:
             interpreter = Interpreter(
-                Plan.of(settings, selector),
-                archive.memory(),
+                RunSettings.of(settings, selector),
+                remembered(archive),
                 policy=policy,
-                jobs=archive.known_jobs(),
-                plans=_plans(archive, settings, selector),
+                jobs=Known(*archive.known_jobs(MAX_TRIES)),
+                began_under=_began_under(archive, settings, selector),
             )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
@@ -112,8 +118,10 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[], None]] = {
-                where.gains: lambda: interpreter.calibrate(calibrate.load(where.gains)),
-                where.forgotten: lambda: interpreter.forget_profiles(forgotten.load(where.forgotten)),
+                where.gains: lambda: interpreter.calibrate(calibrations.load(where.gains)),
+                where.forgotten: lambda: interpreter.forget_profiles(
+                    forgotten_profiles.load(where.forgotten)
+                ),
             }
             changed = {file: _changed(file) for file in files}
             for take in files.values():
@@ -121,7 +129,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(room.give_back)
+                tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(watch, file, changed[file], take)
                 tasks.start_soon(analyzer.follow, where.budgets)
@@ -226,18 +234,18 @@ class Analyzer:
         """Have it heard which budgets hold, as the file and the time of day have it."""
         log_id, offset = self._archive.own_log()
         groups = dict(self._settings.budget_groups)
-        known, listed = _changed(path), budget.load(path, groups)
+        known, listed = _changed(path), budgets.load(path, groups)
         said: tuple[Budget, ...] | None = None if offset else ()
         while True:
             if (now := _changed(path)) != known:
                 known = now
                 try:
-                    listed = budget.load(path, groups)
+                    listed = budgets.load(path, groups)
                 except StorageError as wrong:
                     _log.warning("%s", wrong)
             if (holding := in_force(listed, anchor().wall_ns)) != said:
                 said, t_ns = holding, monotonic_ns()
-                body = wire.encode(Notes((BudgetsSet(t_ns, holding),)))
+                body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
                 await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
                 offset += 1
             await anyio.sleep(LOOK_S)
@@ -277,7 +285,7 @@ class Analyzer:
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
-            return wire.decode(frame.body, Readings, Events, Notes)
+            return codec.decode(frame.body, Readings, Events, Notes)
         except MalformedError:
             self._counters["malformed frames"] += 1
             return None
@@ -345,7 +353,7 @@ class Analyzer:
                 self._counters["answers withheld"] += 1
                 answer, parts = _WITHHELD, ()
             if not (channel.send_counted if parts else channel.send)(
-                message.sender, correlation, wire.encode(answer), *parts
+                message.sender, correlation, codec.encode(answer), *parts
             ):
                 self._counters["replies to nobody"] += 1
 
@@ -355,7 +363,7 @@ class Analyzer:
             self._counters["malformed requests"] += 1
             return
         try:
-            request = wire.decode(payload, Query, AskStatus, ForgetJob)
+            request = codec.decode(payload, Query, AskStatus, ForgetJob)
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
@@ -470,13 +478,20 @@ async def watch(path: Path, known: int, take: Callable[[], None]) -> None:
             _log.warning("%s", wrong)
 
 
-def _plans(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, Plan]:
+def remembered(archive: Archive) -> Memory:
+    """Return what an analyzer that starts has to know beyond what it interprets again."""
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
+
+
+def _began_under(archive: Archive, settings: Settings, selector: Selector | None) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
     begun = archive.begun(archive.heard_again())
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {
-            start: Plan.of(was, selector if was.select == settings.select else _selector(was.select), start)
+            start: RunSettings.of(
+                was, selector if was.select == settings.select else _selector(was.select), start
+            )
             for start, was in then.items()
         }
     except SettingsError as wrong:  # another version's

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 from common import directory, table
 
-from analyzers.archive import Archive
-from analyzers.query import read_file
-from analyzers.timeline import READING
-from zeus_stream.config import Settings
-from zeus_stream.messages import Frame, Readings, Seen
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import read_file
+from analyzers.results.readings import READING
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.readings import Readings, Seen
+from zeus_stream.settings import Settings
 
 ROWS = 1_000
 """Readings a frame."""
@@ -56,7 +57,7 @@ def append(path: Path, frames: Sequence[tuple[Frame, Readings]], frames_a_commit
 
 def ask(path: Path, query: str) -> float:
     """Return how long a shipped query takes, s, with the file opened for it."""
-    sql = files("analyzers").joinpath(f"queries/{query}.sql").read_text(encoding="utf-8")
+    sql = files("analyzers.archive").joinpath(f"queries/{query}.sql").read_text(encoding="utf-8")
     began = time.perf_counter()
     assert read_file(path, sql, Settings()).num_rows
     return time.perf_counter() - began

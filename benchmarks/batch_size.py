@@ -3,8 +3,8 @@
 python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
                                                                    adaptive development holdout transfer]
 
-Rules of the game: ``analyzers/game.py``; who plays: ``analyzers/players.py``. "zeus" is the reference's
-policy with its faults in the reference's game, "reference" the same policy mended, as a training lives it.
+Rules: ``analyzers/simulation/recorded_jobs.py``; players: ``analyzers/simulation/baselines.py``.
+"zeus" is the reference's policy with its faults, "reference" the same policy mended, as a training lives it.
 Regret is in units of the optimal cost, cumulative over 2 x sizes x limits recurrences. Means of all seeds;
 intervals are of 95 %.
 """
@@ -22,7 +22,8 @@ import numpy as np
 from common import table
 from worlds import GPUS, development_worlds, holdout_worlds
 
-from analyzers.game import (
+from analyzers.simulation.baselines import PLAYERS
+from analyzers.simulation.recorded_jobs import (
     DRIFTS,
     Drift,
     Played,
@@ -32,9 +33,8 @@ from analyzers.game import (
     regret,
     world,
 )
-from analyzers.players import PLAYERS
-from analyzers.tournament import Game, play_all
-from analyzers.traces import PUBLISHED, read
+from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.traces import PUBLISHED, read
 
 EXHAUSTIVE = {
     "cifar100": (1.125e5, 599.2, -63.21, -31.45, -74.68, (128, 100)),

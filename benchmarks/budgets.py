@@ -26,9 +26,9 @@ import numpy as np
 from common import table
 from published import Curve, curves
 
-from analyzers.budgets import Bound, Unit, share_out, speeds
-from analyzers.power_limit import limits_mw
-from analyzers.selectors import Trial
+from analyzers.power_budget.allocation import Bound, Unit, share_out, speeds
+from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.selectors import Trial
 
 PEERS = (2, 4, 8)
 MOST_TRIED = 4

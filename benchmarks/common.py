@@ -59,7 +59,7 @@ def process(
     where: Path, *arguments: str, ready: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[int]:
     """Run ``zeus-stream ARGUMENTS`` in a setup, from when its socket ``ready`` is there; give its pid."""
-    command = [sys.executable, "-m", "zeus_stream.cli", *arguments]
+    command = [sys.executable, "-m", "zeus_stream", *arguments]
     given = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | dict(environ or {})
     running = subprocess.Popen(command, env=given, stderr=subprocess.DEVNULL)
     try:
@@ -98,8 +98,8 @@ def peer_python() -> Path:
 
 def sql(where: Path, query: str) -> list[tuple[object, ...]]:
     """Return the rows of a query to the analyzer of a setup."""
-    from zeus_stream.client import Connection
-    from zeus_stream.places import Places
+    from zeus_stream.paths import Places
+    from zeus_stream.transport.client import Connection
 
     answer = Connection(Places(where, where)).sql(query)
     return [tuple(row.values()) for row in answer.to_pylist()]

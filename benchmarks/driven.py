@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from published import Training
 
-from analyzers import power_limit
-from analyzers.power_limit import (
+from analyzers.power_limit import profiler
+from analyzers.power_limit.profiler import (
     Apply,
     Decide,
     LimitApplied,
@@ -20,7 +20,7 @@ from analyzers.power_limit import (
     StepsPaused,
     TrialMeasured,
 )
-from analyzers.selectors import Selector, Trial
+from analyzers.power_limit.selectors import Selector, Trial
 
 LATE_NS = 200_000_000
 PLAN = Plan(
@@ -66,7 +66,7 @@ class Driven:
             remembered=self.remembered,
             profiling_share=self.share,
         )
-        self._state = power_limit.start(self._plan)
+        self._state = profiler.start(self._plan)
         self._attempt: int | None = None
 
     @property
@@ -96,9 +96,9 @@ class Driven:
         energy_mj, duration_ns = sum(s.energy_mj for s in steps), sum(s.duration_ns for s in steps)
         self._tell(TrialMeasured(asked.number, energy_mj, duration_ns))
 
-    def _tell(self, event: power_limit.Event) -> None:
+    def _tell(self, event: profiler.Event) -> None:
         before = self._state.round
-        self._state, wanted = power_limit.step(self._state, event, self._plan)
+        self._state, wanted = profiler.step(self._state, event, self._plan)
         if self._state.round > before:
             self.rounds.append(len(self._steps))
         for instruction in wanted:

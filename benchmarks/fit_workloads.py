@@ -5,7 +5,7 @@
 # [tool.uv.sources]
 # zeus-stream = { path = "..", editable = true }
 # ///
-"""Fit zeus_stream/workloads.json to the published tables of time and power under power limits.
+"""Fit zeus_stream/simulated_gpu/workloads.json to the published tables of time and power under power limits.
 
     uv run benchmarks/fit_workloads.py [--write]
 
@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
 
-from analyzers.traces import PUBLISHED
-from zeus_stream.workloads import Workload
+from analyzers.simulation.traces import PUBLISHED
+from zeus_stream.simulated_gpu.workloads import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTS = 24

@@ -14,13 +14,13 @@ from random import Random
 
 from common import table
 
-from analyzers import selectors
-from analyzers.interpreter import Plan
-from analyzers.power_limit import limits_mw
-from analyzers.rows import DecisionRow
-from analyzers.selectors import Trial
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import Trial
+from analyzers.results.rows import DecisionRow
 from tests.simulation.world import Training, World
-from zeus_stream.workloads import Model, load
+from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 NEAR = 1.005
@@ -85,7 +85,7 @@ class Case:
         """Return the limit that the pipeline chooses, and the seconds of training until then."""
         training = Training(self.workload, self.step_s, steps=10**9, noise=0.02)
         device = f"simulated:{NAMES[self.model.name]}x1,noise=0.02,seed={seed}"
-        world = World(device, training, Plan(selectors.parse(self.selector)), seed=seed)
+        world = World(device, training, RunSettings(selectors.parse(self.selector)), seed=seed)
         begin_ns = world.now_ns
         while not (decisions := world.rows(DecisionRow)):
             world.run(0.5)

@@ -24,10 +24,10 @@ import numpy as np
 from common import directory, process, sql, table, wait_for
 
 from collectors import service
-from collectors.buses import open_bus
+from collectors.devices.registry import open_bus
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.config import Settings
-from zeus_stream.messages import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.settings import Settings
 
 HOSTS = 1_250
 GPUS_PER_HOST = 8

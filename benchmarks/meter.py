@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from common import ROOT, table
 
-from analyzers.energy import Energy, Meter, measure
-from analyzers.sensors import Sensor, sensor
-from analyzers.timeline import READING, Timeline
+from analyzers.measurement.energy import Energy, Meter, measure
+from analyzers.measurement.sensors import Sensor, sensor
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
 from collectors.device import Sample
-from collectors.sampler import State, observe, pack
+from collectors.sampling.change_detector import State, observe, pack
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 GPU = "NVIDIA GeForce RTX 3090"

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from analyzers.selectors import Selector, Trial
+from analyzers.power_limit.selectors import Selector, Trial
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 STEP_NS = 250_000_000

@@ -24,15 +24,16 @@ import numpy as np
 from common import table
 from published import Curve, curves
 
-from analyzers import selectors
-from analyzers.interpreter import Plan
-from analyzers.power_limit import limits_mw
-from analyzers.rows import DecisionRow, GpuLimitRow
-from analyzers.selectors import Selector, Trial
-from collectors.simulated_spec import Spec, parse
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiler import limits_mw
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.results.rows import DecisionRow, GpuLimitRow
+from collectors.devices.simulated_spec import Spec, parse
 from tests.simulation.world import Training, World
-from zeus_stream.messages import Events, StepBoundary
-from zeus_stream.workloads import Model, Workload
+from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.frames import Events
+from zeus_stream.simulated_gpu.workloads import Model, Workload
 
 STRIDE_MW = 25_000
 STEP_S = 0.05
@@ -92,7 +93,7 @@ class Published:
 
 def chosen_mw(published: Published, selector: Selector, ranks: int) -> int:
     """Return the limit that the pipeline chooses for a job on so many ranks."""
-    plan = Plan(selector, STRIDE_MW, 1, 2, 10, 0, 5, exhaustive=True)
+    plan = RunSettings(selector, STRIDE_MW, 1, 2, 10, 0, 5, exhaustive=True)
     first, *others = published.ranks(ranks)
     more = tuple((spec, rank * 1_000_000_000_000) for rank, spec in enumerate(others, 1))
     world = World(first, Training("it", STEP_S, 10**9), plan, more=more)
@@ -148,7 +149,7 @@ def single(
 ) -> list[object]:
     """Return the figures of a row."""
     specs = parse(device.replace("{}", f"period_ms=100,noise={noise}"))
-    plan = Plan(named(select), STRIDE_MW, per_gpu=True)
+    plan = RunSettings(named(select), STRIDE_MW, per_gpu=True)
     world = World(specs, Training(workload, step_s, 10**9, noise=noise), plan)
     while not (rows := world.rows(GpuLimitRow)):
         world.run(5.0)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from common import directory, table
 
-from collectors.knobs import UNLOCKED, Knob
-from collectors.leases import Limits
-from collectors.records import Record, RecordFile
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.lease import Limits
+from collectors.controls.restore_record import Record, RecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
 
 GOAL_S = 2.0

@@ -45,10 +45,10 @@ from published import (
     profiling,
 )
 
-from analyzers import drift, search, selectors
-from analyzers.power_limit import WATCH_STEPS
-from analyzers.search import Choose, Visit
-from analyzers.selectors import Selector, Trial
+from analyzers.power_limit import drift, search, selectors
+from analyzers.power_limit.profiler import WATCH_STEPS
+from analyzers.power_limit.search import Choose, Visit
+from analyzers.power_limit.selectors import Selector, Trial
 
 SETTLING = 5
 """Steps after a change of limit that the search leaves out."""

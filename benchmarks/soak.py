@@ -23,7 +23,7 @@ from pathlib import Path
 from common import directory, table
 
 from benchmarks import hostile
-from collectors.simulated import SimulatedBus
+from collectors.devices.simulated import SimulatedBus
 from tests.processes.pipeline import Account, Setup, pipeline
 from tests.simulation.pipeline import Report, run
 

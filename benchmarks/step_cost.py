@@ -28,8 +28,8 @@ from common import peer_python, table
 
 import zeus_stream
 from tests.gpu import stand_in
-from zeus_stream import wire
-from zeus_stream.messages import Ack, Batch
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import Ack, Batch
 
 Loop = Callable[[Iterable[int]], Iterable[int]]
 """Returns what it is given, for a loop each turn of which is a step."""
@@ -104,9 +104,9 @@ def _acknowledge(path: Path, ready: Event) -> None:
     ready.set()
     while True:
         sender, payload = socket.recv_multipart()
-        batch = wire.decode(payload, Batch)
+        batch = codec.decode(payload, Batch)
         ack = Ack(batch.session, batch.sequence + len(batch.events))
-        socket.send_multipart((sender, wire.encode(ack)))
+        socket.send_multipart((sender, codec.encode(ack)))
 
 
 def quantiles_us(name: str, gpus: int, steps: int) -> tuple[float, float]:

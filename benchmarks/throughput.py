@@ -14,10 +14,10 @@ from statistics import median
 
 from common import cpu_seconds, directory, process, sql, table, wait_for
 
-from collectors.log import Log
-from zeus_stream import wire
+from collectors.log.sqlite import Log
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.messages import READING_STRUCT, Readings, Seen
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.readings import READING_STRUCT, Readings, Seen
 
 FRAMES = 2_000
 ROWS = 1_000
@@ -39,7 +39,7 @@ def frames() -> Iterator[bytes]:
                 READING_STRUCT, t_ns, t_ns + PERIOD_NS // 10, tick * 250, 250_000, 250_000, 250_000,
                 1380, 65, 99, row % len(GPUS), seen,
             )  # fmt: skip
-        yield wire.encode(Readings(GPUS, bytes(rows)))
+        yield codec.encode(Readings(GPUS, bytes(rows)))
 
 
 def fill(where: Path) -> None:

@@ -17,14 +17,14 @@ from common import table
 from loads import NAMES, SEED, Load, Name, Truth, load
 from loads import STEPS_MS as LENGTHS_MS
 
-from analyzers.energy import Energy, measure
-from analyzers.interpreter import Plan
-from analyzers.kinds import Kinds
-from analyzers.rows import WindowRow
-from analyzers.shape import Shape
+from analyzers.measurement.energy import Energy, measure
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.power_model import Kinds
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import WindowRow
 from tests.simulation.played import Counter, counter, play
 from tests.simulation.world import Training, World
-from zeus_stream.messages import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 
 STEPS_MS = (20, 50, 100, 500, 5000)
 GOALS = ("5 %", "5 %", "5 %", "1 %", "1 %")
@@ -35,7 +35,7 @@ def errors(step_ms: int, period_ms: int) -> tuple[float, float]:
     """Return the mean absolute error in % of step windows, and that of direct reads."""
     count = max(40, 20_000 // step_ms)
     device = f"simulated:a40x1,period_ms={period_ms},seed={step_ms}"
-    world = World(device, Training("imagenet", step_ms / 1000 * 0.987, count), Plan(None))
+    world = World(device, Training("imagenet", step_ms / 1000 * 0.987, count), RunSettings(None))
     world.run()
     [gpu] = world.hosts[0].gpus.values()
     rows = [row for row in world.rows(WindowRow) if row.kind == "step" and row.energy_j is not None]

@@ -16,7 +16,8 @@ from math import ceil, exp, log2
 from random import Random
 from statistics import fmean
 
-from analyzers.game import (
+from analyzers.batch_size.policy import Job
+from analyzers.simulation.recorded_jobs import (
     Size,
     Spent,
     Traces,
@@ -27,7 +28,6 @@ from analyzers.game import (
     levels,
     world,
 )
-from analyzers.recurring import Job
 
 GPUS = ("v100", "a40")
 SEED = 2026

@@ -17,7 +17,7 @@ class Description:
     """What a device is and can do. Asked once, when it is opened or comes back."""
 
     gpu: str
-    """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`messages.of_host`)."""
+    """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`of_host`)."""
     index: int
     """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers; parts of the host are
     counted apart."""

@@ -23,44 +23,37 @@ from typing import TypeAlias, cast, get_args
 
 import anyio
 
+from collectors.controls.control import Knob
+from collectors.controls.device_thread import Watch
+from collectors.controls.lease import Outcome
+from collectors.controls.supervisor import Guard, Guarding, Guards
+from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus, watts
-from collectors.guards import Guard, Guarding, Guards
-from collectors.intake import Intake
-from collectors.journal import Journal
-from collectors.knobs import Knob
-from collectors.leases import Outcome
-from collectors.log import Log
-from collectors.sampling import Watch
-from collectors.warden import Warden
-from zeus_stream import room, sockets, wire
+from collectors.log.feed import Journal
+from collectors.log.sqlite import Log
+from collectors.publish_server import Intake
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
-from zeus_stream.config import Settings
 from zeus_stream.errors import MalformedError, StorageError
-from zeus_stream.gate import Gate
-from zeus_stream.keys import Role
-from zeus_stream.messages import (
-    Advice,
-    Answer,
-    Ask,
-    AskStatus,
-    AskTry,
-    ClockAnchored,
-    CollectorStarted,
+from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
     LockClock,
-    Lost,
-    No,
     ReleaseClock,
     ReleaseLimit,
     RenewLeases,
-    Reply,
     SetLimit,
-    Status,
     Welcome,
 )
-from zeus_stream.places import Places, claim, places, prepare
+from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
+from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
+from zeus_stream.settings import Settings
+from zeus_stream.transport import limits, sockets
+from zeus_stream.transport.access import Gate
+from zeus_stream.transport.keys import Role
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
@@ -202,8 +195,8 @@ class Collector:
                 tasks.start_soon(self._intake.serve, memories)
                 tasks.start_soon(self._serve_control)
                 tasks.start_soon(self._gate.run)
-                tasks.start_soon(room.keep, self._channels, self._say_cut)
-                tasks.start_soon(room.give_back)
+                tasks.start_soon(limits.keep, self._channels, self._say_cut)
+                tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._beat)
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._tell_time)
@@ -274,13 +267,13 @@ class Collector:
             self._malformed += 1
             return
         try:
-            request = cast("Asked", wire.decode(payload, *get_args(Asked)))
+            request = cast("Asked", codec.decode(payload, *get_args(Asked)))
         except MalformedError as wrong:
             self._malformed += 1
-            self._control.send(message.sender, correlation, wire.encode(No(str(wrong)[:2000])))
+            self._control.send(message.sender, correlation, codec.encode(No(str(wrong)[:2000])))
             return
         if (objection := self._gate.objection(message, _role(request))) is not None:
-            self._control.send(message.sender, correlation, wire.encode(No(objection)))
+            self._control.send(message.sender, correlation, codec.encode(No(objection)))
             return
         match request:
             case SetLimit() | ReleaseLimit() | LockClock() | ReleaseClock():
@@ -313,11 +306,11 @@ class Collector:
                     extent.next_offset,
                     self._settings.observe,
                 )
-                return [wire.encode(welcome)]
+                return [codec.encode(welcome)]
             case Fetch():
                 return self._fetch(request)
             case AskStatus():
-                return [wire.encode(Status(tuple(self._status())))]
+                return [codec.encode(Status(tuple(self._status())))]
 
     def _guard(self) -> str:
         if self._warden is None:
@@ -331,10 +324,10 @@ class Collector:
             try:
                 frames = self._store.fetch(request.first_offset, request.count, FETCH_BYTES)
             except StorageError as wrong:
-                return [wire.encode(No(str(wrong)[:2000]))]
+                return [codec.encode(No(str(wrong)[:2000]))]
         first = frames[0].offset if frames else request.first_offset
         fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
-        return [wire.encode(fetched), *(part for frame in frames for part in wire.encode_frame(frame))]
+        return [codec.encode(fetched), *(part for frame in frames for part in codec.encode_frame(frame))]
 
     def _expect(self, command: str, sender: bytes, correlation: bytes) -> None:
         if command not in self._commands and len(self._commands) >= MAX_COMMANDS:
@@ -344,10 +337,10 @@ class Collector:
     def _reply_outcome(self, outcome: Outcome) -> None:
         if (asked := self._commands.pop(outcome.command, None)) is not None:
             sender, correlation = asked
-            self._control.send(sender, correlation, wire.encode(outcome))
+            self._control.send(sender, correlation, codec.encode(outcome))
 
     def _pass_on(self, ask: Ask | AskTry) -> bool:
-        return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), wire.encode(ask))
+        return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), codec.encode(ask))
 
     # ---- status ----------------------------------------------------------------------------------------
 

@@ -32,12 +32,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.client import Connection, status
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
-from zeus_stream.places import Places, places
-from zeus_stream.summary import chosen
-from zeus_stream.tables import write
+from zeus_stream.paths import Places, places
+from zeus_stream.reports.run_cost import chosen
+from zeus_stream.reports.tables import write
+from zeus_stream.transport.client import Connection, status
 
 EPOCHS = 40
 TRAINING = Path(__file__).with_name("train_digits.py")
@@ -137,7 +137,7 @@ def setup(device: str, out: Path) -> Iterator[Connection]:
         if device == "nvml" and os.environ.get("SET_LIMITS") != "1":
             os.environ["ZEUS_STREAM_OBSERVE"] = "1"
         where = places(os.environ)
-        zeus_stream = (sys.executable, "-m", "zeus_stream.cli")
+        zeus_stream = (sys.executable, "-m", "zeus_stream")
         archive = out / ARCHIVE  # of this demo alone, so that its queries need no WHERE
         for old in (archive, archive.with_suffix(".duckdb.wal")):
             old.unlink(missing_ok=True)

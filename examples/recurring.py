@@ -22,11 +22,11 @@ from sklearn.datasets import load_digits
 from train_digits import TRAINED_ON, Floats, Ints, Network
 
 import zeus_stream
-from zeus_stream.client import Connection
-from zeus_stream.config import Settings
-from zeus_stream.places import places
-from zeus_stream.run import Signals, as_environment, services
-from zeus_stream.simulated import attach
+from zeus_stream.cli.run_training import Signals, as_environment, services
+from zeus_stream.paths import places
+from zeus_stream.settings import Settings
+from zeus_stream.simulated_gpu.accelerator import attach
+from zeus_stream.transport.client import Connection
 
 JOB = "digits"
 SIZES, DEFAULT = (16, 32, 64, 128, 256, 512), 32
@@ -116,7 +116,7 @@ def main() -> None:
         connection = Connection(where)
         gpus = connection.sql("SELECT gpu FROM gpus WHERE NOT of_host(gpu) ORDER BY index")["gpu"].to_pylist()
         recur(pixels, digits, options.recurrences, options.kills, gpus, options.step_ms)
-        command = [sys.executable, "-m", "zeus_stream.cli", "jobs", "show", JOB]
+        command = [sys.executable, "-m", "zeus_stream", "jobs", "show", JOB]
         subprocess.run(command, check=False)  # noqa: S603  (this interpreter, this package)
 
 

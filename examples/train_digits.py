@@ -62,7 +62,7 @@ def minibatches(count: int, rng: np.random.Generator) -> list[Ints]:
 def gpu_work(kind: str, opened: ExitStack) -> Callable[[float], object]:
     """Return a function that gives the GPU so many seconds of work, counted at its highest limit."""
     if kind == "simulated":
-        from zeus_stream.simulated import attach  # noqa: PLC0415  (only where it is asked for)
+        from zeus_stream.simulated_gpu.accelerator import attach  # noqa: PLC0415  (only where it is asked for)
 
         return opened.enter_context(attach("imagenet")).run
     if kind == "torch":

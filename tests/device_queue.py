@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from zeus_stream.boundaries import Boundaries
-from zeus_stream.courier import pause_s
-from zeus_stream.messages import Ack, RunStarted, StepBoundary
-from zeus_stream.outbox import Outbox
+from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
+from zeus_stream.training.outbox import Outbox
+from zeus_stream.training.sender import pause_s
+from zeus_stream.training.step_boundaries import Boundaries
 
 STAMP_NS = 500
 """Resolution of an event's stamp."""

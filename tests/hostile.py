@@ -9,9 +9,45 @@ from typing import Any
 
 import msgpack
 
-from zeus_stream import messages as m
-from zeus_stream import wire
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    LockClock,
+    ReleaseClock,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+    Welcome,
+)
+from zeus_stream.protocol.events import (
+    Ack,
+    Advice,
+    Answer,
+    Ask,
+    AskTry,
+    Batch,
+    EpochBegan,
+    EpochEnded,
+    Event,
+    EventsDropped,
+    GpuEnergy,
+    Metric,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
+    WindowBegan,
+    WindowEnded,
+)
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
+from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query
+from zeus_stream.protocol.readings import READING_STRUCT, Readings
 
 EXTREMES: tuple[object, ...] = (
     *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
@@ -40,24 +76,24 @@ SQL = (
 )
 
 
-def _started(rng: random.Random) -> m.RunStarted:
+def _started(rng: random.Random) -> RunStarted:
     gpus = tuple(f"GPU-{n}" for n in range(rng.choice((0, 1, 256))))
     name = rng.choice(("r", "x" * 200, f"r{rng.random()}"))
-    return m.RunStarted(monotonic_ns(), "job", name, 0, rng.choice((1, 2**53)), gpus, 1, "b", 0, 0)
+    return RunStarted(monotonic_ns(), "job", name, 0, rng.choice((1, 2**53)), gpus, 1, "b", 0, 0)
 
 
-def _event(rng: random.Random) -> m.Event:
+def _event(rng: random.Random) -> Event:
     t_ns, index = monotonic_ns() + rng.choice((0, -(10**9), 10**8)), rng.choice((0, 1, 2, 2**53))
     return rng.choice(
         (
-            m.EpochBegan(t_ns, index),
-            m.EpochEnded(t_ns, index),
-            m.StepBoundary(index, t_ns, t_ns),
-            m.StepBoundary(index, 0, None),
-            m.WindowBegan(t_ns, rng.randrange(5_000), "w" * 200),
-            m.WindowEnded(t_ns, rng.randrange(5_000)),
-            m.Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
-            m.TryWanted(
+            EpochBegan(t_ns, index),
+            EpochEnded(t_ns, index),
+            StepBoundary(index, t_ns, t_ns),
+            StepBoundary(index, 0, None),
+            WindowBegan(t_ns, rng.randrange(5_000), "w" * 200),
+            WindowEnded(t_ns, rng.randrange(5_000)),
+            Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
+            TryWanted(
                 t_ns,
                 index,
                 f"job{rng.randrange(5)}",
@@ -71,10 +107,10 @@ def _event(rng: random.Random) -> m.Event:
                 1e6,
                 2**53,
             ),
-            m.TryBegan(t_ns, index, rng.choice((1, 2**40))),
-            m.TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
-            m.EventsDropped(t_ns, 2**53, "r" * 2000),
-            m.RunEnded(t_ns),
+            TryBegan(t_ns, index, rng.choice((1, 2**40))),
+            TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
+            EventsDropped(t_ns, 2**53, "r" * 2000),
+            RunEnded(t_ns),
         )
     )
 
@@ -84,10 +120,10 @@ def said(rng: random.Random) -> object:
     events = tuple(_event(rng) for _ in range(rng.choice((0, 1, 5, 400))))
     return rng.choice(
         (
-            lambda: m.Batch(session, 0, (_started(rng), *events)),
-            lambda: m.Batch(session, rng.choice((0, 1, 6, 2**53)), events),
-            lambda: m.Ask(rng.random().hex(), session, rng.randrange(5_000)),
-            lambda: m.AskTry(rng.random().hex(), session, rng.choice((0, 2**53)), rng.choice((0, 1, 2**53))),
+            lambda: Batch(session, 0, (_started(rng), *events)),
+            lambda: Batch(session, rng.choice((0, 1, 6, 2**53)), events),
+            lambda: Ask(rng.random().hex(), session, rng.randrange(5_000)),
+            lambda: AskTry(rng.random().hex(), session, rng.choice((0, 2**53)), rng.choice((0, 1, 2**53))),
         )
     )()
 
@@ -95,23 +131,23 @@ def said(rng: random.Random) -> object:
 def commanded(rng: random.Random) -> object:
     return rng.choice(
         (
-            m.Hello("watcher", "x"),
-            m.Fetch(rng.choice(("l", "x")), 2**53, 1000),
-            m.SetLimit(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 0, 86_400_000),
-            m.ReleaseLimit("c", "o", "i", 0, "GPU-1"),
-            m.LockClock(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 100_000, 86_400_000),
-            m.ReleaseClock("c", "o", "i", 0, "GPU-1"),
-            m.RenewLeases("o", "i", ("GPU-1",) * 256, 0),
-            m.AskStatus(),
-            m.Answer("q", None, (), "no"),
-            m.Advice("q", None, go_on=True, reason="no"),
+            Hello("watcher", "x"),
+            Fetch(rng.choice(("l", "x")), 2**53, 1000),
+            SetLimit(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 0, 86_400_000),
+            ReleaseLimit("c", "o", "i", 0, "GPU-1"),
+            LockClock(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 100_000, 86_400_000),
+            ReleaseClock("c", "o", "i", 0, "GPU-1"),
+            RenewLeases("o", "i", ("GPU-1",) * 256, 0),
+            AskStatus(),
+            Answer("q", None, (), "no"),
+            Advice("q", None, go_on=True, reason="no"),
         )
     )
 
 
 def asked(rng: random.Random) -> object:
     return rng.choice(
-        (m.AskStatus(), m.ForgetJob("job1"), m.Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+        (AskStatus(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
     )
 
 
@@ -119,19 +155,19 @@ def _row(rng: random.Random) -> bytes:
     numbers = [rng.choice((0, 1, -1, 10**9, 2**62, 2**63 - 1, -(2**63))) for _ in range(3)]
     small = [rng.choice((0, -1, 250_000, 2**31 - 1, -(2**31))) for _ in range(4)]
     rest = (rng.choice((-1, 40, 32_767)), -1, rng.choice((0, 1, 65_535)), rng.choice((0, 1, 4, 65_535)))
-    return struct.pack(m.READING_STRUCT, *numbers, *small, *rest)
+    return struct.pack(READING_STRUCT, *numbers, *small, *rest)
 
 
 def logged(rng: random.Random) -> object:
     return rng.choice(
         (
-            lambda: m.Readings(("GPU-1",) * rng.choice((0, 1, 256)), b"".join(_row(rng) for _ in range(20))),
-            lambda: m.Events("s", 0, 1, 1, (_started(rng), *(_event(rng) for _ in range(20)))),
-            lambda: m.Notes((m.DeviceGone(2**62, "GPU-1", ""), m.Lost(2**62, "x", 2**53, "r" * 2000))),
-            lambda: m.Notes(
+            lambda: Readings(("GPU-1",) * rng.choice((0, 1, 256)), b"".join(_row(rng) for _ in range(20))),
+            lambda: Events("s", 0, 1, 1, (_started(rng), *(_event(rng) for _ in range(20)))),
+            lambda: Notes((DeviceGone(2**62, "GPU-1", ""), Lost(2**62, "x", 2**53, "r" * 2000))),
+            lambda: Notes(
                 (
-                    m.RunAdmitted(0, "s", "r", ("GPU-1",) * 256, may_command=True, reason=""),
-                    m.SessionEnded(0, "s", ""),
+                    RunAdmitted(0, "s", "r", ("GPU-1",) * 256, may_command=True, reason=""),
+                    SessionEnded(0, "s", ""),
                 )
             ),
         )
@@ -142,14 +178,14 @@ def replied(rng: random.Random) -> object:
     offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
     return rng.choice(
         (
-            m.Welcome("h", "i", rng.choice(("l", "k")), offsets[0], offsets[1], observe=False),
-            m.Fetched(rng.choice(("l", "k")), *offsets),
-            m.No("no"),
-            m.Ack("s", 2**53),
-            m.Answer("q", 1e308, (m.GpuEnergy("GPU-1", 1e308, 0, 0),) * 256, None),
-            m.Ask("q", "s", 2**53),
-            m.AskTry("q", "s", 2**53, 2**53),
-            m.Forgotten(2**53),
+            Welcome("h", "i", rng.choice(("l", "k")), offsets[0], offsets[1], observe=False),
+            Fetched(rng.choice(("l", "k")), *offsets),
+            No("no"),
+            Ack("s", 2**53),
+            Answer("q", 1e308, (GpuEnergy("GPU-1", 1e308, 0, 0),) * 256, None),
+            Ask("q", "s", 2**53),
+            AskTry("q", "s", 2**53, 2**53),
+            Forgotten(2**53),
         )
     )
 
@@ -196,23 +232,23 @@ def _parts(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 def publish(rng: random.Random) -> list[bytes]:
-    data = spoilt(rng, wire.encode(said(rng)))
+    data = spoilt(rng, codec.encode(said(rng)))
     return [data] if rng.random() < 0.95 else [data[:400]] * rng.choice((2, 2_000))
 
 
 def control(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(commanded(rng))))
+    return _parts(rng, spoilt(rng, codec.encode(commanded(rng))))
 
 
 def query(rng: random.Random) -> list[bytes]:
-    return _parts(rng, spoilt(rng, wire.encode(asked(rng))))
+    return _parts(rng, spoilt(rng, codec.encode(asked(rng))))
 
 
 def frame(rng: random.Random) -> list[bytes]:
     """Return the three parts of a frame, or what looks like them."""
     offset = rng.choice((0, 1, 2, 3, 4, 5, 2**53, 2**62))
     envelope = bytes(msgpack.packb([rng.choice(("l", "k")), offset, "h", rng.choice((0, 10**12, 2**62))]))
-    parts = [b"events/h/j", envelope, wire.encode(logged(rng))]
+    parts = [b"events/h/j", envelope, codec.encode(logged(rng))]
     if rng.random() < 0.6:
         spoil = rng.randrange(3)
         parts[spoil] = spoilt(rng, parts[spoil]) if spoil else rng.randbytes(20)
@@ -221,7 +257,7 @@ def frame(rng: random.Random) -> list[bytes]:
 
 def reply(rng: random.Random) -> list[bytes]:
     """Return the parts of an answer of a collector, without who it is for and to what."""
-    head = spoilt(rng, wire.encode(replied(rng)))
+    head = spoilt(rng, codec.encode(replied(rng)))
     return [head, *(part for _ in range(rng.choice((0, 0, 1, 5))) for part in frame(rng))]
 
 

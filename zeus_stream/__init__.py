@@ -17,9 +17,9 @@ from importlib import import_module as _import
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zeus_stream.client import Connection, connect
     from zeus_stream.integrations.optimizer import auto
-    from zeus_stream.publisher import (
+    from zeus_stream.simulated_gpu import accelerator as simulated
+    from zeus_stream.training.publisher import (
         Publisher,
         ends_with,
         epochs,
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         steps,
         window,
     )
-    from zeus_stream.windows import Missing, WindowEnergy
+    from zeus_stream.training.windows import Missing, WindowEnergy
+    from zeus_stream.transport.client import Connection, connect
 
 __all__ = [
     "Connection",
@@ -41,21 +42,24 @@ __all__ = [
     "epochs",
     "metric",
     "recurring",
+    "simulated",
     "steps",
     "window",
 ]
 _HOMES = {
-    "Connection": "client",
-    "connect": "client",
+    "Connection": "transport.client",
+    "connect": "transport.client",
     "auto": "integrations.optimizer",
-    "Missing": "windows",
-    "WindowEnergy": "windows",
+    "Missing": "training.windows",
+    "WindowEnergy": "training.windows",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name, "publisher")
+    if name == "simulated":
+        return _import("zeus_stream.simulated_gpu.accelerator")
+    home = _HOMES.get(name, "training.publisher")
     value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
     return value

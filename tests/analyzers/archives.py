@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from analyzers.archive import Archive
-from analyzers.rows import (
+from analyzers.archive.duckdb_file import Archive
+from analyzers.results.readings import READING
+from analyzers.results.rows import (
     CommandRow,
     DecisionRow,
     GapRow,
@@ -23,21 +24,11 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
-from analyzers.timeline import READING
-from zeus_stream import wire
-from zeus_stream.messages import (
-    Body,
-    ClockAnchored,
-    CollectorStarted,
-    DeviceFound,
-    Events,
-    Frame,
-    Notes,
-    Readings,
-    RunStarted,
-    Seen,
-    StepBoundary,
-)
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, DeviceFound, Notes
+from zeus_stream.protocol.readings import Readings, Seen
 
 A = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 B = "GPU-bbbbbbbb-0000-4000-8000-000000000000"
@@ -109,7 +100,7 @@ def frame(offset: int, body: Body, *, log_id: str = LOG, t_ns: int | None = None
     topic = {Readings: "readings", Events: "events", Notes: "notes"}[type(body)]
     name = f"{topic}/{HOST}"
     logged_ns = offset * SECOND if t_ns is None else t_ns
-    return Frame(log_id, offset, HOST, logged_ns, name, wire.encode(body)), body
+    return Frame(log_id, offset, HOST, logged_ns, name, codec.encode(body)), body
 
 
 def frames() -> Iterator[tuple[Frame, Body]]:

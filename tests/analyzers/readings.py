@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.timeline import READING
-from zeus_stream.messages import ABSENT, Seen
+from analyzers.results.readings import READING
+from zeus_stream.protocol.readings import ABSENT, Seen
 
 MS = 1_000_000
 S = 1_000 * MS

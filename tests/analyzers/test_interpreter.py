@@ -4,9 +4,13 @@ from itertools import product
 
 import pytest
 
-from analyzers import interpreter, selectors
-from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import (
+from analyzers import interpreter
+from analyzers.fleet.fleet import MAX_COMMANDS
+from analyzers.interpreter import Interpreter
+from analyzers.measurement.sensors import Gain
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import (
     ApplyLimit,
     CommandRow,
     DecisionRow,
@@ -21,37 +25,35 @@ from analyzers.rows import (
     TrialRow,
     WindowRow,
 )
-from analyzers.sensors import Gain
-from analyzers.site import MAX_COMMANDS
 from tests.analyzers.readings import steady
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
-from zeus_stream.messages import (
-    Applied,
+from zeus_stream.protocol.events import (
     Ask,
-    Body,
-    CollectorStarted,
-    DeviceGone,
-    Events,
     EventsDropped,
-    Frame,
-    LeaseEnded,
-    Lost,
     Metric,
-    Notes,
-    Readings,
-    RunAdmitted,
     RunEnded,
     RunStarted,
-    SessionEnded,
     StepBoundary,
-    Unknown,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
+    CollectorStarted,
+    DeviceGone,
+    LeaseEnded,
+    Lost,
+    Notes,
+    RunAdmitted,
+    SessionEnded,
+)
+from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
-QUICK = Plan(
+QUICK = RunSettings(
     selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
@@ -64,7 +66,7 @@ ONE = "simulated:v100x1"
 TRAINING = Training("imagenet", 0.02, 500)
 
 
-def world(training: Training = TRAINING, plan: Plan = QUICK, device: str = ONE) -> World:
+def world(training: Training = TRAINING, plan: RunSettings = QUICK, device: str = ONE) -> World:
     return World(device, training, plan)
 
 
@@ -74,7 +76,7 @@ def only_measuring(seconds: float = 2.0) -> World:
     return made
 
 
-def after(earlier: World, training: Training, plan: Plan = QUICK) -> World:
+def after(earlier: World, training: Training, plan: RunSettings = QUICK) -> World:
     """Return a world on another host, on a GPU of that model, whose interpreter has heard an earlier one."""
     made = World(f"{ONE},seed=9", training, plan, host="elsewhere")
     made.interpreter = Interpreter(plan)
@@ -453,7 +455,9 @@ def first() -> World:
     return made
 
 
-def remembered(earlier: World, training: Training, plan: Plan = QUICK) -> tuple[str | None, int, list[float]]:
+def remembered(
+    earlier: World, training: Training, plan: RunSettings = QUICK
+) -> tuple[str | None, int, list[float]]:
     """Return whose profile a second run on another host begins with, which round's, and of which limits."""
     made = after(earlier, replace(training, run="second"), plan)
     made.run(1.3)

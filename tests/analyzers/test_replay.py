@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers import selectors
-from analyzers.archive import Archive
+from analyzers.archive.duckdb_file import Archive
 from analyzers.interpreter import OWN, Interpreter
-from analyzers.profiles import Memory
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import Trial
 from analyzers.replay import (
     Anew,
     Heard,
@@ -26,16 +28,15 @@ from analyzers.replay import (
     hear,
     replay,
 )
-from analyzers.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
-from analyzers.selectors import Trial
-from analyzers.service import _plans
-from analyzers.site import Plan
+from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
+from analyzers.service import _began_under, remembered
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
-from zeus_stream import wire
-from zeus_stream.config import Settings
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.messages import Body, Budget, BudgetsSet, Frame, Notes
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
+from zeus_stream.settings import Settings
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
@@ -52,7 +53,7 @@ def simulated(under: Settings, training: Training, *, seed: int = 0, hosts: int 
     world = World(
         f"simulated:v100x1,seed={seed},noise=0.02",
         training,
-        Plan.of(under, selectors.parse(under.select)),
+        RunSettings.of(under, selectors.parse(under.select)),
         seed=seed,
         more=more,
     )
@@ -64,7 +65,7 @@ def store(
     path: Path, under: Settings, frames: Iterable[tuple[Frame, Body]], rows: Iterable[Row], batch: int = 100
 ) -> None:
     """Archive what a world's analyzer heard and derived."""
-    whole = [(replace(frame, body=wire.encode(body)), body) for frame, body in frames]
+    whole = [(replace(frame, body=codec.encode(body)), body) for frame, body in frames]
     archive = Archive.open(path, under)
     for at in range(0, len(whole), batch):
         archive.put_frames(whole[at : at + batch])
@@ -77,7 +78,7 @@ def rows_of(world: World) -> list[Row]:
 
 
 def heard(world: World, under: Settings) -> Heard:
-    return hear(world.frames, Plan.of(under, selectors.parse(under.select)), {})
+    return hear(world.frames, RunSettings.of(under, selectors.parse(under.select)), {})
 
 
 TRAINING = Training("imagenet", 0.02, 60)
@@ -111,7 +112,7 @@ def test_the_archive_of_any_world_gives_its_decisions_again(
 
 
 def test_a_budget_is_heard_again_with_the_rest(tmp_path: Path) -> None:
-    world = World("simulated:v100x1", TRAINING, Plan.of(under("time"), selectors.parse("time")))
+    world = World("simulated:v100x1", TRAINING, RunSettings.of(under("time"), selectors.parse("time")))
     world.run(1.5)
     holds = Budget("rack1", 150_000, (), 0, 0, 1, 0, way=1.0)
     world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, (holds,)),)))
@@ -205,7 +206,7 @@ ADAPTIVE = replace(QUICK, search="adaptive")
 
 def later(memory: Memory, under: Settings) -> World:
     """Return a world on another host that starts with a memory and has come to its first decision."""
-    plan = Plan.of(under, selectors.parse(under.select))
+    plan = RunSettings.of(under, selectors.parse(under.select))
     world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
     world.interpreter = Interpreter(plan, memory)
     world.outputs = [output for frame, body in world.frames for output in world.interpreter.hear(frame, body)]
@@ -217,7 +218,7 @@ def later(memory: Memory, under: Settings) -> World:
 def memory_of(path: Path) -> Memory:
     archive = Archive.open(path, Settings())
     try:
-        return archive.memory()
+        return remembered(archive)
     finally:
         archive.close()
 
@@ -249,14 +250,14 @@ def test_a_memory_from_before_the_archive_s_first_frame_is_in_it(tmp_path: Path)
 def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(tmp_path: Path) -> None:
     """Not its own first measurements, which the archive has by then."""
     path = tmp_path / "energy.duckdb"
-    plan = Plan.of(QUICK, selectors.parse(QUICK.select))
+    plan = RunSettings.of(QUICK, selectors.parse(QUICK.select))
     world = World("simulated:v100x1", TRAINING, plan)
     while not world.rows(TrialRow):
         world.run(0.1)
     heard_before = len(world.frames)
     store(path, QUICK, world.frames, rows_of(world))
     archive = Archive.open(path, QUICK)
-    memory = archive.memory()
+    memory = remembered(archive)
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
     world.outputs = [
@@ -277,7 +278,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
 
 def half_way(path: Path, was: Settings) -> World:
     """Archive a run that was cut off in the middle of its profiling, and return its world."""
-    world = World("simulated:v100x1", TRAINING, Plan.of(was, selectors.parse(was.select)))
+    world = World("simulated:v100x1", TRAINING, RunSettings.of(was, selectors.parse(was.select)))
     while not world.rows(TrialRow):
         world.run(0.1)
     store(path, was, world.frames, rows_of(world))
@@ -287,7 +288,9 @@ def half_way(path: Path, was: Settings) -> World:
 def started_anew(path: Path, world: World, now: Settings) -> None:
     """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
     archive, selector = Archive.open(path, now), selectors.parse(now.select)
-    again = Interpreter(Plan.of(now, selector), archive.memory(), plans=_plans(archive, now, selector))
+    again = Interpreter(
+        RunSettings.of(now, selector), remembered(archive), began_under=_began_under(archive, now, selector)
+    )
     world.outputs = [
         output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
     ]
@@ -296,7 +299,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     world.run()
     fresh = world.frames[heard_before:]
     archive = Archive.open(path, now)
-    archive.put_frames([(replace(frame, body=wire.encode(body)), body) for frame, body in fresh])
+    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in fresh])
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
     archive.put_rows(rows_of(world), interpreted, replaying=True)
     archive.close()
@@ -310,7 +313,9 @@ def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_ot
     started_anew(path, world, replace(under("time"), stride_w=75, lease_ms=700))
     (sentence,) = caplog.messages
     assert "run run keeps to what it began with, select = energy, stride_w = 50" in sentence
-    undisturbed = World("simulated:v100x1", TRAINING, Plan.of(under("energy"), selectors.parse("energy")))
+    undisturbed = World(
+        "simulated:v100x1", TRAINING, RunSettings.of(under("energy"), selectors.parse("energy"))
+    )
     undisturbed.run()
     assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
     assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
@@ -335,7 +340,7 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
     now = under("time")
     started_anew(path, world, now)
     second = World(
-        "simulated:v100x1,seed=9", TRAINING, Plan.of(now, selectors.parse("time")), host="elsewhere"
+        "simulated:v100x1,seed=9", TRAINING, RunSettings.of(now, selectors.parse("time")), host="elsewhere"
     )
     second.interpreter = world.interpreter
     for frame, body in second.frames:

@@ -1,8 +1,8 @@
 """What the analyzer takes from notes about leases, to keep them alive. (The rest of it runs as a process.)"""
 
-from analyzers.rows import ApplyClock, ApplyLimit
+from analyzers.results.rows import ApplyClock, ApplyLimit
 from analyzers.service import Host, _note_leases
-from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 
 
 def test_limits_and_clocks_are_held_apart_and_each_is_settled_by_its_own_outcome() -> None:

@@ -15,60 +15,60 @@ import anyio
 import numpy as np
 import pytest
 
-from collectors.buses import HostBus
 from collectors.device import Bus
-from collectors.log import Log
-from collectors.rapl import REFRESH_NS, RaplBus
+from collectors.devices.rapl import REFRESH_NS, RaplBus
+from collectors.devices.registry import HostBus
+from collectors.devices.simulated import SimulatedBus
+from collectors.log.sqlite import Log
 from collectors.service import collect
-from collectors.simulated import SimulatedBus
-from tests.collectors.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
+from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
-from zeus_stream import sockets, wire
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.config import Settings
 from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
-from zeus_stream.messages import (
-    READING_FIELDS,
+from zeus_stream.paths import Places, places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    LockClock,
+    ReleaseClock,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+    Welcome,
+)
+from zeus_stream.protocol.events import (
     Ack,
     Advice,
     Answer,
-    Applied,
     Ask,
-    AskStatus,
     AskTry,
     Batch,
+    EpochBegan,
+    Event,
+    RunEnded,
+    RunStarted,
+)
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
     ClockApplied,
     ClockLeaseEnded,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
-    EpochBegan,
-    Event,
-    Events,
-    Fetch,
-    Fetched,
-    Frame,
-    Hello,
     LeaseEnded,
-    LockClock,
     Lost,
-    No,
     Notes,
-    Readings,
     Refused,
-    ReleaseClock,
-    ReleaseLimit,
-    RenewLeases,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
-    Seen,
     SessionEnded,
-    SetLimit,
-    Status,
-    Welcome,
 )
-from zeus_stream.places import Places, places
+from zeus_stream.protocol.queries import AskStatus, No, Status
+from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
 
 pytestmark = pytest.mark.anyio
 N = TypeVar("N")
@@ -88,9 +88,9 @@ class Client:
         self.incarnation = ""
 
     async def request(self, message: object) -> tuple[Any, list[bytes]]:
-        await self.send(self.control, bytes(8), wire.encode(message))
+        await self.send(self.control, bytes(8), codec.encode(message))
         (received,) = await self.control.receive()
-        reply = wire.decode(received.parts[1], Welcome, Fetched, Applied, ClockApplied, Refused, Status, No)
+        reply = codec.decode(received.parts[1], Welcome, Fetched, Applied, ClockApplied, Refused, Status, No)
         return reply, received.parts[2:]
 
     async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
@@ -111,7 +111,7 @@ class Client:
         while len(frames) < welcome.next_offset - welcome.first_offset:
             fetch = Fetch(welcome.log_id, welcome.first_offset + len(frames), 1000)
             _, parts = await self.request(fetch)
-            frames += [wire.decode_frame(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+            frames += [codec.decode_frame(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
         return frames
 
     async def notes(self, kind: type[N]) -> list[N]:
@@ -127,10 +127,10 @@ class Client:
 
     async def say(self, session: str, sequence: int, *events: Event) -> Ack:
         """Publish a batch and return the acknowledgement."""
-        await self.send(self.publish, wire.encode(Batch(session, sequence, events)))
+        await self.send(self.publish, codec.encode(Batch(session, sequence, events)))
         with anyio.fail_after(PATIENCE_S):
             (received,) = await self.publish.receive()
-        return wire.decode(received.parts[0], Ack)
+        return codec.decode(received.parts[0], Ack)
 
     async def start_run(self, session: str = "s", run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> None:
         count = len(await self.notes(RunAdmitted))
@@ -170,12 +170,12 @@ def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
 
 
 def notes_of(frame: Frame) -> tuple[object, ...]:
-    return wire.decode(frame.body, Notes).notes if frame.topic.startswith("notes/") else ()
+    return codec.decode(frame.body, Notes).notes if frame.topic.startswith("notes/") else ()
 
 
 def rows_of(frames: list[Frame], place: int) -> "np.ndarray[Any, np.dtype[np.void]]":
     """Return the readings of the device at a place, in order."""
-    bodies = [wire.decode(frame.body, Readings) for frame in frames if frame.topic.startswith("readings/")]
+    bodies = [codec.decode(frame.body, Readings) for frame in frames if frame.topic.startswith("readings/")]
     assert all(gpu.startswith(("GPU-000", "-")) for body in bodies for gpu in body.gpus)
     rows = np.frombuffer(b"".join(body.rows for body in bodies), np.dtype(list(READING_FIELDS)))
     of_place: np.ndarray[Any, np.dtype[np.void]] = rows[rows["gpu"] == place]
@@ -192,7 +192,7 @@ def events_of(frames: list[Frame]) -> list[tuple[str, int, object]]:
     found: list[tuple[str, int, object]] = []
     for frame in frames:
         if frame.topic.startswith("events/"):
-            body = wire.decode(frame.body, Events)
+            body = codec.decode(frame.body, Events)
             found += [(body.session, body.sequence + i, event) for i, event in enumerate(body.events)]
     return found
 
@@ -283,7 +283,7 @@ async def test_a_cpu_is_logged_beside_the_gpus_and_no_run_is_asked_or_allowed_to
         found = [np.empty(0, np.dtype(list(READING_FIELDS)))]
         for frame in frames:
             if frame.topic.startswith("readings/"):
-                body = wire.decode(frame.body, Readings)
+                body = codec.decode(frame.body, Readings)
                 rows = np.frombuffer(body.rows, found[0].dtype)
                 of_it = rows["gpu"] == (body.gpus.index(cpu) if cpu in body.gpus else len(body.gpus))
                 found.append(rows[of_it & (rows["seen"] == Seen.CHANGED)])
@@ -338,7 +338,7 @@ async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
             while len(fed) < 20:
                 for message in await client.feed.receive():
                     topic, envelope, body = message.parts
-                    frame = wire.decode_frame(topic, envelope, body)
+                    frame = codec.decode_frame(topic, envelope, body)
                     fed[frame.offset] = frame
         frames = {frame.offset: frame for frame in await client.frames()}
     assert sorted(fed) == list(range(min(fed), max(fed) + 1))
@@ -374,7 +374,7 @@ async def test_a_batch_that_comes_again_is_logged_once_and_acknowledged_again(ze
     assert events_of(frames) == [("s", 0, first), ("s", 1, second)]
     topics = {frame.topic for frame in frames if frame.topic.startswith("events/")}
     assert {topic.split("/")[2] for topic in topics} == {"job"}
-    bodies = [wire.decode(f.body, Events) for f in frames if f.topic.startswith("events/")]
+    bodies = [codec.decode(f.body, Events) for f in frames if f.topic.startswith("events/")]
     assert {(body.uid, body.pid) for body in bodies} == {(os.getuid(), os.getpid())}
 
 
@@ -402,15 +402,15 @@ async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_di
         for junk in (
             b"",
             b"\xff" * 1000,
-            wire.encode(Ack("s", 1)),
-            wire.encode(Batch("x", 0, (RunEnded(1),))),
+            codec.encode(Ack("s", 1)),
+            codec.encode(Batch("x", 0, (RunEnded(1),))),
         ):
             await client.send(client.publish, junk)
         refusals: list[No] = []
         with anyio.fail_after(PATIENCE_S):
             while len(refusals) < 4:
                 refusals += [
-                    wire.decode(received.parts[0], No) for received in await client.publish.receive()
+                    codec.decode(received.parts[0], No) for received in await client.publish.receive()
                 ]
         assert "one RunStarted" in refusals[-1].reason
         await client.start_run()
@@ -438,20 +438,20 @@ async def test_a_question_goes_to_the_analyzer_and_its_answer_to_who_asked(
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         await client.greet()
         await client.start_run()
-        await client.send(client.publish, wire.encode(question))
+        await client.send(client.publish, codec.encode(question))
         (passed,) = await client.control.receive()
-        assert wire.decode(passed.parts[1], Ask, AskTry) == question
-        await client.send(client.control, bytes(8), wire.encode(answer))
+        assert codec.decode(passed.parts[1], Ask, AskTry) == question
+        await client.send(client.control, bytes(8), codec.encode(answer))
         (received,) = await client.publish.receive()
-        assert wire.decode(received.parts[0], Answer, Advice) == answer
+        assert codec.decode(received.parts[0], Answer, Advice) == answer
 
 
 async def test_a_question_about_no_session_of_ones_own_is_refused(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         await client.greet()
-        await client.send(client.publish, wire.encode(Ask("q", "s", 3)))
+        await client.send(client.publish, codec.encode(Ask("q", "s", 3)))
         (received,) = await client.publish.receive()
-        assert "no session of yours" in wire.decode(received.parts[0], No).reason
+        assert "no session of yours" in codec.decode(received.parts[0], No).reason
 
 
 async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir: Path) -> None:
@@ -464,15 +464,15 @@ async def test_a_question_without_an_analyzer_is_answered_with_the_cure(zeus_dir
         with anyio.fail_after(PATIENCE_S):
             missing = None
             while missing is None:  # until the collector has noticed that the analyzer is gone
-                await first.send(other.publish, wire.encode(Ask("q", "s", 3)))
+                await first.send(other.publish, codec.encode(Ask("q", "s", 3)))
                 with anyio.move_on_after(0.2):
                     received, *_ = await other.publish.receive()  # of several: it was asked again
-                    missing = wire.decode(received.parts[0], Answer).missing
-            await first.send(other.publish, wire.encode(AskTry("q2", "s", 0, 0)))
+                    missing = codec.decode(received.parts[0], Answer).missing
+            await first.send(other.publish, codec.encode(AskTry("q2", "s", 0, 0)))
             advice = None
             while advice is None or advice.question != "q2":
                 for received in await other.publish.receive():
-                    advice = wire.decode(received.parts[0], Answer, Advice)
+                    advice = codec.decode(received.parts[0], Answer, Advice)
         other.close()
     assert "zeus-stream analyze" in missing
     assert advice == Advice("q2", None, go_on=True, reason=missing)
@@ -575,7 +575,7 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
         await client.start_run(gpus=(GPU, "GPU-0001"))
         await client.set("c1", 250, gpu="GPU-0001", lease_ms=3_000)
         renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 60_000)
-        await client.send(client.control, bytes(8), wire.encode(renewal))
+        await client.send(client.control, bytes(8), codec.encode(renewal))
         await client.set("c2", 250, lease_ms=3_000)
         # Not renewed, the first would have lapsed before the second.
         (ended,) = await client.wait_for(LeaseEnded)
@@ -692,9 +692,10 @@ def python(script: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 TRAINER = """
 import os, sys, time
 from pathlib import Path
-from zeus_stream import sockets, wire
+from zeus_stream.transport import sockets
+from zeus_stream.protocol import codec
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.messages import Batch, RunStarted
+from zeus_stream.protocol.events import Batch, RunStarted
 context = sockets.context()
 channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
 run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
@@ -708,8 +709,8 @@ import os, sys
 from pathlib import Path
 import anyio
 from collectors.service import collect
-from collectors.simulated import SimulatedBus
-from zeus_stream.config import Settings
+from collectors.devices.simulated import SimulatedBus
+from zeus_stream.settings import Settings
 directory = Path(sys.argv[1])
 bus = SimulatedBus.parse("simulated:v100x1", directory)
 anyio.run(lambda: collect(Settings(), bus, environ=os.environ, started=lambda text: print(text, flush=True)))
@@ -755,9 +756,9 @@ async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
         try:
             epochs = tuple(EpochBegan(1, index) for index in range(800))
-            await client.send(client.publish, wire.encode(Batch("s", 1, epochs)))
+            await client.send(client.publish, codec.encode(Batch("s", 1, epochs)))
             renewal = RenewLeases("anna", client.incarnation, (GPU,), 300)
-            await client.send(client.control, bytes(8), wire.encode(renewal))
+            await client.send(client.control, bytes(8), codec.encode(renewal))
             await until(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
             with anyio.move_on_after(0.2) as waited:
                 await client.publish.receive()

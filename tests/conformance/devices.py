@@ -13,16 +13,16 @@ from typing import Protocol
 import pynvml
 import pytest
 
-from collectors.amd import AmdBus
 from collectors.device import Bus, Device
-from collectors.nvml import NvmlBus
-from collectors.rapl import RaplBus
-from collectors.simulated import Schedule, SimulatedBus
-from collectors.simulated_spec import Spec, parse
+from collectors.devices.amd import AmdBus
+from collectors.devices.nvml import NvmlBus
+from collectors.devices.rapl import RaplBus
+from collectors.devices.simulated import Schedule, SimulatedBus
+from collectors.devices.simulated_spec import Spec, parse
 from tests.gpu.amdsmi_stand_in import NO_PERM, NOT_SUPPORTED, AmdHost
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
-from zeus_stream.board import LimitChange, Load
+from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 
 class Bench(Protocol):

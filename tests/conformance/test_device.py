@@ -7,7 +7,7 @@ import pytest
 from collectors.device import Device
 from tests.conformance.devices import KINDS, Bench, opened
 from zeus_stream.errors import LostError, PermissionMissingError, RefusedError, UnsupportedError
-from zeus_stream.messages import of_host
+from zeus_stream.protocol.fields import of_host
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)

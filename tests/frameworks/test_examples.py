@@ -29,7 +29,7 @@ FROM windows WHERE run = '{run}'
 """
 GPU = """
 import json, sys
-from zeus_stream.simulated import attach
+from zeus_stream.simulated_gpu.accelerator import attach
 gpu = attach("imagenet")
 def work(*_): gpu.run(0.05)
 """

@@ -14,8 +14,8 @@ import pytest
 
 from tests.patience import PATIENT
 from tests.zeus_stream.stand_in_collector import Collector
-from zeus_stream import wire
-from zeus_stream.messages import (
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import (
     Answer,
     Ask,
     EpochEnded,
@@ -23,10 +23,10 @@ from zeus_stream.messages import (
     GpuEnergy,
     RunStarted,
     StepBoundary,
-    Unknown,
     WindowBegan,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import Unknown
 
 ROOT = Path(__file__).parents[2]
 POWER_W = 100.0
@@ -120,7 +120,7 @@ def train(script: str, directory: Path, launcher: Sequence[str] = (), **more: st
             seconds = Session(collector.sessions[ask.session]).seconds(ask.window)
             energy_j = POWER_W * seconds
             gpu = GpuEnergy("GPU-0", energy_j, energy_j, energy_j)
-            return wire.encode(Answer(ask.question, seconds, (gpu,), None))
+            return codec.encode(Answer(ask.question, seconds, (gpu,), None))
 
         collector.answer = answer
         result = directory / "result.json"

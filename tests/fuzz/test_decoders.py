@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests import hostile
 from tests.fuzz import targets
-from zeus_stream import wire
+from zeus_stream.protocol import codec
 
 
 @settings(deadline=None)
@@ -21,4 +21,4 @@ def test_any_bytes_are_understood_or_malformed(data: bytes) -> None:
 def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed: int) -> None:
     rng = Random(seed)
     for message in (hostile.said(rng), hostile.commanded(rng), hostile.logged(rng), hostile.replied(rng)):
-        targets.decode(hostile.spoilt(rng, wire.encode(message)))
+        targets.decode(hostile.spoilt(rng, codec.encode(message)))

@@ -15,15 +15,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from analyzers.archive import Archive
-from collectors.simulated_spec import parse
+from analyzers.archive.duckdb_file import Archive
+from collectors.devices.simulated_spec import parse
 from tests.patience import PATIENT
-from zeus_stream import sockets, wire
-from zeus_stream.client import Connection, status
-from zeus_stream.config import Settings
 from zeus_stream.errors import UnreachableError
-from zeus_stream.messages import Hello, Welcome
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import Hello, Welcome
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
+from zeus_stream.transport.client import Connection, status
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ import itertools, sys, time
 from pathlib import Path
 from zeus_stream import Publisher
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.simulated import attach
+from zeus_stream.simulated_gpu.accelerator import attach
 
 run, gpu, index, directory = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 told, stop, works = directory / "told" / run, directory / "told" / "stop", None
@@ -126,9 +127,9 @@ class Setup:
         """Start a process; it need not be ready when this returns."""
         match name:
             case "collector":
-                command = ["-m", "zeus_stream.cli", "collect", "--device", self._device, *self._collect]
+                command = ["-m", "zeus_stream", "collect", "--device", self._device, *self._collect]
             case "analyzer":
-                command = ["-m", "zeus_stream.cli", "analyze", *self._analyze]
+                command = ["-m", "zeus_stream", "analyze", *self._analyze]
             case _:
                 self._runs += 1
                 self._run_of[name] = run = f"run-{self._runs}"
@@ -196,9 +197,9 @@ class Setup:
 
     def welcome(self) -> Welcome | None:
         """Return how far the collector's log goes; None: it does not answer."""
-        hello = wire.encode(Hello("watcher", "test"))
+        hello = codec.encode(Hello("watcher", "test"))
         reply = sockets.exchange(self._where.control, hello, 1)
-        return None if reply is None else wire.decode(reply[0], Welcome)
+        return None if reply is None else codec.decode(reply[0], Welcome)
 
     def status(self, process: str, section: str, name: str) -> str:
         """Return a value of a process's status; nothing while it does not answer."""

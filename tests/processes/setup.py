@@ -11,22 +11,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from collectors.knobs import UNLOCKED
+from collectors.controls.control import UNLOCKED
 from tests.patience import PATIENT
-from zeus_stream import sockets, wire
-from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
-from zeus_stream.messages import (
-    Applied,
-    ClockApplied,
-    Hello,
-    LockClock,
-    Refused,
-    RenewLeases,
-    SetLimit,
-    Welcome,
-)
-from zeus_stream.places import Places, places
+from zeus_stream.paths import Places, places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import Hello, LockClock, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.transport import sockets
+from zeus_stream.transport.client import status
 
 ROOT = Path(__file__).parents[2]
 FOUND_MW = 220_000
@@ -81,7 +74,7 @@ class Collector:
         self.where: Places = places({"ZEUS_STREAM_DIR": str(directory)})
         self._commands = count(1)
         self.process = subprocess.Popen(
-            [python, "-m", "zeus_stream.cli", "collect", "--device", host.device, *arguments],
+            [python, "-m", "zeus_stream", "collect", "--device", host.device, *arguments],
             env=environment(host, directory),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -116,29 +109,29 @@ class Collector:
     def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Applied | Refused | None:
         """Ask for a limit and return the outcome; None: nobody answers."""
         reply = self._command(SetLimit, limit_mw, lease_ms)
-        return None if reply is None else wire.decode(reply, Applied, Refused)
+        return None if reply is None else codec.decode(reply, Applied, Refused)
 
     def lock(self, clock_mhz: int, lease_ms: int = LEASE_MS) -> ClockApplied | Refused | None:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
         reply = self._command(LockClock, clock_mhz, lease_ms)
-        return None if reply is None else wire.decode(reply, ClockApplied, Refused)
+        return None if reply is None else codec.decode(reply, ClockApplied, Refused)
 
     def lapse(self) -> None:
         """Let the lease of what is held end soon, unless the request gets lost: then ask again."""
         if (incarnation := self._incarnation()) is not None:
             renewal = RenewLeases("test", incarnation, (self.host.gpu,), 300)
-            sockets.exchange(self.where.control, wire.encode(renewal), 1)  # it has no reply
+            sockets.exchange(self.where.control, codec.encode(renewal), 1)  # it has no reply
 
     def _incarnation(self) -> str | None:
-        greeting = self._exchange(wire.encode(Hello("analyzer", "test")))
-        return None if greeting is None else wire.decode(greeting, Welcome).incarnation
+        greeting = self._exchange(codec.encode(Hello("analyzer", "test")))
+        return None if greeting is None else codec.decode(greeting, Welcome).incarnation
 
     def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
         if (incarnation := self._incarnation()) is None:
             return None
         number = next(self._commands)
         request = kind(f"c{number}", "test", incarnation, number, "r", self.host.gpu, value, lease_ms)
-        return self._exchange(wire.encode(request))
+        return self._exchange(codec.encode(request))
 
     def _exchange(self, request: bytes) -> bytes | None:
         """Return the reply; None: there is none, and the collector has died or is wedged."""
@@ -209,7 +202,7 @@ def trainer(host: Host, directory: Path) -> Iterator["subprocess.Popen[str]"]:
 def restore(host: Host, directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run ``zeus-stream restore``."""
     return subprocess.run(
-        [sys.executable, "-m", "zeus_stream.cli", "restore", "--device", host.device, *arguments],
+        [sys.executable, "-m", "zeus_stream", "restore", "--device", host.device, *arguments],
         env=environment(host, directory),
         capture_output=True,
         text=True,
@@ -220,7 +213,7 @@ def restore(host: Host, directory: Path, *arguments: str) -> "subprocess.Complet
 @contextmanager
 def simulated(directory: Path) -> Iterator[Host]:
     """Give a simulated V100 at FOUND_MW."""
-    from collectors.simulated import SimulatedBus
+    from collectors.devices.simulated import SimulatedBus
 
     device = "simulated:v100x1"
     bus = SimulatedBus.parse(device, directory)

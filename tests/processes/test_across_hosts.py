@@ -13,15 +13,15 @@ import pytest
 
 from tests.directories import short_directory
 from tests.processes.pipeline import environment, until
-from tests.zeus_stream.test_gate import free_port
-from zeus_stream.client import status
+from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.errors import UnreachableError
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.transport.client import status
 
 TRAINING = """
 import sys
 from zeus_stream import Publisher
-from zeus_stream.simulated import attach
+from zeus_stream.simulated_gpu.accelerator import attach
 with attach("imagenet") as gpu, Publisher(job="far", run=sys.argv[1], gpus=[0]) as publisher:
     for _ in publisher.steps(range(20)):
         gpu.run(0.02)
@@ -57,7 +57,7 @@ class Host:
         return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=300)
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "zeus_stream.cli", *arguments]
+        return [sys.executable, "-m", "zeus_stream", *arguments]
 
     def let_in(self, other: "Host", name: str, roles: str) -> None:
         """Make a key here, and move it to the other host."""

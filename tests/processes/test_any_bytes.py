@@ -27,10 +27,11 @@ from tests.processes.under_fire import (
     until,
     victim,
 )
-from zeus_stream import messages as m
-from zeus_stream import wire
-from zeus_stream.client import Connection
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import Fetch
+from zeus_stream.protocol.queries import AskStatus, Query
+from zeus_stream.transport.client import Connection
 
 MESSAGES = 1_500
 GROWTH_MB = 250
@@ -181,7 +182,7 @@ def test_who_claims_to_be_another_process_is_named_as_what_it_is(fired_at: Victi
 
 def test_who_quarrel_over_an_identity_disturb_only_each_other(fired_at: Victim) -> None:
     """Ours have none: ZeroMQ gives each connection one that nobody can know."""
-    control, ask = fired_at.directory / "control", [bytes(8), wire.encode(m.AskStatus())]
+    control, ask = fired_at.directory / "control", [bytes(8), codec.encode(AskStatus())]
     served = Sender(
         control, reads=False
     )  # else a quick reply is read where it is sent, and waited for in vain
@@ -236,17 +237,17 @@ def test_who_never_reads_its_replies_takes_no_memory_without_end(
     rng = Random(3)
     before_mb = [process.memory_mb for process in both]
     readers = [
-        (Sender(zeus_dir / "control", reads=False), m.Fetch("l", 0, 1_000)),
-        (Sender(zeus_dir / "control", reads=False), m.AskStatus()),
-        (Sender(zeus_dir / "query", reads=False), m.AskStatus()),
+        (Sender(zeus_dir / "control", reads=False), Fetch("l", 0, 1_000)),
+        (Sender(zeus_dir / "control", reads=False), AskStatus()),
+        (Sender(zeus_dir / "query", reads=False), AskStatus()),
         (
             Sender(zeus_dir / "query", reads=False),
-            m.Query("SELECT repeat('x', 1_000_000) FROM range(20)", 100, 1_000),
+            Query("SELECT repeat('x', 1_000_000) FROM range(20)", 100, 1_000),
         ),
     ]
     for _ in range(60):
         for sender, request in readers:
-            sender.send([rng.randbytes(8), wire.encode(request)])
+            sender.send([rng.randbytes(8), codec.encode(request)])
     until(lambda: analyzes.rows("analyzer")["queries", "under way"] == "0")
     for sender, _ in readers:
         sender.close()
@@ -259,9 +260,11 @@ STRANGER = """
 import os, sys
 from pathlib import Path
 import anyio
-from zeus_stream import sockets, wire
+from zeus_stream.transport import sockets
+from zeus_stream.protocol import codec
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.messages import Ack, Batch, No, RunEnded, RunStarted
+from zeus_stream.protocol.events import Ack, Batch, RunEnded, RunStarted
+from zeus_stream.protocol.queries import No
 import anyio._backends._asyncio
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tests.processes.pipeline import environment, pipeline, until
-from tests.zeus_stream.test_gate import free_port
+from tests.zeus_stream.transport.test_access import free_port
 
 
 class Network:
@@ -103,7 +103,7 @@ def network(to_port: int, rng: Random) -> Iterator[Network]:
 
 def let_in(directory: Path, address: str) -> None:
     """Make a key for an analyzer, and put it where it looks for one for this address."""
-    command = [sys.executable, "-m", "zeus_stream.cli", "keys", "create", "desk", "--roles", "follow,command"]
+    command = [sys.executable, "-m", "zeus_stream", "keys", "create", "desk", "--roles", "follow,command"]
     made = subprocess.run(command, env=environment(directory), check=True, capture_output=True, text=True)
     there = directory / "keys" / "servers" / f"{address}.key"
     there.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collectors.simulated import SimulatedBus
+from collectors.devices.simulated import SimulatedBus
 from tests.processes.pipeline import Setup, until
 from tests.zeus_stream.conftest import Cli
 

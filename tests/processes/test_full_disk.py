@@ -13,11 +13,11 @@ import pytest
 
 from tests.processes.pipeline import Setup, environment, pipeline, until
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
-from zeus_stream.client import status
 from zeus_stream.errors import UnreachableError
-from zeus_stream.messages import Refused
-from zeus_stream.outbox import BATCH
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.protocol.notes import Refused
+from zeus_stream.training.outbox import BATCH
+from zeus_stream.transport.client import status
 
 ROOM_KB = 60_000
 """What no test fills but on purpose, however long it takes: a log grows by 0.2 MB a second."""
@@ -84,7 +84,7 @@ def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_
 
 @pytest.mark.parametrize(("service", "process"), [("collect", "collector"), ("analyze", "analyzer")])
 def test_a_service_that_cannot_say_that_it_began_works(zeus_dir: Path, service: str, process: str) -> None:
-    command = [sys.executable, "-m", "zeus_stream.cli", service]
+    command = [sys.executable, "-m", "zeus_stream", service]
     environ = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
 
     def answers() -> bool:

@@ -14,11 +14,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from collectors.knobs import UNLOCKED, Knob
-from collectors.log import Log
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.restore_record import RecordFile
+from collectors.controls.watchdog_process import Warden
+from collectors.log.sqlite import Log
 from collectors.processes import start_ticks
-from collectors.records import RecordFile
-from collectors.warden import Warden
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
@@ -33,10 +33,10 @@ from tests.processes.setup import (
     trainer,
     until,
 )
-from zeus_stream import wire
 from zeus_stream.clock import boot_id
-from zeus_stream.messages import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
 
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""
@@ -81,7 +81,7 @@ def logged(directory: Path) -> list[object]:
         frames = log.fetch(0, 10**6, 10**9)
     finally:
         log.close()
-    notes = (wire.decode(frame.body, Notes).notes for frame in frames if frame.topic.startswith("notes/"))
+    notes = (codec.decode(frame.body, Notes).notes for frame in frames if frame.topic.startswith("notes/"))
     return [note for several in notes for note in several]
 
 
@@ -247,7 +247,7 @@ def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus
 async def test_a_guard_that_dies_long_after_it_was_started_is_replaced_at_once(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.warden.EVERY_NS", 0)  # any time is long
+    monkeypatch.setattr("collectors.controls.watchdog_process.EVERY_NS", 0)  # any time is long
     warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
     await warden.start()
     first = warden.pid

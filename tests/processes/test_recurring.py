@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.processes.pipeline import ROOT, UNMEASURED, Setup, environment, until
-from zeus_stream.client import forget
 from zeus_stream.errors import RefusedError
-from zeus_stream.places import places
-from zeus_stream.publisher import Publisher
-from zeus_stream.simulated import attach
+from zeus_stream.paths import places
+from zeus_stream.simulated_gpu.accelerator import attach
+from zeus_stream.training.publisher import Publisher
+from zeus_stream.transport.client import forget
 
 RECURRENCES = 6
 KILLS = 1
@@ -28,7 +28,7 @@ ETA = 0.5
 RANK = """
 import sys
 import zeus_stream
-from zeus_stream.simulated import attach
+from zeus_stream.simulated_gpu.accelerator import attach
 
 gpu = sys.argv[1]
 job = zeus_stream.recurring(

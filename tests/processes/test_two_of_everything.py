@@ -32,7 +32,7 @@ def test_a_second_process_of_a_kind_is_refused_with_the_pid_of_the_first(
     with pipeline(zeus_dir, publishers=0) as setup:
         until(lambda: setup.status(name, name, "archive" if name == "analyzer" else "host"))
         second = subprocess.run(
-            [sys.executable, "-m", "zeus_stream.cli", *command],
+            [sys.executable, "-m", "zeus_stream", *command],
             env=environment(zeus_dir),
             capture_output=True,
             text=True,

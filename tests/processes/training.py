@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from tests.processes.pipeline import Setup, environment, until
-from zeus_stream.places import endpoint
+from zeus_stream.paths import endpoint
 
 TRAINING = '''
 import json, multiprocessing, os, sys, threading, time

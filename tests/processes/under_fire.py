@@ -15,8 +15,8 @@ import zmq
 
 from tests import hostile
 from tests.patience import PATIENT, complaints
-from zeus_stream.client import status
-from zeus_stream.places import places
+from zeus_stream.paths import places
+from zeus_stream.transport.client import status
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 180.0
@@ -104,7 +104,7 @@ def victim(directory: Path, *arguments: str, ready: str, files: int | None = Non
 
 @contextmanager
 def collector(directory: Path, *, files: int | None = None) -> Iterator[Victim]:
-    arguments = ("-m", "zeus_stream.cli", "collect", "--device", "simulated:v100x1")
+    arguments = ("-m", "zeus_stream", "collect", "--device", "simulated:v100x1")
     with victim(directory, *arguments, ready="feed", files=files) as running:
         running.rows("collector")
         yield running
@@ -112,7 +112,7 @@ def collector(directory: Path, *, files: int | None = None) -> Iterator[Victim]:
 
 @contextmanager
 def analyzer(directory: Path) -> Iterator[Victim]:
-    with victim(directory, "-m", "zeus_stream.cli", "analyze", ready="query") as running:
+    with victim(directory, "-m", "zeus_stream", "analyze", ready="query") as running:
         yield running
 
 

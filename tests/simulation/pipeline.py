@@ -25,56 +25,47 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from analyzers import archive, replay, selectors
-from analyzers.interpreter import Interpreter, Plan
-from analyzers.profiles import Memory
-from analyzers.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
-from analyzers.runs import Output
-from collectors import leases, sampler
-from collectors.log import Log, SessionMemory
-from collectors.records import put_back
-from collectors.sessions import Session, from_json, receive
-from collectors.simulated import Schedule, SimulatedDevice
-from collectors.simulated_spec import parse
-from zeus_stream import wire
-from zeus_stream.board import LimitChange, Load
-from zeus_stream.config import Settings
+from analyzers import replay
+from analyzers.archive import duckdb_file
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit import selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
+from analyzers.service import remembered
+from collectors.controls import lease
+from collectors.controls.restore_record import put_back
+from collectors.devices.simulated import Schedule, SimulatedDevice
+from collectors.devices.simulated_spec import parse
+from collectors.ingest.sessions import Session, from_json, receive
+from collectors.log.sqlite import Log, SessionMemory
+from collectors.sampling import change_detector
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
-from zeus_stream.follower import Break, Part, Sequencer
-from zeus_stream.messages import (
-    Ack,
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseLimit, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.events import Ack, Batch, Event, Metric, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Batch,
-    Body,
     ClockAnchored,
     CollectorStarted,
     DeviceFound,
     DeviceGone,
-    Event,
-    Events,
-    Fetch,
-    Fetched,
-    Frame,
-    Hello,
     LeaseEnded,
     Lost,
-    Metric,
     Note,
     Notes,
-    Readings,
     Refused,
-    ReleaseLimit,
-    RenewLeases,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
     SessionEnded,
-    SetLimit,
-    StepBoundary,
-    Unknown,
-    Welcome,
 )
-from zeus_stream.outbox import Outbox
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
+from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
+from zeus_stream.training.outbox import Outbox
+from zeus_stream.transport.follower import Break, Part, Sequencer
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -87,7 +78,7 @@ BOOT = "boot"
 FOUND_MW = 220_000
 RESTORED_NS = 2 * S
 _DECISION = ", ".join(column.name for column in fields(DecisionRow))
-PLAN = Plan(
+PLAN = RunSettings(
     selectors.parse("energy"),
     stride_mw=60_000,
     warmup_steps=1,
@@ -260,15 +251,15 @@ class Collector(Process):
         if self.log.begun_anew is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
-        self._rules = leases.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
-        self.guarded: leases.Guarded | None = None
+        self._rules = lease.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
+        self.guarded: lease.Guarded | None = None
         self._notes: list[Note] = []
         self._lost = 0
         self._rows = bytearray()
-        self._seen = sampler.State()
+        self._seen = change_detector.State()
         self._requested_mw: int | None = None
         """As last read, or set and read back."""
-        self._jobs: list[leases.Instruction] = []
+        self._jobs: list[lease.Instruction] = []
         self.control = Stream(world)
         self._say(
             CollectorStarted(world.now_ns, self.incarnation, "0", BOOT, world.wall_ns(), 1, observe=False)
@@ -289,7 +280,7 @@ class Collector(Process):
         if session is not None:
             memory = SessionMemory(session.session, session.next_sequence, session.to_json())
         try:
-            frames = self.log.append([(topic, wire.encode(body))], self.world.now_ns, memory)
+            frames = self.log.append([(topic, codec.encode(body))], self.world.now_ns, memory)
         except StorageError:
             return False
         for frame in frames:
@@ -309,7 +300,7 @@ class Collector(Process):
             if not self._append("readings/host", Readings((self.world.gpu,), rows)):
                 self._lost += len(rows) // 48
         if self.guarded is not None:
-            self._tell(leases.Beat(self._requested_mw))
+            self._tell(lease.Beat(self._requested_mw))
         self._say()
         self.after(25 * MS, self._beat)
 
@@ -340,7 +331,7 @@ class Collector(Process):
                 )
                 self._see_out(session.session)
             if session.over and not before.over:
-                self._tell(leases.RunGone(session.run))
+                self._tell(lease.RunGone(session.run))
         stream.send(1, trainer.acknowledge, Ack(session.session, session.next_sequence))
 
     def _see_out(self, name: str) -> None:
@@ -351,7 +342,7 @@ class Collector(Process):
             return
         self._sessions[name] = replace(session, over=True, gone=True)
         self._say(SessionEnded(self.world.now_ns, name, "its process has ended"))
-        self._tell(leases.RunGone(session.run))
+        self._tell(lease.RunGone(session.run))
 
     # the device
 
@@ -365,11 +356,11 @@ class Collector(Process):
         if world.guarding:  # it holds the record's lock
             self.after(20 * MS, self._open)
             return
-        self._seen, self._requested_mw = sampler.State(), requested_mw
-        todo: tuple[leases.Instruction, ...] = ()
+        self._seen, self._requested_mw = change_detector.State(), requested_mw
+        todo: tuple[lease.Instruction, ...] = ()
         if self.guarded is None:
             left, settled = world.record, world.settled
-            self.guarded, todo = leases.begin(
+            self.guarded, todo = lease.begin(
                 self._rules, requested_mw, left, same_boot=True, now_ns=world.now_ns, settled=settled
             )
         limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found
@@ -393,24 +384,24 @@ class Collector(Process):
             self.after(300 * MS, self._open)
             return
         now_ns, self._requested_mw = world.now_ns, sample.requested_mw
-        self._seen, reading = sampler.observe(self._seen, sample, now_ns - 50_000, now_ns, 500 * MS)
+        self._seen, reading = change_detector.observe(self._seen, sample, now_ns - 50_000, now_ns, 500 * MS)
         if reading is not None:
-            self._rows += sampler.pack(reading, 0)
+            self._rows += change_detector.pack(reading, 0)
         self.after(world.rng.uniform(10, 30) * MS, self._poll)
 
-    def _tell(self, event: leases.Event) -> None:
+    def _tell(self, event: lease.Event) -> None:
         if self.guarded is not None:
-            self.guarded, todo = leases.step(self._rules, self.guarded, event, self.world.now_ns)
+            self.guarded, todo = lease.step(self._rules, self.guarded, event, self.world.now_ns)
             self._carry_out(todo)
 
-    def _carry_out(self, todo: tuple[leases.Instruction, ...]) -> None:
+    def _carry_out(self, todo: tuple[lease.Instruction, ...]) -> None:
         for instruction in todo:
             match instruction:
-                case leases.Say(note):
+                case lease.Say(note):
                     self._say(note)
                     if isinstance(note, Applied | Refused):
                         self._reply(note)
-                case leases.Repeat(outcome):
+                case lease.Repeat(outcome):
                     self._reply(outcome)
                 case _:
                     self._jobs.append(instruction)
@@ -420,24 +411,24 @@ class Collector(Process):
     def _work(self) -> None:
         """Be the device's thread: do the oldest job."""
         world, job = self.world, self._jobs[0]
-        event: leases.Event | None = None
+        event: lease.Event | None = None
         match job:
-            case leases.WriteRecord(limits) if self.log.full:
-                event = leases.RecordFailed(limits, "no room")
-            case leases.WriteRecord(limits):
+            case lease.WriteRecord(limits) if self.log.full:
+                event = lease.RecordFailed(limits, "no room")
+            case lease.WriteRecord(limits):
                 world.report.found += world.record is None
                 world.record, world.settled = limits, None
-                event = leases.RecordWritten(limits)
-            case leases.CallSet(limit_mw, expected_mw):
+                event = lease.RecordWritten(limits)
+            case lease.CallSet(limit_mw, expected_mw):
                 event = self._set(limit_mw, expected_mw)
-            case leases.CallRestore(limits):
+            case lease.CallRestore(limits):
                 try:
                     done = put_back(world.device, limits)
                     self._requested_mw = done.requested
-                    event = leases.RestoreDone(done.requested, done.stranger)
+                    event = lease.RestoreDone(done.requested, done.stranger)
                 except DeviceError as wrong:
-                    event = leases.RestoreFailed(str(wrong))
-            case leases.ClearRecord():
+                    event = lease.RestoreFailed(str(wrong))
+            case lease.ClearRecord():
                 world.record = world.settled = None
             case _:
                 pass
@@ -447,18 +438,18 @@ class Collector(Process):
         if event is not None:
             self._tell(event)
 
-    def _set(self, limit_mw: int, expected_mw: int) -> leases.Event:
+    def _set(self, limit_mw: int, expected_mw: int) -> lease.Event:
         device = self.world.device
         try:
             requested_mw = device.requested_limit_mw()
-            if not leases.close(requested_mw, expected_mw):
-                return leases.SetFoundStranger(requested_mw)
+            if not lease.close(requested_mw, expected_mw):
+                return lease.SetFoundStranger(requested_mw)
             device.set_limit(limit_mw)
             self.world.report.sets += 1
             self._requested_mw = device.requested_limit_mw()
-            return leases.SetDone(self._requested_mw)
+            return lease.SetDone(self._requested_mw)
         except DeviceError as wrong:
-            return leases.SetFailed("device", str(wrong), None)
+            return lease.SetFailed("device", str(wrong), None)
 
     # the control socket
 
@@ -486,7 +477,7 @@ class Collector(Process):
             case SetLimit() | ReleaseLimit():
                 runs = {session.run for session in self._sessions.values() if not session.over}
                 gone = isinstance(message, SetLimit) and message.run not in runs
-                self._tell(leases.Asked(message, "its run is not here" if gone else None))
+                self._tell(lease.Asked(message, "its run is not here" if gone else None))
             case RenewLeases():
                 self._tell(message)
 
@@ -522,7 +513,7 @@ class Archive:
                 continue
             assert part.offset == self.logs.get(part.log_id, 0), "a frame is archived out of turn"
             self.logs[part.log_id] = part.offset + 1
-            frames.append((part, wire.decode(part.body, Readings, Events, Notes)))
+            frames.append((part, codec.decode(part.body, Readings, Events, Notes)))
         self.frames += frames
         return frames
 
@@ -553,7 +544,7 @@ class Stored(Archive):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = archive.Archive.open(path, Settings())
+        self._file = duckdb_file.Archive.open(path, Settings())
 
     def put(self, parts: list[Part]) -> list[tuple[Frame, Body]]:
         frames = super().put(parts)
@@ -579,7 +570,7 @@ class Stored(Archive):
         return self._file.to_replay()
 
     def memory(self) -> Memory:
-        return self._file.memory()
+        return remembered(self._file)
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
@@ -587,7 +578,7 @@ class Stored(Archive):
         self._file.close()
         for file, content in left.items():
             file.write_bytes(content)
-        self._file = archive.Archive.open(self._path, Settings())
+        self._file = duckdb_file.Archive.open(self._path, Settings())
 
     def compare(self, windows: dict[tuple[object, ...], WindowRow]) -> None:
         with self._file.reading() as reader:
@@ -781,7 +772,7 @@ class World:
         """What an administrator has set last; nobody may go above it."""
         self._faulty = "lost" in faults or "timeout" in faults
         """The device cannot be restored at times."""
-        self.record: leases.Limits | None = None
+        self.record: lease.Limits | None = None
         self.settled: str | None = None
         self.guarding = False
         self.logs_lost = 0

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.energy import Energy, Meter
-from analyzers.shape import Shape
-from analyzers.timeline import READING, Ints, Timeline
+from analyzers.measurement.energy import Energy, Meter
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.timeline import Ints, Timeline
+from analyzers.results.readings import READING
 from benchmarks.loads import Load
-from collectors import sampler, schedule
 from collectors.device import Sample
-from zeus_stream.messages import Seen
+from collectors.sampling import change_detector, schedule
+from zeus_stream.protocol.readings import Seen
 
 Rows = npt.NDArray[np.void]
 READ_NS = 50_000
@@ -54,7 +55,7 @@ def counter(
 
 def readings(shown: Counter, end_ns: int) -> list[tuple[int, Rows]]:
     """Return what a collector reads of it, in frames: (frame time, rows)."""
-    state, polls = sampler.State(), schedule.Schedule(0)
+    state, polls = change_detector.State(), schedule.Schedule(0)
     frames: list[tuple[int, Rows]] = []
     rows, now_ns, flush_ns = bytearray(), 0, FLUSH_NS
     t_ns, energy_mj = shown.t_ns.tolist(), shown.energy_mj.tolist()
@@ -67,10 +68,10 @@ def readings(shown: Counter, end_ns: int) -> list[tuple[int, Rows]]:
             rows.clear()
             flush_ns += FLUSH_NS
         sample = Sample(energy_mj[at] if at >= 0 else 0, None, 300_000, 300_000)
-        state, reading = sampler.observe(state, sample, now_ns, now_ns + READ_NS, HEARTBEAT_NS)
+        state, reading = change_detector.observe(state, sample, now_ns, now_ns + READ_NS, HEARTBEAT_NS)
         change = None
         if reading is not None:
-            rows += sampler.pack(reading, 0)
+            rows += change_detector.pack(reading, 0)
             if reading.seen == Seen.CHANGED:
                 change = reading.t_lo_ns, reading.t_hi_ns
         polls = schedule.was_read(polls, state.period_ns, change)

@@ -14,35 +14,28 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
-from analyzers.interpreter import Interpreter, Plan
-from analyzers.rows import ApplyLimit, GiveAnswer, RestoreLimit
-from analyzers.runs import Output
-from collectors import sampler, schedule
-from collectors.simulated import Schedule, SimulatedDevice
-from collectors.simulated_spec import Spec, parse
-from zeus_stream.board import LimitChange, Load
-from zeus_stream.messages import (
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import ApplyLimit, GiveAnswer, RestoreLimit
+from collectors.devices.simulated import Schedule, SimulatedDevice
+from collectors.devices.simulated_spec import Spec, parse
+from collectors.sampling import change_detector, schedule
+from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
     Applied,
-    Body,
     Cause,
     CollectorStarted,
     DeviceFound,
-    EpochBegan,
-    EpochEnded,
-    Event,
-    Events,
-    Frame,
     Note,
     Notes,
-    Readings,
     Refused,
     RunAdmitted,
-    RunEnded,
-    RunStarted,
-    Seen,
     SessionEnded,
-    StepBoundary,
 )
+from zeus_stream.protocol.readings import Readings, Seen
+from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 START_NS = 1_000_000_000_000
 """The collectors start."""
@@ -91,7 +84,7 @@ class Gpu:
     polls: schedule.Schedule
     left_s: float = 0.0
     """Its share of the step under way, at the highest limit."""
-    state: sampler.State = field(default_factory=sampler.State)
+    state: change_detector.State = field(default_factory=change_detector.State)
 
 
 class Host:
@@ -205,11 +198,11 @@ class Host:
 
     def _poll(self, gpu: Gpu) -> None:
         before_ns = self.now()
-        gpu.state, reading = sampler.observe(
+        gpu.state, reading = change_detector.observe(
             gpu.state, gpu.device.sample(), before_ns, before_ns + READ_NS, HEARTBEAT_NS
         )
         if reading is not None:
-            self._rows += sampler.pack(reading, list(self.gpus).index(gpu.device.gpu))
+            self._rows += change_detector.pack(reading, list(self.gpus).index(gpu.device.gpu))
         change = None
         if reading is not None and reading.seen == Seen.CHANGED:
             change = reading.t_lo_ns, reading.t_hi_ns
@@ -240,7 +233,7 @@ class World:
         self,
         device: str | Sequence[Spec],
         training: Training,
-        plan: Plan,
+        plan: RunSettings,
         *,
         seed: int = 0,
         refuse: Mapping[int, Cause] | None = None,

@@ -21,7 +21,7 @@ QUICK = (
 """Flags that let a run of 200 short steps find its limit."""
 SCRIPT = """
 import sys, zeus_stream
-from zeus_stream.simulated import attach
+from zeus_stream.simulated_gpu.accelerator import attach
 with attach("imagenet") as gpu:
     for epoch in zeus_stream.epochs(4):
         for _ in zeus_stream.steps(range(int(sys.argv[1]) // 4)):
@@ -46,7 +46,7 @@ class Cli:
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "zeus_stream.cli", *arguments],
+            [sys.executable, "-m", "zeus_stream", *arguments],
             env={**self.environment, **environment},
             cwd=self.directory,
             stdin=subprocess.DEVNULL,

@@ -13,8 +13,9 @@ from typing import Self, TypeVar
 
 import zmq
 
-from zeus_stream import wire
-from zeus_stream.messages import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted, Unknown
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted
+from zeus_stream.protocol.fields import Unknown
 
 M = TypeVar("M")
 
@@ -80,7 +81,7 @@ class Collector(AbstractContextManager["Collector"]):
             context.destroy(linger=0)
 
     def _hear(self, parts: Iterable[bytes]) -> bytes | None:
-        message: object = wire.decode(b"".join(parts), Batch, Ask, AskTry)
+        message: object = codec.decode(b"".join(parts), Batch, Ask, AskTry)
         if isinstance(message, AskTry):
             return self.advise(message) if self.advise else None
         if isinstance(message, Ask):
@@ -93,11 +94,11 @@ class Collector(AbstractContextManager["Collector"]):
         have = len(self.sessions.get(message.session, ()))
         if message.sequence <= have:
             self.sessions.setdefault(message.session, []).extend(message.events[have - message.sequence :])
-        return wire.encode(Ack(message.session, len(self.sessions.get(message.session, ()))))
+        return codec.encode(Ack(message.session, len(self.sessions.get(message.session, ()))))
 
 
 def answer(ask: Ask, missing: str) -> bytes:
-    return wire.encode(Answer(ask.question, None, (), missing))
+    return codec.encode(Answer(ask.question, None, (), missing))
 
 
 if __name__ == "__main__":

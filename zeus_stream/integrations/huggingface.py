@@ -12,8 +12,8 @@ from typing import Any
 
 from transformers import DefaultFlowCallback, TrainerCallback
 
-from zeus_stream.integrations.training import Training, training
-from zeus_stream.publisher import Publisher, default_publisher
+from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.training.publisher import Publisher, default_publisher
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"

@@ -13,8 +13,8 @@ from typing import Any
 from keras.callbacks import Callback
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.integrations.training import Training, training
-from zeus_stream.publisher import Publisher, default_publisher
+from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.training.publisher import Publisher, default_publisher
 
 INTERVAL_NS = 1_000_000_000
 """An epoch is asked about in intervals of so long."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from zeus_stream.identity import batch_of
-from zeus_stream.integrations.training import Training, training
-from zeus_stream.publisher import Publisher, default_publisher
+from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.training.identity import batch_of
+from zeus_stream.training.publisher import Publisher, default_publisher
 
 
 class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]

@@ -13,8 +13,8 @@ other wrappers call the optimizer below when, and only when, a step is made.
 from typing import Any
 from weakref import ReferenceType, ref
 
-from zeus_stream.integrations.training import Training
-from zeus_stream.publisher import Publisher, default_publisher
+from zeus_stream.integrations.callbacks import Training
+from zeus_stream.training.publisher import Publisher, default_publisher
 
 
 class OptimizerSteps(Training):

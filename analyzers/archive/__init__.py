@@ -1,0 +1,1 @@
+"""The archive: a DuckDB file, its schema and its queries."""

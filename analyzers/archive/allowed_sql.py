@@ -1,0 +1,131 @@
+"""Check that a text from outside is one SELECT that only reads, before DuckDB plans it.
+
+    text -> one statement? -> SELECT, or EXPLAIN [ANALYZE] of a SELECT -> its parse tree -> text to run
+
+The check is an allow-list of what may stand in the tree: kinds of query nodes and of table references, and
+functions that read nothing but their arguments or the catalogue. Whatever a later DuckDB adds is refused
+until it is listed here.
+"""
+
+import json
+import re
+from typing import Any
+
+from zeus_stream.errors import RefusedError
+
+CURE = "Ask one SELECT (FROM, WITH), EXPLAIN, DESCRIBE, SHOW or SUMMARIZE."
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NODES = _words(
+    # Query nodes. A CTE may hold others (COPY_QUERY_NODE, INSERT_QUERY_NODE, ...): they write.
+    "SELECT_NODE SET_OPERATION_NODE RECURSIVE_CTE_NODE CTE_NODE"
+    # Table references.
+    " BASE_TABLE SUBQUERY JOIN TABLE_FUNCTION EXPRESSION_LIST EMPTY CTE PIVOT SHOW_REF"
+    # Modifiers of a query node.
+    " ORDER_MODIFIER LIMIT_MODIFIER LIMIT_PERCENT_MODIFIER DISTINCT_MODIFIER"
+    " ORDER_DEFAULT ASCENDING DESCENDING"
+)
+_TABLE_FUNCTIONS = _words(
+    "range generate_series unnest repeat repeat_row json_each json_tree histogram histogram_values"
+    " duckdb_columns duckdb_constraints duckdb_functions duckdb_keywords duckdb_schemas duckdb_tables"
+    " duckdb_types duckdb_views pg_timezone_names pragma_table_info pragma_version"
+    " whole"
+)
+"""Table functions that read nothing but their arguments or the catalogue, and the archive's own macro."""
+REFUSED_FUNCTIONS = _words(
+    # They change something, wait, read the environment or memory, or run text as SQL.
+    "nextval currval setval setseed write_log sleep_ms pg_sleep getenv stats vector_type"
+    " query query_table json_execute_serialized_sql json_serialize_plan json_deserialize_sql"
+)
+VOLATILE_FUNCTIONS = _words(
+    "random uuid uuidv4 uuidv7 gen_random_uuid error current_connection_id current_query current_query_id"
+    " current_transaction_id"
+)
+"""Functions that DuckDB calls volatile and that change nothing."""
+
+_SPACE = r"(?:\s|--[^\n]*(?:\n|$)|(?>/\*.*?\*/))*+"
+_OPTION = rf"{_SPACE}(?:ANALYZE|FORMAT{_SPACE}\w+){_SPACE}"
+_EXPLAIN = re.compile(
+    rf"{_SPACE}EXPLAIN\b{_SPACE}(?P<options>\({_OPTION}(?:,{_OPTION})*\)|ANALYZE\b)?{_SPACE}(?P<body>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def checked(connection: Any, sql: str) -> str:
+    """Return the text to run in place of ``sql``. It may take much time and memory: limit both.
+
+    Args:
+        connection: of DuckDB; it parses, and runs nothing of the text.
+        sql: from outside.
+
+    Raises:
+        RefusedError: it is not one statement that only reads.
+        duckdb.Error: it is not SQL.
+    """
+    kind = _kind(connection, sql)
+    if kind == "SELECT":
+        _check_tree(connection, sql)
+        return sql
+    if kind != "EXPLAIN" or (explain := _EXPLAIN.fullmatch(sql)) is None:
+        raise _refusal(f"{kind} is not allowed, the archive is only read here")
+    body, options = explain["body"], explain["options"] or ""
+    if (explained := _kind(connection, body)) != "SELECT":
+        raise _refusal(f"EXPLAIN of {explained} is not allowed, only of a SELECT")
+    _check_tree(connection, body)
+    # The text is put together again: what is run is what was checked, however the rest was written.
+    analyze = "ANALYZE " if re.search(r"\bANALYZE\b", options, re.IGNORECASE) else ""
+    return f"EXPLAIN {analyze}{body}"
+
+
+def _kind(connection: Any, sql: str) -> str:
+    match [str(statement.type.name) for statement in connection.extract_statements(sql)[:2]]:
+        case [kind]:
+            return kind
+        case []:
+            raise _refusal("there is no statement in it")
+        case _:
+            raise _refusal("it has several statements")
+
+
+def _check_tree(connection: Any, sql: str) -> None:
+    [(text,)] = connection.execute(
+        "SELECT json_serialize_sql($1, skip_null := true, skip_empty := true)::VARCHAR", [sql]
+    ).fetchall()
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise _refusal("it is nested too deeply") from None
+    if tree["error"]:
+        raise _refusal(str(tree["error_message"]))
+    parts: list[Any] = [tree["statements"]]
+    while parts:
+        match parts.pop():
+            case list(members):
+                parts += members
+            case dict(part):
+                _check_part(part)
+                parts += part.values()
+            case _:
+                pass  # a name, a figure or a text
+
+
+def _check_part(part: dict[str, Any]) -> None:
+    kind = part.get("type")
+    if isinstance(kind, str) and "class" not in part and kind not in _NODES and not kind.endswith("_INFO"):
+        raise _refusal(f"{kind.removesuffix('_QUERY_NODE')} is not allowed, the archive is only read here")
+    if isinstance(name := part.get("function_name"), str) and name.lower() in REFUSED_FUNCTIONS:
+        raise _refusal(f"{name} is not allowed here")
+    if kind == "BASE_TABLE" and re.search(r"[./\\*:]", str(part.get("table_name"))):
+        raise _refusal(f"{part['table_name']} is no table, and files are not allowed here")
+    if kind == "TABLE_FUNCTION" and "class" not in part:
+        name = str(part["function"].get("function_name"))
+        if name.lower() not in _TABLE_FUNCTIONS:
+            raise _refusal(f"{name} is not allowed here")
+
+
+def _refusal(why: str) -> RefusedError:
+    return RefusedError(f"query: could not be answered: {why}. {CURE}")

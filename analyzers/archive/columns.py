@@ -1,0 +1,143 @@
+"""Frames as columns, on their way into the archive, and readings as frames again. Pure."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from analyzers.results.readings import READING, SEEN
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    Event,
+    EventsDropped,
+    Metric,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
+
+_PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
+_NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
+
+
+def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
+    """Return frames of well-formed readings, at least one, as rows of the table ``readings``."""
+    rows = np.concatenate([np.frombuffer(body.rows, READING) for _, body in readings])
+    sizes = [len(body.rows) // READING_BYTES for _, body in readings]
+    logs: dict[str, int] = {}
+    gpus: dict[str, int] = {}
+    log_codes = [logs.setdefault(frame.log_id, len(logs)) for frame, _ in readings]
+    gpu_codes = [[gpus.setdefault(gpu, len(gpus)) for gpu in body.gpus] for _, body in readings]
+    # Where each frame's list of GPUs begins in all the lists, one after the other.
+    starts = np.cumsum([0, *(len(codes) for codes in gpu_codes[:-1])])
+    flat = np.array([code for codes in gpu_codes for code in codes], np.int32)
+    columns = {
+        "log_id": _words(np.repeat(np.array(log_codes, np.int32), sizes), tuple(logs)),
+        "offset": pa.array(np.repeat([frame.offset for frame, _ in readings], sizes)),
+        "logged_ns": pa.array(np.repeat([frame.t_ns for frame, _ in readings], sizes)),
+        "gpu": _words(flat[np.repeat(starts, sizes) + rows["gpu"]], tuple(gpus)),
+        "seen": _words(rows["seen"].astype(np.int8), SEEN),
+    }
+    for name in _PLAIN:
+        values = np.ascontiguousarray(rows[name])
+        columns[name] = pa.array(values, mask=None if name in _NEVER_ABSENT else values == ABSENT)
+    return pa.table(columns)
+
+
+def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
+
+
+def event_rows(frame: Frame, body: Events) -> list[tuple[Any, ...]]:
+    """Return a row of ``events`` for each."""
+    head = (frame.log_id, frame.offset, frame.host, body.session)
+    return [
+        (*head, body.sequence + number, *_event_columns(event), *_placed(event))
+        for number, event in enumerate(body.events)
+    ]
+
+
+def _placed(event: Event | Unknown) -> tuple[str | None, int | None]:
+    """Return how a step boundary's instant is known, and how well."""
+    return (event.placed, event.uncertainty_ns) if isinstance(event, StepBoundary) else (None, None)
+
+
+def _event_columns(
+    event: Event | Unknown,
+) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
+    """Return kind, t_ns, ended_ns, index, name, value."""
+    match event:
+        case RunStarted():
+            return "run_started", event.t_ns, None, event.rank, event.run, None
+        case EpochBegan():
+            return "epoch_began", event.t_ns, None, event.index, None, None
+        case EpochEnded():
+            return "epoch_ended", event.t_ns, None, event.index, None, None
+        case StepBoundary():
+            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
+            return "step_boundary", t_ns, event.ended_ns, event.index, None, None
+        case WindowBegan():
+            return "window_began", event.t_ns, None, event.window, event.name, None
+        case WindowEnded():
+            return "window_ended", event.t_ns, None, event.window, None, None
+        case WindowCancelled():
+            return "window_cancelled", event.t_ns, None, event.window, None, None
+        case Metric():
+            return "metric", event.t_ns, None, None, event.name, event.value
+        case TryWanted():
+            return "try_wanted", event.t_ns, None, event.attempt, event.job, None
+        case TryBegan():
+            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
+        case TryEnded():
+            return "try_ended", event.t_ns, None, event.attempt, event.how, None
+        case EventsDropped():
+            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
+        case RunEnded():
+            return "run_ended", event.t_ns, None, None, None, None
+        case Unknown():
+            return event.kind, None, None, None, None, None
+
+
+def anchor_rows(frame: Frame, body: Notes) -> list[tuple[Any, ...]]:
+    """Return a row of ``hosts`` for each time that both clocks were read."""
+    rows: list[tuple[Any, ...]] = []
+    for note in body.notes:
+        if isinstance(note, CollectorStarted | ClockAnchored):
+            boot_id = note.boot_id if isinstance(note, CollectorStarted) else None
+            clocks = (note.t_ns, note.wall_ns, note.wall_error_ns)
+            rows.append((frame.log_id, frame.offset, frame.host, boot_id, *clocks))
+    return rows
+
+
+def columnar(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Return rows, at least one, as columns."""
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
+
+
+def to_readings(table: pa.Table) -> Iterator[tuple[int, int, Readings]]:
+    """Return offset, logged_ns and body of each frame in rows of the table ``readings``, sorted by offset."""
+    rows = np.zeros(table.num_rows, READING)
+    for name in _PLAIN:
+        rows[name] = table[name].fill_null(ABSENT).to_numpy()
+    rows["seen"] = pa.compute.index_in(table["seen"], pa.array(SEEN)).to_numpy()
+    gpus = table["gpu"].to_numpy()
+    logged_ns = table["logged_ns"].to_numpy()
+    offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)
+    for offset, (start, end) in zip(offsets, pairwise([*starts, table.num_rows]), strict=True):
+        names, rows["gpu"][start:end] = np.unique(gpus[start:end], return_inverse=True)
+        yield int(offset), int(logged_ns[start]), Readings(tuple(names), rows[start:end].tobytes())

@@ -1,0 +1,1 @@
+"""Batch sizes of jobs that recur."""

@@ -1,0 +1,103 @@
+"""Jobs that recur, and what a policy is asked about them. Pure.
+
+    job, events, rng -> a batch size for the next try, and at which cost it ends
+
+A *recurrence* is one wish to have the model trained; it may take several *tries*, each with a batch size of
+its own, until one reaches the target. Costs are joules: C = eta * energy + (1 - eta) * MAXPOWER * time, with
+MAXPOWER the highest power limit of the GPU model times the number of GPUs.
+
+A policy keeps a frozen state, which is nothing but what the events so far have left: it can be rebuilt from
+the rows of the archive at any time.
+
+    state = policy.start(job)
+    state = policy.began(state, a_try)      # each try twice: when it begins, ended == "running" ...
+    state = policy.ended(state, a_try)      # ... and when it has ended; late and out of order as it comes
+    choice = policy.choose(state, setup, rng)
+    verdict = policy.verdict(state, a_try)  # after each epoch of a running try
+
+Source: You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumption of DNN Training",
+NSDI 2023.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from typing import Protocol, TypeVar
+
+from analyzers.results.rows import Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What does not change from recurrence to recurrence."""
+
+    batch_sizes: tuple[int, ...]
+    """Ascending, positive."""
+    default: int
+    """One of them."""
+    max_epochs: int
+    eta: float = 0.5
+    """0: only time counts; 1: only energy."""
+    beta: float = 2.0
+    """A try may cost so many times the least a converged one has cost."""
+    window: int = 0
+    """Only so many of the latest costs of a batch size count; 0: all."""
+    target: float | None = None
+    lower_is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One training of a recurrence, as far as it has come."""
+
+    number: int
+    """Unique within the job, growing in the order in which tries began."""
+    recurrence: int
+    batch_size: int
+    setup: str
+    """Where it ran: GPU model and number of GPUs."""
+    epochs: int = 0
+    """Whole ones."""
+    cost_j: float = 0.0
+    """Of them, profiling included."""
+    epoch_cost_j: float | None = None
+    """What an epoch of it costs at the power limit chosen for it; None until that is known."""
+    metrics: tuple[float, ...] = ()
+    """The target's metric after each epoch, where it was told."""
+    ended: Ended = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the next try trains with."""
+
+    batch_size: int
+    stop_cost_j: float = inf
+    """It ends before an epoch that would take its cost above this."""
+    reason: str = ""
+    """For people: why this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a try goes on with another epoch, and why not."""
+
+    go_on: bool
+    reason: str = ""
+
+
+S = TypeVar("S")
+
+
+class Policy(Protocol[S]):
+    """A way to choose batch sizes. Its functions are pure; every event is answered."""
+
+    def start(self, job: Job) -> S: ...
+
+    def began(self, state: S, a_try: Try) -> S: ...
+
+    def ended(self, state: S, a_try: Try) -> S: ...
+
+    def choose(self, state: S, setup: str, rng: Random) -> Choice: ...
+
+    def verdict(self, state: S, a_try: Try) -> Verdict: ...

@@ -1,0 +1,61 @@
+"""Policies that choose batch sizes, by the names that the settings have for them. Pure."""
+
+from dataclasses import dataclass
+from math import sqrt
+from random import Random
+from typing import Any
+
+from analyzers.batch_size import adaptive
+from analyzers.batch_size.adaptive import Adaptive
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.thompson import Reference
+from zeus_stream.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """Always the default size: jobs that recur are only measured."""
+
+    def start(self, job: Job) -> Job:
+        return job
+
+    def began(self, state: Job, a_try: Try) -> Job:  # noqa: ARG002  (as the protocol has it)
+        return state
+
+    def ended(self, state: Job, a_try: Try) -> Job:  # noqa: ARG002
+        return state
+
+    def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
+        return Choice(state.default, reason="the default: the policy is to try nothing else")
+
+    def verdict(self, state: Job, a_try: Try) -> Verdict:  # noqa: ARG002
+        return Verdict(go_on=True)
+
+
+def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:
+    """Return what a policy believes of the cost of each batch size, in words; nothing where it has none."""
+    match policy:
+        case Adaptive():
+            return {believed.batch_size: str(believed) for believed in adaptive.beliefs(state, setup)}
+        case Reference():
+            return {
+                size: f"{belief.mean:.3g} J, give or take {sqrt(belief.variance):.3g}"
+                for size, belief in policy.beliefs(state, setup).items()
+            }
+        case _:
+            return {}
+
+
+def parse(text: str) -> Policy[Any]:
+    """Return the policy of this name. Raises SettingsError: there is none."""
+    policies: dict[str, Policy[Any]] = {
+        "adaptive": Adaptive(),
+        "reference": Reference(),
+        "default": Default(),
+    }
+    if text not in policies:
+        raise SettingsError(
+            f"policy = {text!r}: could not be understood: there is no such policy."
+            f" Choose one of {', '.join(policies)}."
+        )
+    return policies[text]

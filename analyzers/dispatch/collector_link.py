@@ -1,0 +1,201 @@
+"""The analyzer's end of one collector's control socket: commands, leases, questions of scripts.
+
+Outcomes of commands are not read here: they come through the log, like everything that is
+interpreted. A reply only ends the sending again.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import anyio
+
+from analyzers.results.rows import (
+    ApplyClock,
+    ApplyLimit,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreClock,
+    RestoreLimit,
+)
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import (
+    Hello,
+    LockClock,
+    ReleaseClock,
+    ReleaseLimit,
+    RenewLeases,
+    SetLimit,
+    Welcome,
+)
+from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.queries import No, Reply, Request
+from zeus_stream.transport import sockets
+from zeus_stream.transport.endpoints import Source
+
+BEAT_S = 0.3
+"""Between renewals of leases."""
+SILENCE_NS = 3_000_000_000
+"""Without a word from the collector for so long, the socket is made anew."""
+RESEND_BEATS = 4
+"""Beats between two sendings of a command that got no reply."""
+MAX_UNANSWERED = 1_000
+
+
+Command: TypeAlias = SetLimit | ReleaseLimit | LockClock | ReleaseClock
+
+
+class Link:
+    """One collector, as the analyzer commands it."""
+
+    def __init__(
+        self,
+        context: sockets.Context,
+        where: Source,
+        owner: str,
+        lease_ms: int,
+        start: int,
+        host: str | None = None,
+    ) -> None:
+        """``start`` counts the analyzer's starts over this archive: fences grow from it.
+
+        ``host``: the only one that the collector may speak for.
+        """
+        self.held: set[str] = set()
+        """GPUs on which, as the log says, a limit of ours is in force: their leases are kept alive."""
+        self.locked: set[str] = set()
+        """GPUs whose clock, as the log says, is locked by us: likewise."""
+        self._context = context
+        self._where = where
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._fence = start << 32
+        self._channel: sockets.Asking | None = None
+        self._welcome: Welcome | None = None
+        self._unanswered: dict[str, Command] = {}
+        self._bound = host
+        self._known = anyio.Event()
+        self._host = ""
+        self._heard_ns = 0
+        self._objection: str | None = None
+        self.dropped = 0
+        """Instructions for a collector that is not there, or has too many unanswered."""
+        self.malformed = 0
+        """Messages of the collector that were not understood here, or of ours there."""
+
+    @property
+    def connected(self) -> bool:
+        return self._welcome is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the collector does not let us in, or does not do what we ask, in a sentence."""
+        return (self._channel.trouble if self._channel else None) or self._objection
+
+    async def host(self) -> str:
+        """Return the name of the collector's host, as soon as it is known."""
+        if self._bound is not None:
+            return self._bound
+        await self._known.wait()
+        return self._host
+
+    def behind(self, frame: Frame) -> int | None:
+        """Return how many frames the log had after this one when it was last heard; None: not connected."""
+        if self._welcome is None or self._welcome.log_id != frame.log_id:
+            return None
+        return max(0, self._welcome.next_offset - frame.offset - 1)
+
+    def heard_start(self, incarnation: str) -> None:
+        """The log says that a collector started: what knows another is not to be commanded by it."""
+        if self._welcome is not None and self._welcome.incarnation != incarnation:
+            self._welcome = None
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Send what the interpreter wants done; commands again until the collector has replied."""
+        if isinstance(instruction, GiveAnswer | GiveAdvice):
+            self._send(instruction.answer if isinstance(instruction, GiveAnswer) else instruction.advice)
+            return
+        if self._welcome is None or len(self._unanswered) >= MAX_UNANSWERED:
+            self.dropped += 1
+            return
+        self._fence += 1
+        request: Command
+        who = instruction.command, self._owner, self._welcome.incarnation, self._fence
+        match instruction:
+            case ApplyLimit(_, run, _, gpu, limit_mw):
+                request = SetLimit(*who, run, gpu, limit_mw, self._lease_ms)
+            case ApplyClock(_, run, _, gpu, clock_mhz):
+                request = LockClock(*who, run, gpu, clock_mhz, self._lease_ms)
+            case RestoreLimit(gpu=gpu):
+                self.held.discard(gpu)
+                request = ReleaseLimit(*who, gpu)
+            case RestoreClock(gpu=gpu):
+                self.locked.discard(gpu)
+                request = ReleaseClock(*who, gpu)
+        self._unanswered[request.command] = request
+        self._send(request)
+
+    async def run(self, asked: Callable[[str, Ask | AskTry], None]) -> None:
+        """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
+        while True:
+            channel = self._channel = sockets.ask(self._context, self._where.control)
+            self._heard_ns = monotonic_ns()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._receive, channel, asked)
+                    await self._beat()
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._objection = self.trouble
+                self._channel = self._welcome = None
+                channel.close()
+
+    async def _beat(self) -> None:
+        beat = 0
+        while monotonic_ns() - self._heard_ns < SILENCE_NS:
+            if self._welcome is not None and (gpus := tuple(sorted(self.held | self.locked))):
+                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
+            if self._welcome is None or beat % RESEND_BEATS == 0:
+                self._send(Hello("analyzer", self._owner))
+                for request in self._unanswered.values():
+                    self._send(request)
+            beat += 1
+            await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
+
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], None]) -> None:
+        while True:
+            for message in await channel.receive():
+                self._heard_ns = monotonic_ns()
+                try:
+                    reply: Reply = codec.decode(
+                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask, AskTry
+                    )
+                except MalformedError:
+                    self.malformed += 1
+                    continue
+                match reply:
+                    case Welcome(host) if self._bound not in (None, host):
+                        self._objection = (
+                            f"the collector of {self._bound}: speaks for {host}, so it is not commanded. Make"
+                            " another key there if its name has changed."
+                        )
+                    case Welcome():
+                        self._welcome, self._objection = reply, None
+                        self._host = reply.host
+                        self._known.set()
+                    case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
+                        self._unanswered.pop(command, None)
+                    case Ask() | AskTry():
+                        asked(self._host, reply)
+                    case No(reason):
+                        self._objection = reason
+                    case _:
+                        self.malformed += 1
+
+    def _send(self, message: Request) -> None:
+        if self._channel is not None:
+            self._channel.send(bytes(8), codec.encode(message))

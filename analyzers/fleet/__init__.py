@@ -1,0 +1,1 @@
+"""Hosts, GPUs and sessions that are followed."""

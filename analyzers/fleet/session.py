@@ -1,0 +1,150 @@
+"""One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
+
+from dataclasses import dataclass
+
+from analyzers.measurement.windows import Owner, Windows
+from analyzers.results.rows import RunRow
+from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
+from zeus_stream.protocol.notes import RunAdmitted
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole steps ``first`` to ``end - 1``, without a pause between."""
+
+    first: int
+    end: int
+
+
+class Session:
+    """One rank of a run."""
+
+    def __init__(
+        self,
+        session: str,
+        host: str,
+        uid: int | None,
+        started: RunStarted,
+        *,
+        timeout_ns: int,
+        steps_kept: int,
+        start: int | None = None,
+        barred: str | None = None,
+    ) -> None:
+        """Begin to follow it.
+
+        Args:
+            session: its name.
+            host: whose clock its instants are on.
+            uid: of its process, if that is known.
+            started: its first words.
+            timeout_ns: frame time that readings of its windows are waited for.
+            steps_kept: so many of its last boundaries are remembered.
+            start: of the analyzer under whose settings its run goes; None: the one under way.
+            barred: why it may not command, whatever its collector says.
+        """
+        self.session = session
+        self.host = host
+        self.started = started
+        self.batch_size = started.batch_size
+        """Samples of its batch; None: not known."""
+        self.admitted: RunAdmitted | None = None
+        self.ended: tuple[int, str] | None = None
+        """When and how."""
+        self.step: int | None = None
+        """The one under way."""
+        self.heard_ns = started.t_ns
+        """Frame time of its latest events."""
+        owner = Owner(session, started.run, started.job, started.rank, host)
+        self.windows = Windows(owner, timeout_ns)
+        self.placed: Placed = "dispatch"
+        """How its latest step boundary was."""
+        self.loop = "rest"
+        """Whether it is in a step, in the gap between two, or at rest."""
+        self.named: dict[int, str] = {}
+        """Its open windows, the innermost last."""
+        self.barred = barred
+        self._uid = uid
+        self._start = start
+        self._began: dict[int, int] = {}
+        self._whole: dict[int, int] = {}
+        self._keep = steps_kept
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return self.admitted.gpus if self.admitted else ()
+
+    @property
+    def phase(self) -> str:
+        """What the power of its GPUs depends on: its job, innermost window and place in the loop."""
+        inner = next(reversed(self.named.values()), "")
+        return f"{self.started.job}/{inner}/{self.loop}"
+
+    def same_process(self, host: str, started: RunStarted) -> bool:
+        """Whether a session that begins so is of this one's publisher."""
+        mine = self.started
+        return (self.host, mine.boot_id, mine.pid, mine.t_ns) == (
+            host,
+            started.boot_id,
+            started.pid,
+            started.t_ns,
+        )
+
+    def note(self, boundary: StepBoundary) -> None:
+        """Remember a boundary."""
+        index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
+        if began_ns is not None:
+            self._began[index] = began_ns
+        if ended_ns is not None:
+            # Steps in a row are measured from begin to begin; the last before a pause to its end.
+            self._whole[index] = ended_ns if began_ns is None else began_ns
+        for kept in (self._began, self._whole):
+            while len(kept) > self._keep:
+                del kept[next(iter(kept))]
+
+    def began_ns(self, index: int) -> int | None:
+        """Return when a step began, if that is remembered."""
+        return self._began.get(index)
+
+    def first_since(self, t_ns: int) -> int | None:
+        """Return the first step that began at ``t_ns`` or later, if one has."""
+        first = None
+        for index, began_ns in reversed(self._began.items()):
+            if began_ns < t_ns:
+                break
+            first = index
+        return first
+
+    def edges(self, span: Span) -> tuple[int, int] | None:
+        """Return when a span of steps began and was whole, if it is and that is remembered."""
+        begin_ns, end_ns = self._began.get(span.first), self._whole.get(span.end)
+        return None if begin_ns is None or end_ns is None else (begin_ns, end_ns)
+
+    def row(self) -> RunRow:
+        started, admitted = self.started, self.admitted
+        return RunRow(
+            session=self.session,
+            run=started.run,
+            job=started.job,
+            rank=started.rank,
+            world_size=started.world_size,
+            host=self.host,
+            pid=started.pid,
+            uid=self._uid,
+            gpus=self.gpus,
+            boundary=started.boundary,
+            began_ns=started.t_ns,
+            ended_ns=self.ended[0] if self.ended else None,
+            began_wall_ns=started.wall_ns,
+            wall_error_ns=started.wall_error_ns,
+            ended_how=self.ended[1] if self.ended else None,
+            may_command=admitted.may_command and self.barred is None if admitted else False,
+            command_reason=self.barred
+            or (admitted.reason if admitted else "the collector has not admitted the run yet"),
+            batch_size=self.batch_size,
+            start=self._start,
+        )
+
+    def wall_ns(self, t_ns: int) -> int:
+        """Return UTC, ns since 1970, at an instant of its host's clock."""
+        return self.started.wall_ns + t_ns - self.started.t_ns

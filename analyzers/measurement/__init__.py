@@ -1,0 +1,1 @@
+"""Readings and events -> energy of windows, with intervals."""

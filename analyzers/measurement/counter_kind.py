@@ -1,0 +1,190 @@
+"""Which kind of counter a GPU has, told by what explains its growth; which phases of steps it sees. Pure."""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.measurement.power_model import MAX_KINDS
+
+WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
+"""Boxcars that are told apart (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
+WINDOWS_S = np.array(WINDOWS_NS) / 1e9
+COVERED = 0.8
+"""Phase coverage below which a sensor sees the same parts of steps again and again."""
+PHASES = 20
+"""Parts of a segment that are looked at, or not."""
+TOGETHER = 10
+"""Refreshes that are compared at once."""
+ENOUGH = 40
+"""Refreshes from which on the kind of a counter may be told."""
+SURE = 10.0
+"""Logarithm of the likelihood ratio that is enough to tell it."""
+
+Floats = npt.NDArray[np.float64]
+CounterKind = Literal["integrating", "boxcar", "power"]
+
+
+class Counter:
+    """What is known of one GPU's counter.
+
+    Args:
+        suspect: the power sensor of this model sees a part of the time, and so may the counter. It is taken
+            for one that integrates even then (the reverse error is the greater one), but nothing is certain.
+    """
+
+    def __init__(self, *, suspect: bool = False) -> None:
+        self._suspect = suspect
+        self.window_ns: int | None = None
+        """Of a boxcar; None: the counter integrates, as far as is known."""
+        self.kind: CounterKind | None = None
+        """None: not known yet."""
+        self.telling = True
+        """It is worth to go on comparing."""
+        self._born = 0
+        self._period_s = 0.0
+        self._seen_s = np.zeros(PHASES)
+        """What a boxcar saw of each phase of the segments at work, of late."""
+        self._compared, self._next_look, self._fresh_at, self._alike = 0, ENOUGH, 0, False
+        # sums over refreshes, one for each rival: what integrates, then WINDOWS_NS
+        self._normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
+        self._moment = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS))
+        self._settled = np.zeros(1 + len(WINDOWS_NS))
+        """Squares that kinds forgotten since explain."""
+        self._square = self._doubt = 0.0
+        self._steady = np.zeros(2)
+
+    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats, born: int) -> None:
+        """Take in some refreshes.
+
+        Args:
+            shares: what each rival would have counted of each kind in each; shape (1 + windows, r, n).
+            grown_j: what the counter did count; shape (r,).
+            took_s: shape (r,).
+            doubt_s: standard deviation of ``took_s``, by what is not known of its instants; shape (r,).
+            born: kinds there have been so far.
+        """
+        if born != self._born:
+            self._born, self._fresh_at = born, self._compared
+        if not len(took_s):
+            return
+        self._period_s = self._period_s or float(took_s[0])
+        self._period_s += 0.5 * (float(np.median(took_s)) - self._period_s)
+        # Not where refreshes were missed, or seen late.
+        regular = (np.abs(took_s / self._period_s - 1) < 0.1) & (doubt_s < 0.05 * self._period_s)
+        shares, grown_j, took_s = shares[:, regular], grown_j[regular], took_s[regular]
+        n = shares.shape[2]
+        turned = shares.transpose(0, 2, 1)
+        self._compared += len(grown_j)
+        self._normal[:, :n, :n] += turned @ shares
+        self._moment[:, :n] += turned @ grown_j
+        self._square += float(grown_j @ grown_j)
+        self._steady += grown_j @ took_s, took_s @ took_s
+        self._doubt += float(((doubt_s[regular] * grown_j / took_s) ** 2).sum())
+        if self._suspect and self.kind is None:
+            enough = self._compared - self._fresh_at >= ENOUGH
+            self._alike = bool(enough and self._left().max(where=self._fits, initial=0.0) < 2 * self._doubt)
+
+    def forget(self, number: int) -> None:
+        """Keep what a kind explains, but not the kind: another will have its number."""
+        known = self._normal[:, number, number] > 0
+        row, moment = self._normal[:, number].copy(), self._moment[:, number].copy()
+        part = np.where(known, 1 / np.where(known, row[:, number], 1.0), 0.0)
+        self._settled += part * moment**2
+        self._moment -= part[:, None] * row * moment[:, None]
+        self._normal -= part[:, None, None] * row[:, :, None] * row[:, None, :]
+        self._normal[:, number], self._normal[:, :, number], self._moment[:, number] = 0.0, 0.0, 0.0
+
+    def alike(self, born: int) -> bool:
+        """Return whether every kind of counter would have shown what this one did: then its kind is not
+        known, and does not matter.
+
+        Args:
+            born: kinds of segments and changes there have been; of one it has not seen nothing can be said.
+        """
+        return self._alike and born == self._born and self._covered() >= COVERED
+
+    @property
+    def _fits(self) -> npt.NDArray[np.bool_]:
+        return np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
+
+    def _left(self) -> Floats:
+        """Return what each rival leaves unexplained, J^2."""
+        ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0].trace())
+        means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
+        left: Floats = np.maximum(self._square - self._settled - (self._moment * means).sum(axis=1), 0.0)
+        return left
+
+    def tell(self) -> tuple[Floats, Floats] | None:
+        """Tell the counter's kind, if that is possible by now.
+
+        Returns:
+            Where it is another one than was thought: the sums of a regression on the kinds, as
+            `analyzers.measurement.power_model.Kinds.relearn` takes them.
+        """
+        if self._compared < self._next_look:
+            return None
+        self._next_look = self._compared + max(TOGETHER, self._compared // 8)
+        left = np.where(self._fits, self._left() + self._doubt, np.inf)
+        best = int(np.argmin(left))
+        against = left[1:].min() if best == 0 else left[0]
+        joint, square = self._steady
+        steady = self._square - joint**2 / square + self._doubt
+        # To take an integrating counter for a boxcar would give up its bounds.
+        apart, least = (1.1, ENOUGH) if best == 0 else (1.5, 2 * ENOUGH)
+        likely = self._compared / 2 * np.log(against / left[best]) > SURE
+        if not likely or against < apart * left[best] or steady < 3 * left[best] or self._compared < least:
+            return None
+        if against < 3 * self._doubt:
+            return (
+                None  # all explain it about as well as its instants are known: steps in time with refreshes
+            )
+        if best == 0:
+            self.kind, self.telling, window_ns = "integrating", False, None
+        else:
+            # Widths close to each other are told apart a little longer.
+            near = np.sort(left[1:])[:2]
+            self.telling = bool(self._compared <= 5 * ENOUGH and near[1] < 1.2 * near[0])
+            self.kind, window_ns = "boxcar", WINDOWS_NS[best - 1]
+        if window_ns == self.window_ns:
+            return None
+        self.window_ns = window_ns
+        self._seen_s[:] = 0.0
+        each = left[best] / self._compared
+        return self._normal[best] / each, self._moment[best] / each
+
+    def look(self, begin_s: Floats, length_s: Floats, refresh_s: Floats, fade: float = 1.0) -> None:
+        """Note which phases of segments at work a boxcar (the narrowest, while nothing is known) looked at,
+        at refreshes; the earlier looks fade.
+        """
+        window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
+        edges = begin_s[:, None] + length_s[:, None] * np.linspace(0.0, 1.0, PHASES + 1)
+        until = np.clip(edges[..., None] - (refresh_s - window_s), 0.0, window_s).sum(axis=2)
+        self._seen_s *= fade
+        self._seen_s += np.diff(until, axis=1).sum(axis=0)
+
+    @property
+    def bounded(self) -> bool:
+        """It counts all that is used, as far as is known: there are hard bounds."""
+        return self.kind == "integrating" or (self.kind is None and not self._suspect)
+
+    @property
+    def phase_coverage(self) -> float | None:
+        """Return the share of the phases of steps and windows that the sensor has looked at of late.
+
+        A phase counts once it got a tenth of the looks it would have if they were spread evenly. None: the
+        counter is not known well enough, or has not looked at ten windows' worth of them yet.
+        """
+        if self.kind != "boxcar":
+            return None if self.kind is None else 1.0
+        if self.window_ns is None or self._seen_s.sum() < 10 * self.window_ns / 1e9:
+            return None
+        return self._covered()
+
+    def _covered(self) -> float:
+        return float(np.mean(self._seen_s > 0.1 * self._seen_s.sum() / PHASES))
+
+    @property
+    def looks(self) -> bool:
+        """What it looked at matters."""
+        return self.window_ns is not None or (self._suspect and self.kind is None)

@@ -1,0 +1,186 @@
+"""Windows of one session: begins and ends in, measured windows out, one row a GPU. Pure.
+
+    begin -> open -> end -> waits until the readings of all its GPUs have passed its end -> row
+                       \\-> or until it has waited for the timeout: row, with the reason it is missing
+
+Steps, epochs, named windows and the run itself are all windows. They may nest and overlap.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analyzers.measurement.calibration import calibrated
+from analyzers.measurement.energy import Energy, Meter, Missing
+from analyzers.results.rows import WindowRow
+from zeus_stream.protocol.fields import of_host
+
+MAX_OPEN = 1_000
+"""Windows one session may have open; one more is not measured."""
+MAX_WAITING = 100_000
+"""Ended windows that wait for readings; past it the oldest are measured with what there is."""
+
+Kind = Literal["step", "epoch", "window", "run"]
+Shared = Callable[[str, int, int], bool]
+"""Whether another run used a GPU or part of the host (UUID) between two instants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose windows they are."""
+
+    session: str
+    run: str
+    job: str
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    kind: Kind
+    index: int
+    name: str
+    begin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    window: _Window
+    end_ns: int
+    heard_ns: int
+    """Frame time at which its end was heard: the timeout runs from there."""
+    remark: str | None
+
+
+class Windows:
+    """The windows of one session."""
+
+    def __init__(self, owner: Owner, timeout_ns: int) -> None:
+        self._owner = owner
+        self._timeout_ns = timeout_ns
+        self._open: dict[tuple[Kind, int], _Window] = {}
+        self._ended: list[_Ended] = []
+
+    def begin(self, kind: Kind, index: int, name: str, t_ns: int) -> bool:
+        """Open a window. Returns False, and does not, if `MAX_OPEN` are."""
+        if len(self._open) >= MAX_OPEN:
+            return False
+        self._open[kind, index] = _Window(kind, index, name, t_ns)
+        return True
+
+    def end(self, kind: Kind, index: int, t_ns: int, now_ns: int, remark: str | None = None) -> None:
+        """End a window; one that is not open is none of ours. ``remark`` goes into its quality."""
+        window = self._open.pop((kind, index), None)
+        if window is not None:
+            self._ended.append(_Ended(window, t_ns, now_ns, remark))
+
+    def cancel(self, kind: Kind, index: int) -> None:
+        """Forget an open window."""
+        self._open.pop((kind, index), None)
+
+    def end_all(self, t_ns: int, now_ns: int) -> None:
+        """The session is over: end its run, and cut short what else is open."""
+        for kind, index in tuple(self._open):
+            self.end(kind, index, t_ns, now_ns, None if kind == "run" else "cut short by the end of the run")
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is open or waits."""
+        return not self._open and not self._ended
+
+    @property
+    def waiting(self) -> bool:
+        """Some have ended and are not measured."""
+        return bool(self._ended)
+
+    def needed_ns(self) -> list[int]:
+        """Return the instants whose energy is still to be asked for."""
+        opened = [window.begin_ns for window in self._open.values()]
+        return opened + [t for ended in self._ended for t in (ended.window.begin_ns, ended.end_ns)]
+
+    def measured(self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared) -> list[WindowRow]:
+        """Return the rows of windows that need wait no longer.
+
+        Args:
+            meters: by UUID, of all GPUs of the session and all parts of its host. None: its GPUs are not
+                known yet.
+            now_ns: frame time of the session's host.
+            shared: see `Shared`.
+        """
+        due = [e for e in self._ended if self._due(e, meters, now_ns)] if self._ended else []
+        spare = len(self._ended) - MAX_WAITING
+        if spare > len(due):
+            due = self._ended[:spare]
+        if not due:
+            return []
+        gone = set(map(id, due))
+        self._ended = [ended for ended in self._ended if id(ended) not in gone]
+        if meters is None:
+            return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
+        rows = [
+            row for gpu, meter in meters.items() for row in self._measure(due, gpu, meter, now_ns, shared)
+        ]
+        if all(map(of_host, meters)):
+            rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
+        return rows
+
+    def _due(self, ended: _Ended, meters: Mapping[str, Meter] | None, now_ns: int) -> bool:
+        if now_ns - ended.heard_ns >= self._timeout_ns:
+            return True
+        return meters is not None and all(meter.settled(ended.end_ns, now_ns) for meter in meters.values())
+
+    def _measure(
+        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
+    ) -> list[WindowRow]:
+        begins = [ended.window.begin_ns for ended in due]
+        ends = [ended.end_ns for ended in due]
+        energies, limits = meter.measure(begins, ends, now_ns), meter.timeline.limits_mw(begins, ends)
+        energies = calibrated(meter.timeline, energies, begins, ends)
+        return [
+            self._row(ended, gpu, energy, limit_mw, shared=shared(gpu, begin, end))
+            for ended, energy, limit_mw, begin, end in zip(due, energies, limits, begins, ends, strict=True)
+        ]
+
+    def _row(
+        self,
+        ended: _Ended,
+        gpu: str | None,
+        energy: Energy | Missing,
+        limit_mw: int | None = None,
+        *,
+        shared: bool = False,
+    ) -> WindowRow:
+        owner, window = self._owner, ended.window
+        known = energy if isinstance(energy, Energy) else None
+        quality = energy.reason if isinstance(energy, Missing) else energy.quality
+        if ended.remark:
+            quality = ended.remark if quality == "ok" else f"{ended.remark}; {quality}"
+        return WindowRow(
+            session=owner.session,
+            run=owner.run,
+            job=owner.job,
+            rank=owner.rank,
+            host=owner.host,
+            kind=window.kind,
+            name=window.name,
+            index=window.index,
+            gpu=gpu,
+            begin_ns=window.begin_ns,
+            end_ns=ended.end_ns,
+            duration_s=(ended.end_ns - window.begin_ns) / 1e9,
+            energy_j=_joules(known.energy_uj if known else None),
+            energy_low_j=_joules(known.low_uj if known else None),
+            energy_high_j=_joules(known.high_uj if known else None),
+            energy_p2_5_j=_joules(known.p2_5_uj if known else None),
+            energy_p97_5_j=_joules(known.p97_5_uj if known else None),
+            phase_coverage=known.phase_coverage if known else None,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            estimator=known.estimator if known else None,
+            quality=quality,
+            shared=shared,
+        )
+
+
+def _joules(energy_uj: int | None) -> float | None:
+    return None if energy_uj is None else energy_uj / 1e6

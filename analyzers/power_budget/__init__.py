@@ -1,0 +1,1 @@
+"""Power budgets of groups of GPUs."""

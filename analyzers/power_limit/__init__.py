@@ -1,0 +1,1 @@
+"""Search of the power limit of a run."""

@@ -1,0 +1,184 @@
+"""What a job's steps cost at each power limit, kept for later runs of it. Pure.
+
+    what a round measured -> Profile -> `learned` ... `recall` -> what a later run starts from
+
+Profiles are found again by what makes steps comparable (`Identity`), on whatever host and GPU they were
+measured. The newest whole round of an identity counts; one that was cut short counts while there is no
+whole one. Where nothing is known of an identity, the same workload under another driver, or with another
+range of limits, does: most of what it says holds there too, and the search that starts from it measures
+first and believes what it measures.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+
+from analyzers.power_limit.selectors import Trial
+from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+
+MAX_ALIKE = 16
+"""Profiles kept of one workload; the oldest go."""
+MAX_KNOWN = 2_000
+"""Workloads whose profiles are remembered; the oldest go."""
+
+Workload = tuple[str, str, int, int, int | None]
+"""Job, GPU model, number of GPUs, world size, batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose steps can be compared. A batch size that is not known is no other one's."""
+
+    job: str
+    gpu_model: str
+    driver: str
+    """Of GPUs with several, all of them."""
+    gpus: int
+    world_size: int
+    batch_size: int | None
+    least_limit_w: float | None
+    """The limits that all its GPUs may have; None: they have none."""
+    highest_limit_w: float | None
+
+    @property
+    def workload(self) -> Workload:
+        """Everything but the driver and the range of limits."""
+        return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one round of one machine has left."""
+
+    identity: Identity
+    session: str
+    """Of the run's lead."""
+    run: str
+    round: int
+    measured_wall_ns: int
+    """UTC, ns since 1970."""
+    chosen_w: float | None
+    """None: it was cut short."""
+    limits: tuple[AtLimit, ...]
+    """Descending."""
+
+    @property
+    def rows(self) -> list[ProfileRow]:
+        """Return it as rows of the archive."""
+        return [
+            ProfileRow(
+                session=self.session,
+                run=self.run,
+                round=self.round,
+                **asdict(self.identity),
+                power_limit_w=at.power_limit_w,
+                steps=at.steps,
+                duration_s=at.duration_s,
+                energy_j=at.energy_j,
+                measured_run=at.run,
+                measured_round=at.round,
+                measured_wall_ns=self.measured_wall_ns,
+                chosen_limit_w=self.chosen_w,
+            )
+            for at in self.limits
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an interpreter starts with."""
+
+    profiles: tuple[Profile, ...] = ()
+    recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
+    """What runs remembered when they were heard the first time, by session of the lead and round."""
+
+
+def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
+    """Return the profiles that `Profile.rows` wrote, in any order."""
+    of: dict[tuple[str, int], list[ProfileRow]] = {}
+    for row in rows:
+        of.setdefault((row.session, row.round), []).append(row)
+    return tuple(_of_rows(same) for same in of.values())
+
+
+def _of_rows(rows: list[ProfileRow]) -> Profile:
+    row = max(rows, key=lambda each: each.measured_wall_ns)
+    return Profile(
+        Identity(**{field.name: getattr(row, field.name) for field in fields(Identity)}),
+        row.session,
+        row.run,
+        row.round,
+        row.measured_wall_ns,
+        row.chosen_limit_w,
+        tuple(
+            AtLimit(
+                each.power_limit_w,
+                each.steps,
+                each.duration_s,
+                each.energy_j,
+                each.measured_run,
+                each.measured_round,
+            )
+            for each in sorted(rows, key=lambda each: -each.power_limit_w)
+        ),
+    )
+
+
+def trials(limits: Iterable[AtLimit]) -> tuple[Trial, ...]:
+    """Return what is known of each limit as a search wants it."""
+    return tuple(
+        Trial(round(at.power_limit_w * 1000), round(at.energy_j * 1000), round(at.duration_s * 1e9), at.steps)
+        for at in limits
+    )
+
+
+def learned(profiles: Iterable[Profile], new: Profile) -> tuple[Profile, ...]:
+    """Return the profiles of a workload that are worth keeping, with one more, or with more of one."""
+    newest: dict[tuple[Identity, bool], Profile] = {}
+    others = [each for each in profiles if (each.session, each.round) != (new.session, new.round)]
+    for each in sorted([*others, new], key=lambda each: each.measured_wall_ns):
+        newest[each.identity, each.chosen_w is not None] = each
+    kept = sorted(newest.values(), key=lambda each: each.measured_wall_ns)
+    return tuple(kept[-MAX_ALIKE:])
+
+
+def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: int = 0) -> Profile | None:
+    """Return the profile that a run starts from, if one of its workload is known.
+
+    Args:
+        profiles: of its workload.
+        identity: whose it is.
+        forgotten_wall_ns: what was measured until then is not used.
+    """
+    known = [each for each in profiles if each.measured_wall_ns > forgotten_wall_ns]
+    return max(
+        known,
+        key=lambda each: (each.identity == identity, each.chosen_w is not None, each.measured_wall_ns),
+        default=None,
+    )
+
+
+class KnownProfiles:
+    """The profiles that later runs may start from. The interpreter owns it; runs read and add."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        """``memory``: from before this analyzer started."""
+        self.recalled: Mapping[tuple[str, int], RecallRow] = {} if memory is None else memory.recalled
+        """What runs recalled the first time they were interpreted, by session of the lead and round."""
+        self.forgotten_wall_ns: Mapping[str, int] = {}
+        """By job: profiles measured until then are not used (UTC, ns)."""
+        self._of: dict[Workload, tuple[Profile, ...]] = {}
+        for profile in () if memory is None else memory.profiles:
+            workload = profile.identity.workload
+            self._of[workload] = learned(self._of.get(workload, ()), profile)
+
+    def add(self, profile: Profile) -> None:
+        """Add a profile, or replace an earlier state of it. Of too many workloads, the oldest goes."""
+        workload = profile.identity.workload
+        self._of[workload] = learned(self._of.pop(workload, ()), profile)
+        if len(self._of) > MAX_KNOWN:
+            del self._of[next(iter(self._of))]
+
+    def find(self, identity: Identity) -> Profile | None:
+        """Return the profile that a run starts from, if one of its workload is known."""
+        known = self._of.get(identity.workload, ())
+        return recall(known, identity, self.forgotten_wall_ns.get(identity.job, 0))

@@ -1,0 +1,67 @@
+"""The settings under which a run is measured, and its power limits are chosen. Pure."""
+
+from dataclasses import dataclass
+
+from analyzers.power_limit.selectors import Selector
+from zeus_stream.errors import SettingsError
+from zeus_stream.settings import Settings
+
+STEPS_KEPT = 4_096
+"""Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
+PLANNED = (
+    "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
+    "window_timeout_ms", "per_gpu", "profiling_share",
+)  # fmt: skip
+"""The settings that `RunSettings` is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The settings of one run. A run keeps those under which it began."""
+
+    selector: Selector | None
+    """None: only measure."""
+    stride_mw: int = 25_000
+    wait_steps: int = 1
+    warmup_steps: int = 10
+    profile_steps: int = 40
+    settle_ns: int = 300_000_000
+    refreshes: int = 10
+    timeout_ns: int = 5_000_000_000
+    """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
+    exhaustive: bool = False
+    """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
+    per_gpu: bool = False
+    """Lower GPUs that wait for others below the limit of their job."""
+    profiling_share: float = 0.05
+    """Of a run's steps, that profiling again may take."""
+    start: int | None = None
+    """Of the analyzer whose settings these are; None: of the one under way."""
+
+    @property
+    def steps_kept(self) -> int:
+        """Boundaries that a rank remembers."""
+        return STEPS_KEPT + 2 * (self.warmup_steps + self.profile_steps)
+
+    @classmethod
+    def of(cls, settings: Settings, selector: Selector | None, start: int | None = None) -> "RunSettings":
+        """Raises SettingsError: there is no such search."""
+        if settings.search not in ("adaptive", "exhaustive"):
+            raise SettingsError(
+                f"search = {settings.search!r}: could not be understood: there is no such search."
+                " Choose adaptive or exhaustive."
+            )
+        return cls(
+            selector,
+            round(settings.stride_w * 1000),
+            settings.wait_steps,
+            settings.warmup_steps,
+            settings.profile_steps,
+            settings.settle_ms * 1_000_000,
+            settings.refreshes,
+            settings.window_timeout_ms * 1_000_000,
+            settings.search == "exhaustive",
+            settings.per_gpu,
+            settings.profiling_share,
+            start,
+        )

@@ -1,0 +1,140 @@
+"""What steps took at a limit, over all ranks and GPUs of a run. Pure.
+
+spans of steps, ranks, meters of their GPUs -> `taken` -> `trial_row`, and with another block of it `joined`
+rows of trials -> `added_up`: what is known of each limit
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from analyzers.fleet.session import Session, Span
+from analyzers.measurement.calibration import calibrated
+from analyzers.measurement.counter_kind import COVERED
+from analyzers.measurement.energy import Meter, Missing, measure
+from analyzers.power_limit import search
+from analyzers.power_limit.profiler import MeasureTrial, Purpose
+from analyzers.power_limit.selectors import Trial
+from analyzers.results.rows import TrialRow
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What some steps took."""
+
+    energy_uj: Mapping[str, int]
+    """By GPU."""
+    duration_ns: int
+    """The slowest rank's."""
+    temperatures_c: tuple[float, ...]
+    """Of its GPUs and spans, as far as they are known."""
+    locked: bool
+    """A sensor saw the same parts of steps again and again."""
+
+    @property
+    def energy_mj(self) -> int:
+        return round(sum(self.energy_uj.values()) / 1000)
+
+
+def taken(
+    spans: Sequence[Span],
+    ranks: Iterable[Session],
+    meter_of: Callable[[str], Meter],
+    now_ns: int,
+    *,
+    timely: bool,
+) -> Taken | Missing | None:
+    """Return what spans of steps took, each rank's on the clock of its own host.
+
+    Args:
+        spans: in order.
+        ranks: of the run.
+        meter_of: the meter of a GPU (UUID).
+        now_ns: frame time.
+        timely: readings and boundaries may still come.
+
+    Returns:
+        None while they are awaited.
+    """
+    duration_ns = 0
+    energy_uj: dict[str, int] = {}
+    temperatures_c: list[float] = []
+    locked = False
+    for session in ranks:
+        edges = [session.edges(span) for span in spans]
+        whole = [edge for edge in edges if edge is not None]
+        if len(whole) < len(edges):
+            return None if timely else Missing(f"the steps of rank {session.started.rank} are not known")
+        begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
+        duration_ns = max(duration_ns, sum(ends) - sum(begins))
+        for gpu in session.gpus:
+            if gpu in energy_uj:
+                continue
+            meter = meter_of(gpu)
+            timeline, energy_uj[gpu] = meter.timeline, 0
+            # A boxcar's figures need the events to say what it did not see.
+            shaped = meter.shape.window_ns is not None
+            if timely and not (meter.settled(ends[-1], now_ns) if shaped else timeline.settled(ends[-1])):
+                return None
+            found = meter.measure(begins, ends, now_ns) if shaped else measure(timeline, begins, ends)
+            for energy in calibrated(timeline, found, begins, ends):
+                if isinstance(energy, Missing):
+                    return Missing(f"{gpu}: {energy.reason}")
+                energy_uj[gpu] += energy.energy_uj
+                locked |= energy.phase_coverage is not None and energy.phase_coverage < COVERED
+            known = (timeline.temperature_c(begin, end) for begin, end in whole)
+            temperatures_c += [temperature for temperature in known if temperature is not None]
+    return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked)
+
+
+def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, lead: Session) -> TrialRow:
+    """Return the row of a trial. ``cost``: in joules, by the run's selector. The instants are the lead's."""
+    first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
+    assert first is not None
+    assert last is not None
+    return TrialRow(
+        run=run,
+        number=asked.visit,
+        round=asked.round,
+        power_limit_w=asked.limit_mw / 1000,
+        steps=asked.steps,
+        duration_s=took.duration_ns / 1e9,
+        energy_j=took.energy_mj / 1000,
+        average_power_w=took.energy_mj * 1e6 / took.duration_ns,
+        cost=cost,
+        temperature_c=fmean(took.temperatures_c) if took.temperatures_c else None,
+        began_ns=first[0],
+        ended_ns=last[1],
+        confirms=asked.purpose is Purpose.CONFIRM,
+    )
+
+
+def joined(row: TrialRow, more: TrialRow) -> TrialRow:
+    """Return the row of a visit with one more block of its steps."""
+    known = [(of.temperature_c, of.duration_s) for of in (row, more)]
+    warm = [(temperature_c, s) for temperature_c, s in known if temperature_c is not None]
+    duration_s, energy_j = row.duration_s + more.duration_s, row.energy_j + more.energy_j
+    return replace(
+        row,
+        steps=row.steps + more.steps,
+        duration_s=duration_s,
+        energy_j=energy_j,
+        average_power_w=energy_j / duration_s,
+        cost=None if row.cost is None or more.cost is None else row.cost + more.cost,
+        temperature_c=sum(c * s for c, s in warm) / sum(s for _, s in warm) if warm else None,
+        began_ns=min(row.began_ns, more.began_ns),
+        ended_ns=max(row.ended_ns, more.ended_ns),
+    )
+
+
+def added_up(rows: Iterable[TrialRow]) -> tuple[Trial, ...]:
+    """Return what was measured at each limit; measurements of one limit are added up."""
+    return search.by_limit(
+        Trial(
+            round(row.power_limit_w * 1000),
+            round(row.energy_j * 1000),
+            round(row.duration_s * 1e9),
+            row.steps,
+        )
+        for row in rows
+    )

@@ -1,0 +1,1 @@
+"""Rows and instructions: what interpretation gives."""

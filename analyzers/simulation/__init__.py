@@ -1,0 +1,1 @@
+"""Recorded jobs, replayed by batch-size policies."""

@@ -1,0 +1,98 @@
+"""Who plays the game of recurring jobs: Zeus's policy as it is and mended, what it is compared with. Pure."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from typing import Any
+
+from analyzers.batch_size.adaptive import Adaptive
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.registry import Default
+from analyzers.batch_size.thompson import History, Reference
+from analyzers.simulation.recorded_jobs import DEFAULT, Rules, World
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembering:
+    """A policy that decides by all tries, and stops none but by its bound."""
+
+    def start(self, job: Job) -> History:
+        return History(job)
+
+    def began(self, state: History, a_try: Try) -> History:
+        return state.heard(a_try)
+
+    def ended(self, state: History, a_try: Try) -> History:
+        return state.heard(a_try)
+
+    def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the protocol's words)
+        return Verdict(go_on=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(_Remembering):
+    """Every size so many times, from the default downwards and then upwards; then the best for good.
+
+    A size whose first try fails is left out; a later failure leaves out what was tried, a lower limit.
+    """
+
+    times: int
+    stop: bool
+
+    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
+        job = state.job
+        tried: Counter[int] = Counter()
+        least: dict[int, float] = {}
+        for a_try in state.tries:
+            size, converged = a_try.batch_size, a_try.ended == "converged"
+            tried[size] += 1 if converged or size in least else self.times
+            if converged:
+                least[size] = min(a_try.cost_j, least.get(size, inf))
+        best = min(least, key=least.__getitem__, default=job.default)
+        bound = job.beta * least.get(best, inf) if self.stop else inf
+        down = [size for size in reversed(job.batch_sizes) if size <= job.default]
+        up = [size for size in job.batch_sizes if size > job.default]
+        wanted = (size for size in (*down, *up) if tried[size] < self.times)
+        return Choice(next(wanted, best), bound, "grid search")
+
+
+@dataclass(frozen=True, slots=True)
+class Known(_Remembering):
+    """The default size once, and then one that was known to be the best: the floor of all costs."""
+
+    best: int
+
+    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
+        return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """A policy and the game it plays."""
+
+    policy: Policy[Any]
+    rules: Rules = DEFAULT
+
+
+AS_PUBLISHED = Rules(faithful=True)
+PLAYERS: dict[str, Callable[[World], Player]] = {
+    "default": lambda _: Player(Default(), Rules(profiling="never")),
+    "known": lambda world: Player(Known(min(world.competing, key=world.competing.__getitem__))),
+    "grid": lambda world: Player(
+        Grid(len(world.limits_w), stop=False), replace(AS_PUBLISHED, profiling="by runs")
+    ),
+    "grid-stop": lambda world: Player(
+        Grid(len(world.limits_w), stop=True), replace(AS_PUBLISHED, profiling="by runs")
+    ),
+    "zeus": lambda _: Player(Reference(faithful=True), AS_PUBLISHED),
+    "reference": lambda _: Player(Reference()),
+    "adaptive": lambda _: Player(Adaptive()),
+    "reference-no-stop": lambda _: Player(Reference(stop=False)),
+    "reference-no-pruning": lambda _: Player(Reference(rounds=0)),
+    "reference-no-profiling": lambda _: Player(Reference(), Rules(profiling="by runs")),
+}
+"""By name. default: the default size at the highest limit. known: the floor. grid: every size at every limit,
+those that failed left out. zeus: the reference's policy with its faults, in the reference's game. reference:
+the same, mended, as a training lives it; and without one of its parts. adaptive: `batch_size.adaptive`."""

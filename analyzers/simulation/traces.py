@@ -1,0 +1,200 @@
+"""Reads traces of recorded trainings: a directory of CSV files.
+
+- ``summary_train.csv``: epochs to each level of a metric, by run
+- ``summary_power_<gpu>.csv``: time and power of an epoch, by power limit; one file for each GPU model
+- ``workloads.csv``, which may be absent: target and default batch size of each dataset
+
+The package has the traces of Zeus's evaluation (NSDI 2023); their notice lies beside them. Datasets without a
+row in workloads.csv take the row of that evaluation, or a target that the runs themselves show.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import TypeVar
+
+from analyzers.simulation.recorded_jobs import Powered, Traces, Trained, Workload
+from zeus_stream.errors import StorageError
+
+PUBLISHED = Path(__file__).with_name("published")
+MAX_ROWS = 1_000_000
+"""Of a file; more is no table of recorded trainings."""
+MAX_EPOCHS = 100_000
+MAX_WHOLE = 1_000_000_000
+"""Of batch sizes and power limits."""
+_POWER = "summary_power_"
+_WORKLOADS = "workloads.csv"
+_NAME_A_DIRECTORY = "Name a directory of traces, or none for those of the package."
+
+T = TypeVar("T")
+
+
+def read(directory: Path = PUBLISHED) -> Traces:
+    """Return the tables of a directory.
+
+    Raises:
+        StorageError: a file is absent, unreadable or no such table. The text names file, line and column.
+    """
+    trained = tuple(_trained(row) for row in _rows(directory / "summary_train.csv"))
+    files = sorted(directory.glob(f"{_POWER}*.csv"))
+    if not files:
+        raise StorageError(
+            f"{directory}: could not be read: no file is named {_POWER}GPU.csv. {_NAME_A_DIRECTORY}"
+        )
+    if nameless := [path.name for path in files if not re.fullmatch(r"[\w.-]+", _gpu(path))]:
+        raise StorageError(
+            f"{directory}: could not be read: {nameless[0]} names no GPU model. Name it {_POWER}GPU.csv."
+        )
+    powered = {_gpu(path): tuple(_powered(row) for row in _rows(path)) for path in files}
+    known = {one.dataset: one for one in map(_workload, _rows(PUBLISHED / _WORKLOADS))}
+    if (directory / _WORKLOADS).exists():
+        known |= {one.dataset: one for one in map(_workload, _rows(directory / _WORKLOADS))}
+    datasets = {row.dataset for row in trained}
+    order = [name for name in known if name in datasets] + sorted(datasets - known.keys())
+    return Traces(trained, powered, {name: known.get(name) or _derived(name, trained) for name in order})
+
+
+def _gpu(path: Path) -> str:
+    return path.stem.removeprefix(_POWER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a file."""
+
+    path: Path
+    line: int
+    fields: Mapping[str, str | None]
+
+    def text(self, column: str) -> str:
+        value = self.fields.get(column)
+        if not value:
+            raise self.wrong(f"the column {column} is missing or empty")
+        return value
+
+    def whole(self, column: str, most: int = MAX_WHOLE) -> int:
+        value = self._number(column, _whole, "a whole number")
+        if not 1 <= value <= most:
+            raise self.wrong(f"{column} is {value:.6g}, not between 1 and {most}")
+        return value
+
+    def number(self, column: str) -> float:
+        return self._number(column, _finite, "a number")
+
+    def wrong(self, why: str) -> StorageError:
+        return StorageError(
+            f"{self.path}, line {self.line}: could not be read: {why}. Correct it. {_NAME_A_DIRECTORY}"
+        )
+
+    def _number(self, column: str, parse: Callable[[str], T], what: str) -> T:
+        text = self.text(column)
+        try:
+            return parse(text)
+        except ValueError as wrong:
+            raise self.wrong(f"{column} is {text[:40]!r}, not {what}") from wrong
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+def _whole(text: str) -> int:
+    return round(_finite(text))
+
+
+def _trained(row: _Row) -> Trained:
+    never = (row.fields.get("target_epoch") or "nan").lower() == "nan"
+    return Trained(
+        row.text("dataset"),
+        row.text("network"),
+        row.whole("batch_size"),
+        row.text("optimizer"),
+        row.text("learning_rate"),
+        row.text("run"),
+        row.number("target_metric"),
+        None if never else row.whole("target_epoch", MAX_EPOCHS),
+    )
+
+
+def _powered(row: _Row) -> Powered:
+    epoch_s, power_w = row.number("time_per_epoch"), row.number("average_power")
+    if min(epoch_s, power_w) <= 0:
+        raise row.wrong("time_per_epoch and average_power have to be above 0")
+    return Powered(
+        row.text("dataset"),
+        row.text("network"),
+        row.whole("batch_size"),
+        row.text("optimizer"),
+        row.whole("power_limit"),
+        epoch_s,
+        power_w,
+    )
+
+
+def _workload(row: _Row) -> Workload:
+    lower = row.text("lower_is_better")
+    if lower not in {"0", "1"}:
+        raise row.wrong(f"lower_is_better is {lower[:40]!r}, not 0 or 1")
+    return Workload(
+        row.text("dataset"),
+        row.whole("default_batch_size"),
+        row.text("optimizer"),
+        row.number("target_metric"),
+        row.whole("max_epochs", MAX_EPOCHS),
+        lower == "1",
+    )
+
+
+def _derived(dataset: str, trained: Sequence[Trained]) -> Workload:
+    """Return a workload whose target the runs themselves show.
+
+    That is the hardest level that every run of the largest size reaches, if there is one, and of the next
+    smaller one otherwise.
+    """
+    its = [row for row in trained if row.dataset == dataset]
+    optimizer = max(
+        {row.optimizer for row in its}, key=lambda name: sum(row.optimizer == name for row in its)
+    )
+    its = [row for row in its if row.optimizer == optimizer]
+    most = max((row.epoch for row in its if row.epoch is not None), default=1)
+    lower = _falls(its)
+    for size in sorted({row.batch_size for row in its}, reverse=True):
+        missed = {row.level for row in its if row.batch_size == size and row.epoch is None}
+        reached = {row.level for row in its if row.batch_size == size} - missed
+        if reached:
+            target = min(reached) if lower else max(reached)
+            return Workload(dataset, size, optimizer, target, most, lower)
+    return Workload(dataset, its[0].batch_size, optimizer, its[0].level, most, lower)
+
+
+def _falls(its: Sequence[Trained]) -> bool:
+    """Return whether a metric falls during training: later epochs reach lower levels."""
+    by_run: dict[tuple[int, str, str], list[tuple[float, int]]] = {}
+    for row in its:
+        if row.epoch is not None:
+            of_run = by_run.setdefault((row.batch_size, row.learning_rate, row.run), [])
+            of_run.append((row.level, row.epoch))
+    rising = (later - former for run in by_run.values() for (_, former), (_, later) in pairwise(sorted(run)))
+    return sum((step > 0) - (step < 0) for step in rising) < 0
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            for count, fields in enumerate(reader):
+                if count == MAX_ROWS:
+                    raise StorageError(
+                        f"{path}: could not be read: it has more than {MAX_ROWS} rows. {_NAME_A_DIRECTORY}"
+                    )
+                yield _Row(path, reader.line_num, fields)
+    except OSError as wrong:
+        raise StorageError(f"{path}: could not be read: {wrong.strerror}. {_NAME_A_DIRECTORY}") from wrong
+    except (UnicodeDecodeError, csv.Error) as wrong:
+        raise StorageError(f"{path}: could not be read: it is no CSV file. {_NAME_A_DIRECTORY}") from wrong

@@ -1,0 +1,1 @@
+"""Small files an administrator changes while the analyzer runs."""

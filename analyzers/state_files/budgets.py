@@ -1,0 +1,226 @@
+"""The power budgets of a setup, one file; what is written there, and what people are told of them."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from analyzers.power_budget.allocation import in_force, over
+from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
+from zeus_stream.paths import rewrite
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.notes import Budget, BudgetsSet
+
+Ask = Callable[[str], pa.Table]
+"""Answers SQL over the archive."""
+NEVER_NS = 4_070_908_800 * 10**9
+"""In 2099: a budget without an end."""
+RAMP_S = 10.0
+ALL = "all"
+"""The name of a budget that was given none: it is about every GPU of the site."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+SUMS = """
+SELECT budgets.budget, any_value(budgets.limit_w) AS budget_w, count(gpu) AS gpus,
+    sum(rationed.limit_w) AS limits_w, sum(drawn_w) AS drawn_w, any_value(budgets.reason) AS trouble
+FROM budgets LEFT JOIN rationed ON list_contains(budgets.gpus, gpu)
+WHERE binding GROUP BY budgets.budget ORDER BY budgets.budget
+"""
+SHARES = "FROM rationed ORDER BY ALL"
+
+
+# ---- what is written -------------------------------------------------------------------------------------
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Return the instant written so: ``18:00`` (the next one, local time), or ISO 8601.
+
+    Args:
+        text: an ISO time without a zone is local.
+        now: with its zone.
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    try:
+        if re.fullmatch(r"\d{1,2}:\d\d", text):
+            hour, minute = map(int, text.split(":"))
+            today = datetime.combine(now.date(), time(hour, minute)).astimezone()
+            if today > now:
+                return today
+            return datetime.combine(now.date() + timedelta(days=1), time(hour, minute)).astimezone()
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as wrong:
+        raise SettingsError(
+            f"{text!r}: could not be understood: it is no time. Write 18:00, or 2026-05-01T18:00."
+        ) from wrong
+
+
+def span(text: str) -> timedelta:
+    """Return the duration written so: ``30s``, ``90m``, ``2h``, ``1d``. Raises SettingsError."""
+    if (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) is None:
+        raise SettingsError(
+            f"{text!r}: could not be understood: it is no duration. Write 30s, 90m, 2h or 1d."
+        )
+    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+
+
+def nanoseconds(at: datetime) -> int:
+    """Return an instant in ns since 1970, to the microsecond."""
+    return round(at.timestamp() * 1e6) * 1000
+
+
+def members(group: str, words: tuple[str, ...], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return which GPUs a budget of this name is about, as it has them; none: every GPU of the site.
+
+    Args:
+        group: the budget's name.
+        words: those that were named with it.
+        groups: of the settings, by name.
+
+    Raises:
+        SettingsError: a group of the settings and these are two things, or nothing says which GPUs.
+    """
+    what = f"budget {group}: could not be set:"
+    if group in groups and words:
+        raise SettingsError(
+            f"{what} the settings say already that it is about {', '.join(groups[group])}. Leave out --gpus"
+            " and --hosts, or give the budget another name."
+        )
+    if groups and not words and group not in (*groups, ALL):
+        raise SettingsError(
+            f"{what} there is no such group in the settings, and nothing else says which GPUs. Name one of"
+            f" {', '.join(groups)}, or give --gpus or --hosts."
+        )
+    return groups.get(group, words)
+
+
+def checked(budget: Budget, source: str) -> Budget:
+    """Return a budget that can be. Raises SettingsError, naming ``source``."""
+    try:
+        codec.decode(codec.encode(BudgetsSet(0, (budget,))), BudgetsSet)
+    except MalformedError as wrong:
+        raise SettingsError(f"{source}: budget {budget.group[:50]}: {wrong}") from wrong
+    if budget.end_ns <= budget.begin_ns:
+        raise SettingsError(
+            f"{source}: budget {budget.group}: could not be set: it ends before it begins."
+            " Name a later --until."
+        )
+    return budget
+
+
+# ---- the file --------------------------------------------------------------------------------------------
+
+
+def load(path: Path, groups: Mapping[str, tuple[str, ...]]) -> tuple[Budget, ...]:
+    """Return the budgets; none if there is no file. ``groups``: of the settings, by name.
+
+    Raises:
+        StorageError: it cannot be understood.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return tuple(checked(_read(group, values, groups), f"{path}") for group, values in stored.items())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, SettingsError) as wrong:
+        raise StorageError(
+            f"{path}: the power budgets could not be read: {wrong!r}. Those before hold on. Mend it, or move"
+            " it away."
+        ) from wrong
+
+
+def _read(group: str, values: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> Budget:
+    def at(name: str, default_ns: int) -> int:
+        text = values.get(name)
+        return default_ns if text is None else nanoseconds(datetime.fromisoformat(text))
+
+    set_ns = at("set", 0)
+    before = values.get("before_watts")
+    return Budget(
+        group,
+        round(values["watts"] * 1000),
+        tuple(values["gpus"]) if "gpus" in values else members(group, (), groups),
+        set_ns,
+        at("from", set_ns),
+        at("until", NEVER_NS),
+        round(values.get("ramp_s", RAMP_S) * 1e9),
+        None if before is None else round(before * 1000),
+    )
+
+
+def store(path: Path, budgets: Iterable[Budget]) -> None:
+    """Put all budgets in the place of those there. Raises StorageError."""
+    text = json.dumps({budget.group: _written(budget) for budget in budgets}, indent=2)
+    try:
+        rewrite(path, text + "\n")
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: the power budget could not be written: {wrong.strerror}. Make room, or run this as the"
+            " user of the analyzer."
+        ) from wrong
+
+
+def _written(budget: Budget) -> dict[str, Any]:
+    values = {
+        "watts": budget.limit_mw / 1000,
+        "gpus": list(budget.gpus),
+        "set": _iso(budget.set_ns),
+        "from": _iso(budget.begin_ns),
+        "until": None if budget.end_ns == NEVER_NS else _iso(budget.end_ns),
+        "ramp_s": budget.ramp_ns / 1e9,
+        "before_watts": None if budget.before_mw is None else budget.before_mw / 1000,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _iso(t_ns: int) -> str:
+    return datetime.fromtimestamp(t_ns / 1e9).astimezone().isoformat()
+
+
+# ---- changes ---------------------------------------------------------------------------------------------
+
+
+def with_one(listed: Iterable[Budget], new: Budget) -> tuple[Budget, ...]:
+    """Return the budgets with a new one, in place of that of its group. What is over is left out."""
+    listed = tuple(budget for budget in listed if not over(budget, new.set_ns))
+    before = [budget for budget in in_force(listed, new.set_ns) if budget.group == new.group]
+    if before:
+        new = replace(new, before_mw=before[0].limit_mw)
+    return (*(budget for budget in listed if budget.group != new.group), new)
+
+
+def without(listed: Iterable[Budget], group: str, now_ns: int) -> tuple[Budget, ...]:
+    """Return the budgets with one that ends now; its ramp follows. Raises RefusedError: there is none."""
+    listed = tuple(budget for budget in listed if not over(budget, now_ns))
+    ending = [budget for budget in listed if budget.group == group]
+    if not ending:
+        there = ", ".join(budget.group for budget in listed) or "none is set"
+        raise RefusedError(f"budget {group}: could not be ended: there is none. Name one of: {there}.")
+    others = tuple(budget for budget in listed if budget.group != group)
+    if not in_force(ending, now_ns):
+        return others
+    return (*others, replace(ending[0], end_ns=min(ending[0].end_ns, now_ns)))
+
+
+def says(budget: Budget, now_ns: int) -> str:
+    """Return a budget in one line."""
+    until = "it is ended" if budget.end_ns == NEVER_NS else _local(budget.end_ns, now_ns)
+    state = "holds" if in_force([budget], now_ns) else "over" if over(budget, now_ns) else "is to come"
+    whose = ", ".join(budget.gpus) or "every GPU of the site"
+    since = _local(budget.begin_ns, now_ns)
+    return (
+        f"{budget.group}: {budget.limit_mw / 1000:g} W for {whose}, from {since} until {until}, ramp"
+        f" {budget.ramp_ns / 1e9:g} s: {state}."
+    )
+
+
+def _local(t_ns: int, now_ns: int) -> str:
+    at = datetime.fromtimestamp(t_ns // 10**9).astimezone()
+    near = abs(t_ns - now_ns) < 12 * 3600 * 10**9
+    return at.strftime("%H:%M" if near else "%Y-%m-%d %H:%M")

@@ -1,0 +1,100 @@
+"""The calibrations of a setup, one file; and how one comes about: archive against meter."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from analyzers.measurement import sensors
+from analyzers.measurement.calibration import Record, compared, fit
+from analyzers.measurement.sensors import Gain
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.paths import rewrite
+from zeus_stream.protocol.readings import ABSENT, Seen
+
+Ask = Callable[[str], pa.Table]
+"""Answers SQL over the archive."""
+MARGIN_NS = 2_000_000_000
+"""Of readings, before the meter's record and after it."""
+
+_GPUS = """
+SELECT gpu, any_value(name) AS name FROM readings JOIN hosts USING (log_id) JOIN gpus USING (gpu)
+WHERE t_hi_ns + hosts.wall_ns - hosts.monotonic_ns BETWEEN {first} AND {last} GROUP BY gpu ORDER BY gpu
+"""
+_READINGS = """
+SELECT readings.*, hosts.wall_ns - hosts.monotonic_ns AS ahead_ns
+FROM readings ASOF JOIN hosts ON readings.log_id = hosts.log_id AND readings."offset" >= hosts."offset"
+WHERE gpu = '{gpu}' AND t_hi_ns + hosts.wall_ns - hosts.monotonic_ns BETWEEN {first} AND {last}
+ORDER BY t_hi_ns
+"""
+
+
+def load(path: Path) -> dict[str, Gain]:
+    """Return the gains by GPU; none if there is no file. Raises StorageError when it is damaged."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {gpu: Gain(**values) for gpu, values in stored.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as wrong:
+        raise StorageError(
+            f"{path}: the calibrations could not be read: {wrong}. Calibrate anew, after moving it away."
+        ) from wrong
+
+
+def store(path: Path, gains: Mapping[str, Gain]) -> None:
+    """Put all gains in the place of those there. Raises StorageError."""
+    text = json.dumps({gpu: asdict(gain) for gpu, gain in gains.items()}, indent=2)
+    try:
+        rewrite(path, text + "\n")
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: the calibration could not be written: {wrong.strerror}. Make room, or run this as the"
+            " user of the analyzer."
+        ) from wrong
+
+
+def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[str, Gain, int]:
+    """Return the GPU, its gain, and the windows it is from.
+
+    Raises:
+        RefusedError: the archive has no readings of it then, or of several GPUs and none was named; or as
+            `analyzers.measurement.calibration.fit` refuses.
+    """
+    first, last = int(meter.t_ns[0]) - MARGIN_NS, int(meter.t_ns[-1]) + MARGIN_NS
+    known = ask(_GPUS.format(first=first, last=last)).to_pylist()
+    names = {row["gpu"]: row["name"] for row in known}
+    if gpu is None and len(names) == 1:
+        [gpu] = names
+    if gpu is None or gpu not in names:
+        there = ", ".join(names) or "none"
+        raise RefusedError(
+            f"calibrate: could not choose the GPU: the archive's readings of that time are of {there}."
+            " Name one of them with --gpu, and record with the collector running."
+        )
+    rows = ask(_READINGS.format(gpu=gpu, first=first, last=last))
+    timeline = Timeline()
+    timeline.sensor = sensors.sensor(names[gpu])
+    timeline.add(_in_wall_time(rows))
+    shown_w, true_w = compared(timeline, meter)
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return gpu, fit(shown_w, true_w, source, at), len(shown_w)
+
+
+def _in_wall_time(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Return rows of ``readings``, each with how far UTC is ahead of its clock, as readings in ns of UTC."""
+    rows = np.zeros(table.num_rows, READING)
+    ahead_ns = table["ahead_ns"].to_numpy()
+    for name in READING.names or ():
+        if name in ("gpu", "seen"):
+            continue
+        column = table[name].combine_chunks().fill_null(ABSENT).to_numpy(zero_copy_only=False)
+        rows[name] = column + ahead_ns if name in ("t_lo_ns", "t_hi_ns") else column
+    rows["seen"] = [Seen[word.upper()] for word in table["seen"].to_pylist()]
+    return rows

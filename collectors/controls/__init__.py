@@ -1,0 +1,1 @@
+"""Power limits and clocks: leases, restore records, the watchdog."""

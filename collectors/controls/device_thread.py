@@ -1,0 +1,411 @@
+"""One thread a device: it reads at the times the schedule gives, and does between two reads what it is told.
+
+Every call to a device is made here, and every write of its restore record. What comes of it, and what
+happens to the device, goes to the event loop through the `Mail`.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+
+from collectors.controls import lease
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
+from collectors.device import Description, Device
+from collectors.sampling import change_detector, schedule
+from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.errors import (
+    DeviceError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    StorageError,
+    UnsupportedError,
+)
+from zeus_stream.protocol.notes import Cause
+from zeus_stream.protocol.readings import Seen
+
+MAX_ROWS = 20_000
+"""Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
+_NEVER_NS = 2**63
+_LONGEST_NS = 3_600_000_000_000
+_log = logging.getLogger(__name__)
+
+
+# ---- what a thread is told -------------------------------------------------------------------------
+
+
+Step: TypeAlias = lease.WriteRecord | lease.CallSet | lease.CallRestore | lease.ClearRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Do what a knob's machine asks. What comes of it comes back as Happened."""
+
+    knob: Knob
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class SeeProcesses:
+    """Look who computes on the device. Comes back as ProcessesSeen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    pass
+
+
+Job: TypeAlias = Do | SeeProcesses | Stop
+
+
+# ---- what a thread has to say ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKnob:
+    """Something of the device that can be set, or that a dead collector's record says was."""
+
+    knob: Knob
+    requested: int
+    """Now; of a clock, what its record says."""
+    left: Record | None
+    """What a dead collector left."""
+    trouble: str | None
+    """Why no record can be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The device answers, for the first time or again."""
+
+    t_ns: int
+    description: Description
+    requested_mw: int | None
+    """None: it has no power limit."""
+    knobs: tuple[FoundKnob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    t_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What came of an instruction of `leases`."""
+
+    t_ns: int
+    knob: Knob
+    event: lease.Event
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSeen:
+    pids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """An error that nobody foresaw: the thread reads no more, but does what it is told."""
+
+    error: BaseException
+
+
+News: TypeAlias = Found | Gone | Happened | ProcessesSeen | Crashed
+
+
+class Mail:
+    """From the device threads to the event loop. Bounded by what the loop has asked for."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Watch, News]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def put(self, watch: "Watch", news: News) -> None:
+        self._items.append((watch, news))
+        os.eventfd_write(self._bell, 1)
+
+    async def wait(self) -> None:
+        """Return when there is something."""
+        while not self._items:
+            await anyio.wait_readable(self._bell)
+            os.eventfd_read(self._bell)
+
+    def take(self) -> tuple["Watch", News] | None:
+        """Return the oldest, or None."""
+        return self._items.popleft() if self._items else None
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+
+class Watch:
+    """A device's thread. What it is told it does in order; its attributes may be read at any time."""
+
+    def __init__(
+        self, device: Device, place: int, mail: Mail, records: Path, *, poll_ns: int, heartbeat_ns: int
+    ) -> None:
+        """``place`` is the device's place in `Readings.gpus`."""
+        self._device = device
+        self._place = place
+        self._mail = mail
+        self._records = records
+        self._poll_ns = poll_ns
+        self._heartbeat_ns = heartbeat_ns
+        self._boot_id = boot_id()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"device {place}")
+        self._description: Description | None = None
+        self._record: RecordFile | None = None
+        self._seen = change_detector.State()
+        self._schedule = schedule.Schedule(0)
+        self._rows: deque[bytes] = deque()
+        self.gpu = ""
+        """Known once it was found."""
+        self.requested_mw: int | None = None
+        """As last read; never older than the last Happened."""
+        self.reads = 0
+        self.retries = 0
+        """Reads that failed and were tried again."""
+        self._dropped = 0
+        self.trouble: str | None = None
+        """Why it does not answer."""
+
+    @property
+    def period_ns(self) -> int | None:
+        """How often the device refreshes, as far as it was seen."""
+        return self._schedule.period_ns
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def do(self, job: Job) -> None:
+        """Have the thread do something, at once if it waits."""
+        self._jobs.put(job)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def take_rows(self, most: int) -> list[bytes]:
+        """Return the oldest readings, packed."""
+        return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
+
+    def take_dropped(self) -> int:
+        """Return how many readings found no room since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def _run(self) -> None:
+        _go_first()
+        due_ns = 0
+        try:
+            while not isinstance(job := self._wait(due_ns), Stop):
+                try:
+                    due_ns = self._turn(job, due_ns)
+                except Exception as wrong:  # noqa: BLE001  (the event loop raises it; it can still restore)
+                    self._mail.put(self, Crashed(wrong))
+                    due_ns = _NEVER_NS
+        finally:
+            if self._record is not None:
+                self._record.close()
+            self._device.close()
+
+    def _wait(self, due_ns: int) -> Job | None:
+        """Return the next job, or None when it is time to read."""
+        wait_ns = min(due_ns - monotonic_ns(), _LONGEST_NS)
+        try:
+            return self._jobs.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._jobs.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _turn(self, job: Job | None, due_ns: int) -> int:
+        """Do one thing; return when to read next."""
+        if job is not None:
+            self._carry_out(job)
+        elif due_ns <= monotonic_ns():
+            return self._open() if self._description is None else self._read()
+        return due_ns
+
+    # ---- reading ---------------------------------------------------------------------------------
+
+    def _open(self) -> int:
+        """Find out what the device is; return when to do what is next."""
+        try:
+            description = self._device.describe()
+            requested_mw = self._requested_mw()
+        except RetryError as wrong:
+            return self._try_again(wrong)
+        except DeviceError as wrong:
+            self.trouble = str(wrong)
+            return monotonic_ns() + schedule.RETURN_NS
+        now_ns = monotonic_ns()
+        knobs = tuple(self._find_knobs(description, requested_mw))
+        self.gpu, self._description, self.trouble = description.gpu, description, None
+        self.requested_mw = requested_mw
+        self._seen = change_detector.State()
+        self._schedule = schedule.Schedule(now_ns, self._poll_ns)
+        self._mail.put(self, Found(now_ns, description, requested_mw, knobs))
+        return now_ns
+
+    def _find_knobs(self, description: Description, requested_mw: int | None) -> Iterator[FoundKnob]:
+        if requested_mw is not None and description.min_limit_mw is not None:
+            yield FoundKnob(Knob.LIMIT, requested_mw, *self._read_record(description.gpu, Knob.LIMIT))
+        if description.clocks_mhz or place(self._records, description.gpu, Knob.CLOCK).exists():
+            left, trouble = self._read_record(description.gpu, Knob.CLOCK)
+            locked = left is not None and left.boot_id == self._boot_id
+            requested = left.limits.last if left is not None and locked else UNLOCKED
+            yield FoundKnob(Knob.CLOCK, requested, left, trouble)
+
+    def _read_record(self, gpu: str, knob: Knob) -> tuple[Record | None, str | None]:
+        try:
+            if self._record is None:
+                self._record = RecordFile(self._records, gpu)
+            return self._record.read(knob), None
+        except StorageError as wrong:
+            return None, str(wrong)
+
+    def _requested_mw(self) -> int | None:
+        try:
+            return self._device.requested_limit_mw()
+        except UnsupportedError:
+            return None
+
+    def _read(self) -> int:
+        """Read the device; return when to read next."""
+        before_ns = monotonic_ns()
+        try:
+            sample = self._device.sample()
+        except RetryError as wrong:
+            return self._try_again(wrong)
+        except DeviceError as wrong:
+            self.trouble = str(wrong)
+            self._description = None
+            self._mail.put(self, Gone(monotonic_ns(), str(wrong)))
+            return monotonic_ns() + schedule.RETURN_NS
+        after_ns = monotonic_ns()
+        self.reads += 1
+        self.trouble = None
+        self.requested_mw = sample.requested_mw
+        self._seen, reading = change_detector.observe(
+            self._seen, sample, before_ns, after_ns, self._heartbeat_ns
+        )
+        if reading is not None:
+            if len(self._rows) < MAX_ROWS:
+                self._rows.append(change_detector.pack(reading, self._place))
+            else:
+                self._dropped += 1
+        change = None
+        if reading is not None and reading.seen == Seen.CHANGED:
+            change = reading.t_lo_ns, reading.t_hi_ns
+        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
+        return schedule.next_poll_ns(self._schedule, after_ns)
+
+    def _try_again(self, wrong: RetryError) -> int:
+        self.retries += 1
+        self.trouble = str(wrong)
+        self._schedule = schedule.failed(self._schedule)
+        return schedule.next_poll_ns(self._schedule, monotonic_ns())
+
+    # ---- doing what it is told -------------------------------------------------------------------
+
+    def _carry_out(self, job: Job) -> None:
+        match job:
+            case Do(knob, lease.WriteRecord(limits)):
+                self._report(knob, self._write_record(knob, limits))
+            case Do(knob, lease.CallSet(value, expected)):
+                self._report(knob, self._set(knob, value, expected))
+            case Do(knob, lease.CallRestore(limits)):
+                self._report(knob, self._restore(knob, limits))
+            case Do(knob, lease.ClearRecord()):
+                self._clear_record(knob)
+            case SeeProcesses():
+                self._mail.put(self, ProcessesSeen(self._processes()))
+            case _:
+                pass  # a Stop ends the thread
+
+    def _report(self, knob: Knob, event: lease.Event) -> None:
+        self._mail.put(self, Happened(monotonic_ns(), knob, event))
+
+    def _write_record(self, knob: Knob, limits: lease.Limits) -> lease.Event:
+        now = datetime.fromtimestamp(anchor().wall_ns / 1e9, UTC).isoformat(timespec="seconds")
+        try:
+            if self._record is None:
+                return lease.RecordFailed(limits, "no restore record can be kept.")
+            self._record.write(Record(self.gpu, limits, self._boot_id, now, knob=knob))
+        except StorageError as wrong:
+            _log.warning("%s", wrong)
+            return lease.RecordFailed(limits, str(wrong))
+        return lease.RecordWritten(limits)
+
+    def _clear_record(self, knob: Knob) -> None:
+        try:
+            if self._record is not None:
+                self._record.clear(knob)
+        except StorageError as wrong:
+            _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
+
+    def _set(self, knob: Knob, value: int, expected: int) -> lease.Event:
+        try:
+            done = put(self._device, knob, value, expected)
+        except PermissionMissingError as wrong:
+            return self._failed_set(knob, "permission", wrong, expected)
+        except RefusedError as wrong:
+            return self._failed_set(knob, "range", wrong, expected)
+        except DeviceError as wrong:
+            denied = isinstance(wrong, UnsupportedError)
+            return self._failed_set(knob, "device", wrong, expected if denied else None)
+        self._see(knob, done.requested)
+        return done
+
+    def _failed_set(self, knob: Knob, cause: Cause, wrong: Exception, seen: int | None) -> lease.SetFailed:
+        """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
+        if knob is Knob.LIMIT:
+            try:
+                seen = self.requested_mw = self._device.requested_limit_mw()
+            except DeviceError as again:
+                _log.info("%s", again)
+                seen = None
+        return lease.SetFailed(cause, str(wrong), seen)
+
+    def _restore(self, knob: Knob, limits: lease.Limits) -> lease.Event:
+        try:
+            done = put_back(self._device, limits, knob)
+        except (DeviceError, RefusedError) as wrong:
+            return lease.RestoreFailed(str(wrong))
+        self._see(knob, done.requested)
+        return lease.RestoreDone(done.requested, done.stranger)
+
+    def _see(self, knob: Knob, requested: int) -> None:
+        if knob is Knob.LIMIT:
+            self.requested_mw = requested
+
+    def _processes(self) -> tuple[int, ...] | None:
+        try:
+            return self._device.processes()
+        except DeviceError as wrong:
+            _log.info("%s", wrong)
+            return None
+
+
+def _go_first() -> None:
+    """Have this thread run as soon as it is due, before what else there is to run.
+
+    Its turns are short, and there are some dozens a second. What it starts is as everything else. Without the
+    privilege, or where the system knows no such thing, all stays as it is.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))

@@ -1,0 +1,697 @@
+"""Guarding one knob of a device: commands and leases in, instructions out. Pure.
+
+The rules, for one knob (its power limit, or the lock of its graphics clock):
+
+- A record on disk says what was found before every change. No record, no change.
+- The value found is the upper bound, and what is restored: when the lease is released or runs out,
+  when its run ends, when the collector stops, or when it starts over a dead collector's record.
+- Restored is only what is ours: the value last read back, or the one being set (within a driver's
+  rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
+- A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
+- One owner (an analyzer for one run) at a time, of all knobs of a device. An analyzer may take over from its
+  own run for a power budget, and give back to it. A renewal never revives an ended lease. A command that
+  comes again gets the outcome it had; one older than its owner's last is stale.
+
+What is under way at the device, and what follows:
+
+    nothing     a Change that passes the rules      -> Recording   WriteRecord
+                something of ours, its lease over   -> Restoring   CallRestore
+    Recording   RecordWritten                       -> Setting     CallSet
+                RecordFailed                        -> nothing     refused: storage
+    Setting     SetDone, as asked                   -> nothing     WriteRecord, applied
+                SetDone or SetFoundStranger, else   -> nothing     ClearRecord, refused: stranger
+                SetFailed                           -> nothing     refused; if it was the first, restored
+                                                                   unless what was found is seen there
+    Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
+                RestoreFailed                       -> nothing     tried again, ever more slowly
+
+Commands that come meanwhile wait, at most MAX_WAITING of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from collectors.controls.control import UNLOCKED, Knob
+from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.notes import (
+    Applied,
+    Cause,
+    ClockApplied,
+    ClockLeaseEnded,
+    LeaseCause,
+    LeaseEnded,
+    Note,
+    Refused,
+)
+
+ROUNDING_MW = 1_000
+"""A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
+MAX_WAITING = 16
+MAX_OUTCOMES = 64
+MAX_OWNERS = 16
+"""Owners whose last fence is remembered."""
+RETRY_NS = 100_000_000
+RETRY_MOST_NS = 5_000_000_000
+"""A restore that failed is tried again after RETRY_NS, 2 RETRY_NS, 4 RETRY_NS, ... up to this."""
+DEAD = "a collector that died"
+"""Owner of what a dead collector left behind."""
+
+Change: TypeAlias = SetLimit | LockClock
+Release: TypeAlias = ReleaseLimit | ReleaseClock
+Command: TypeAlias = Change | Release
+Outcome: TypeAlias = Applied | ClockApplied | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What does not change while a knob is guarded, and what its machine has to know of the rest."""
+
+    gpu: str
+    incarnation: str
+    least_mw: int = 0
+    """Lowest limit the device accepts."""
+    observe: bool = False
+    trouble: str | None = None
+    """Why no restore record can be kept."""
+    knob: Knob = Knob.LIMIT
+    clocks_mhz: tuple[int, ...] = ()
+    """Clocks that can be locked, descending."""
+    beside: "Lease | None" = None
+    """Lease of the device's other knob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a restore must know of a knob, in its unit: the content of its record."""
+
+    found: int
+    """Requested before any change of ours."""
+    confirmed: int | None = None
+    """Ours, as last read back."""
+    pending: int | None = None
+    """About to be set."""
+
+    @property
+    def changed(self) -> bool:
+        """Something of ours may be in force: a record exists."""
+        return self.confirmed is not None or self.pending is not None
+
+    @property
+    def last(self) -> int:
+        """What is in force if nobody but us changed anything, as far as it is known."""
+        return self.confirmed or self.pending or self.found
+
+    def ours(self, requested: int) -> bool:
+        """Whether what is requested now was set by us."""
+        return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
+
+
+def close(one: int, other: int) -> bool:
+    """Whether two limits differ by no more than a driver's rounding."""
+    return abs(one - other) < ROUNDING_MW
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    cause: LeaseCause
+    reason: str
+
+
+LAPSED = Ending("lapsed", "its owner was silent for too long")
+RELEASED = Ending("released", "its owner gave it back")
+RUN_ENDED = Ending("run", "its run has ended")
+STOPPING = Ending("shutdown", "the collector stops")
+FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
+LEFT_OVER = Ending("restart", "a collector died and left it")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    owner: str
+    run: str
+    deadline_ns: int
+    ending: Ending | None = None
+    """Why it is over, from when that was noticed."""
+
+    def over(self, now_ns: int) -> bool:
+        return self.ending is not None or now_ns >= self.deadline_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    command: Change
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    command: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    command: Command
+    received_ns: int
+    objection: str | None
+    """Why its run may not command this device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """State of one device."""
+
+    limits: Limits
+    lease: Lease | None = None
+    busy: Recording | Setting | Restoring | None = None
+    waiting: tuple[Waiting, ...] = ()
+    releasing: tuple[Release, ...] = ()
+    """Releases that the restore under way will answer."""
+    outcomes: tuple[Outcome, ...] = ()
+    fences: tuple[tuple[str, int], ...] = ()
+    """Highest fence of each owner, least recent first."""
+    failures: int = 0
+    """Restores that failed in a row."""
+    retry_ns: int = 0
+    closing: bool = False
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of ours is in force, and nothing is under way."""
+        return self.busy is None and not self.limits.changed and not self.waiting
+
+    def unmoved(self, requested: int | None) -> bool:
+        """Whether a `Beat` with this value would change nothing."""
+        return self.at_rest and self.lease is None and requested in (None, self.limits.found)
+
+
+# ---- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command came in. ``objection``: why its run may not command this device."""
+
+    command: Command
+    objection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time has passed; this is what is requested now, as last read (None: not known)."""
+
+    requested: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunGone:
+    """The run's last session on this host is gone."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The device was lost and is back; whether it remembers what was set cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The collector stops: restore, and take no more commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed:
+    limits: Limits
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDone:
+    """Set without error; ``requested`` was read back."""
+
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFoundStranger:
+    """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
+
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFailed:
+    """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
+
+    cause: Cause
+    reason: str
+    requested: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDone:
+    """``requested`` is requested now: the value found, or a ``stranger``'s that was left alone."""
+
+    requested: int
+    stranger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    reason: str
+
+
+Event: TypeAlias = (
+    Asked
+    | RenewLeases
+    | Beat
+    | RunGone
+    | Returned
+    | Stopping
+    | RecordWritten
+    | RecordFailed
+    | SetDone
+    | SetFoundStranger
+    | SetFailed
+    | RestoreDone
+    | RestoreFailed
+)
+
+
+# ---- instructions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class CallSet:
+    """Set ``value`` if what is requested is still ``expected``.
+
+    Outcome: SetDone, SetFoundStranger or SetFailed.
+    """
+
+    value: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallRestore:
+    """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRecord:
+    """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log this; an outcome is also the reply to its command."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Reply to a command that came again; the log has its outcome already."""
+
+    outcome: Outcome
+
+
+Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say | Repeat
+Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
+
+
+def knob(command: Command) -> Knob:
+    """Return which knob a command is about."""
+    return Knob.LIMIT if isinstance(command, SetLimit | ReleaseLimit) else Knob.CLOCK
+
+
+def wanted(command: Change) -> int:
+    """Return the value that a command asks for, in its knob's unit."""
+    return command.limit_mw if isinstance(command, SetLimit) else command.clock_mhz
+
+
+# ---- the machine -------------------------------------------------------------------------------------
+
+
+def begin(
+    rules: Rules,
+    requested: int,
+    left: Limits | None,
+    *,
+    same_boot: bool,
+    now_ns: int,
+    settled: str | None = None,
+) -> Answer:
+    """Return the state of a device that was just opened, and what to do about a record found with it.
+
+    Args:
+        requested: what is requested now; of a clock, what its record says.
+        left: what a dead collector's record says; None: there is no record.
+        same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
+        settled: how somebody else has settled the record meanwhile.
+    """
+    if left is None:
+        return Guarded(Limits(requested)), ()
+    if settled is not None:
+        said = _ended(rules, DEAD, Ending("restart", settled), requested, now_ns)
+        return Guarded(Limits(requested)), (ClearRecord(), said)
+    if not same_boot:
+        reason = "the host was restarted, which ended what the record says was set; nothing was changed"
+        said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
+        return Guarded(Limits(requested)), (ClearRecord(), said)
+    if rules.observe:
+        reason = (
+            f"it was not restored to {rules.knob.says(left.found)}, because this collector only observes."
+            " Start it without --observe once"
+        )
+        said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
+        return Guarded(Limits(left.found)), (said,)
+    lease = Lease(DEAD, "", now_ns, LEFT_OVER)
+    return _go_on(rules, Guarded(left, lease), now_ns)
+
+
+def step(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+    """Return the next state and what to do about it. Every (state, event) is answered."""
+    state, done = _take_in(rules, state, event, now_ns)
+    state, more = _go_on(rules, state, now_ns)
+    return state, (*done, *more)
+
+
+def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+    match event, state.busy:
+        case Asked(command, objection), _:
+            return _receive(rules, state, Waiting(command, now_ns, objection))
+        case RenewLeases(owner, incarnation, _, lease_ms), _:
+            lease = state.lease
+            alive = lease is not None and lease.owner == owner and not lease.over(now_ns)
+            if lease is not None and alive and incarnation == rules.incarnation:
+                lease = replace(lease, deadline_ns=now_ns + lease_ms * 1_000_000)
+            return replace(state, lease=lease), ()
+        case Beat(int(requested)), None:
+            return _look(rules, state, requested, now_ns)
+        case RunGone(run), _:
+            ended = tuple(
+                replace(w, objection="its run has ended. Start another")
+                if isinstance(w.command, Change) and w.command.run == run
+                else w
+                for w in state.waiting
+            )
+            mine = state.lease is not None and state.lease.run == run
+            return replace(_end(state, RUN_ENDED) if mine else state, waiting=ended), ()
+        case Returned(), _:
+            return _end(state, FORGOTTEN), ()
+        case Stopping(), _:
+            return replace(_end(state, STOPPING), closing=True), ()
+        case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
+            if state.lease is None or state.lease.over(now_ns):
+                return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
+            expected = limits.found if limits.confirmed is None else limits.confirmed
+            state = replace(state, limits=limits, busy=Setting(command))
+            return state, (CallSet(wanted(command), expected),)
+        case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
+            return _give_up_set(rules, state, command, "storage", reason, now_ns)
+        case SetDone(requested), Setting(command):
+            if not close(requested, wanted(command)):
+                return _lose_set(rules, state, command, requested, now_ns)
+            limits = Limits(state.limits.found, requested)
+            state = replace(state, limits=limits, busy=None)
+            state, said = _conclude(state, _applied(rules, command, requested, now_ns))
+            return state, (WriteRecord(limits), *said)
+        case SetFoundStranger(requested), Setting(command):
+            return _lose_set(rules, state, command, requested, now_ns)
+        case SetFailed(), Setting(command):
+            return _fail_set(rules, state, command, event, now_ns)
+        case RestoreDone(requested, stranger), Restoring():
+            return _finish(rules, state, requested, stranger=stranger, now_ns=now_ns)
+        case RestoreFailed(reason), Restoring():
+            return _put_off(rules, state, reason, now_ns)
+        case _:
+            return state, ()  # a beat while something is under way, or the word on a record that is settled
+
+
+def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
+    """Begin what is due, as long as nothing is under way."""
+    todo: list[Instruction] = []
+    while state.busy is None:
+        lease = state.lease
+        if state.limits.changed and (lease is None or lease.over(now_ns)):
+            if now_ns < state.retry_ns:
+                break
+            state = replace(_end(state, LAPSED), busy=Restoring())
+            todo.append(CallRestore(state.limits))
+        elif state.waiting:
+            first, *others = state.waiting
+            state, asked = _consider(rules, replace(state, waiting=tuple(others)), first, now_ns)
+            todo.extend(asked)
+        else:
+            break
+    return state, tuple(todo)
+
+
+def _receive(rules: Rules, state: Guarded, new: Waiting) -> Answer:
+    command = new.command.command
+    for outcome in state.outcomes:
+        if outcome.command == command:
+            return state, (Repeat(outcome),)
+    if command in _under_way(state):
+        return state, ()
+    if len(state.waiting) >= MAX_WAITING:
+        reason = _refusal(rules, new.command, f"{MAX_WAITING} commands wait already. Send fewer")
+        return _conclude(state, Refused(new.received_ns, command, rules.gpu, "device", reason))
+    return replace(state, waiting=(*state.waiting, new)), ()
+
+
+def _under_way(state: Guarded) -> Iterator[str]:
+    """Name the commands that have no outcome yet."""
+    if isinstance(state.busy, Recording | Setting):
+        yield state.busy.command.command
+    yield from (waiting.command.command for waiting in state.waiting)
+    yield from (release.command for release in state.releasing)
+
+
+def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> Answer:
+    """Carry out a command whose turn it is, or refuse it."""
+    command = waiting.command
+    objection = _objection(rules, state, waiting, now_ns)
+    if objection is None:
+        state = replace(state, fences=_raise_fence(state.fences, command))
+        if isinstance(command, Release) and state.lease is None:  # the run's end was quicker
+            return _conclude(state, _applied(rules, command, state.limits.found, now_ns))
+        if isinstance(command, Release):
+            released = _end(state, RELEASED)
+            return replace(released, releasing=(*state.releasing, command)), ()
+        limits = replace(state.limits, pending=wanted(command))
+        lease = Lease(command.owner, command.run, waiting.received_ns + command.lease_ms * 1_000_000)
+        return replace(state, lease=lease, busy=Recording(command, limits)), (WriteRecord(limits),)
+    cause, why = objection
+    if cause != "stale":
+        state = replace(state, fences=_raise_fence(state.fences, command))
+    refused = Refused(now_ns, command.command, rules.gpu, cause, _refusal(rules, command, why))
+    return _conclude(state, refused)
+
+
+def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tuple[Cause, str] | None:
+    command, lease = waiting.command, state.lease
+    if state.closing:
+        return "stale", "the collector stops. Send it to the next one"
+    if command.incarnation != rules.incarnation:
+        return "stale", "it was meant for an earlier start of the collector. Greet it again"
+    if command.fence <= dict(state.fences).get(command.owner, -1):
+        return "stale", f"fence {command.fence} came after a later command of {command.owner}"
+    if lease is not None and lease.owner != command.owner:
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    if isinstance(command, Release):
+        return None
+    if rules.observe:
+        return "observe", "this collector only observes. Start it without --observe"
+    if waiting.objection is not None:
+        return "ownership", waiting.objection
+    if rules.trouble is not None:
+        return "storage", rules.trouble
+    if lease is not None and not _one_run(lease.run, command.run):
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    beside = rules.beside
+    if (
+        beside is not None
+        and not beside.over(now_ns)
+        and not (beside.owner == command.owner and _one_run(beside.run, command.run))
+    ):
+        return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
+    if (why := _out_of_range(rules, state.limits, wanted(command))) is not None:
+        return "range", why
+    if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
+        return "stale", "its lease ran out before its turn came. Ask for a longer one"
+    return None
+
+
+def _one_run(one: str, other: str) -> bool:
+    """Whether of one owner leases of these names may follow each other: one run, or one is a budget's."""
+    return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
+
+
+def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
+    if rules.knob is Knob.LIMIT:
+        if rules.least_mw <= value <= limits.found:
+            return None
+        span = f"{rules.knob.says(rules.least_mw)} to {rules.knob.says(limits.found)}"
+        return f"it is not within {span}, the limit that was found. Choose one that is"
+    if not rules.clocks_mhz:
+        return "the GPU names no clock that could be locked. Measure only"
+    if value in rules.clocks_mhz:
+        return None
+    nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
+    return (
+        f"it is none of the GPU's {len(rules.clocks_mhz)} clocks. The nearest is {rules.knob.says(nearest)}"
+    )
+
+
+def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
+    """Compare what is requested with what should be."""
+    lease, limits = state.lease, state.limits
+    if not limits.changed:
+        if requested != limits.found:
+            # An administrator set it: that is what we find when we come to change it.
+            state = replace(state, limits=Limits(requested))
+        return state, ()
+    confirmed = limits.confirmed
+    if lease is None or confirmed is None or lease.over(now_ns) or close(requested, confirmed):
+        return state, ()
+    return _end_for_stranger(rules, state, requested, now_ns)
+
+
+def _give_up_set(
+    rules: Rules, state: Guarded, command: Change, cause: Cause, why: str, now_ns: int
+) -> Answer:
+    """Nothing was set; what was in force before still is."""
+    reason = _refusal(rules, command, why)
+    first = not state.limits.changed
+    state = replace(state, busy=None, lease=None if first else state.lease)
+    state, said = _conclude(state, Refused(now_ns, command.command, rules.gpu, cause, reason))
+    return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
+
+
+def _fail_set(rules: Rules, state: Guarded, command: Change, failed: SetFailed, now_ns: int) -> Answer:
+    """The device may or may not have taken the new limit."""
+    limits, seen = state.limits, failed.requested
+    refused = Refused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
+    state, said = _conclude(replace(state, busy=None), refused)
+    if limits.confirmed is None and seen == limits.found:
+        return replace(state, limits=Limits(seen), lease=None), (ClearRecord(), *said)
+    if limits.confirmed is None:
+        return replace(state, lease=None), said  # the restore finds out, and clears the record
+    if seen is None:
+        return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
+    if limits.ours(seen):
+        limits = Limits(limits.found, seen)
+        return replace(state, limits=limits), (WriteRecord(limits), *said)
+    state, ended = _end_for_stranger(rules, state, seen, now_ns)
+    return state, (*said, *ended)
+
+
+def _lose_set(rules: Rules, state: Guarded, command: Change, requested: int, now_ns: int) -> Answer:
+    """Somebody else's value is there."""
+    reason = _refusal(rules, command, f"somebody else set {rules.knob.says(requested)}, which stays")
+    refused = Refused(now_ns, command.command, rules.gpu, "stranger", reason)
+    state, said = _conclude(replace(state, busy=None), refused)
+    if state.limits.confirmed is None:  # the lease had not begun
+        state = replace(state, lease=None)
+    state, ended = _end_for_stranger(rules, state, requested, now_ns)
+    return state, (*said, *ended)
+
+
+def _end_for_stranger(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
+    said: tuple[Instruction, ...] = ()
+    if state.lease is not None:
+        ending = Ending("stranger", f"somebody else set {rules.knob.says(requested)}, which stays")
+        said = (_ended(rules, state.lease.owner, ending, requested, now_ns),)
+    return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
+
+
+def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now_ns: int) -> Answer:
+    """Nothing of ours is in force any more."""
+    todo: list[Instruction] = [ClearRecord()]
+    why = f"somebody else set {rules.knob.says(requested)}, which stays"
+    for release in state.releasing:
+        outcome: Outcome = _applied(rules, release, requested, now_ns)
+        if stranger:
+            reason = _refusal(rules, release, why)
+            outcome = Refused(now_ns, release.command, rules.gpu, "stranger", reason)
+        state, said = _conclude(state, outcome)
+        todo.extend(said)
+    if state.lease is not None:
+        ending = state.lease.ending or LAPSED
+        if stranger:
+            ending = Ending("stranger", f"{ending.reason}; {why}")
+        todo.append(_ended(rules, state.lease.owner, ending, requested, now_ns))
+    state = replace(state, limits=Limits(requested), lease=None, busy=None, releasing=())
+    return replace(state, failures=0, retry_ns=0), tuple(todo)
+
+
+def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
+    """The restore failed: say so once, and try again later."""
+    todo: list[Instruction] = []
+    for release in state.releasing:
+        state, said = _conclude(state, Refused(now_ns, release.command, rules.gpu, "device", reason))
+        todo.extend(said)
+    if state.failures == 0 and state.lease is not None:
+        ending = state.lease.ending or LAPSED
+        why = f"{ending.reason}; its value could not be restored yet, which is tried again: {reason}"
+        todo.append(_ended(rules, state.lease.owner, Ending(ending.cause, why), None, now_ns))
+    wait_ns = min(RETRY_NS << min(state.failures, 10), RETRY_MOST_NS)
+    state = replace(state, busy=None, releasing=(), failures=state.failures + 1, retry_ns=now_ns + wait_ns)
+    return state, tuple(todo)
+
+
+def _end(state: Guarded, ending: Ending) -> Guarded:
+    """Return the state with its lease, if there is one, over."""
+    if state.lease is None or state.lease.ending is not None:
+        return state
+    return replace(state, lease=replace(state.lease, ending=ending))
+
+
+def _ended(rules: Rules, owner: str, ending: Ending, value: int | None, now_ns: int) -> Say:
+    reason = ending.reason[:2000]
+    if rules.knob is Knob.LIMIT:
+        return Say(LeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value))
+    return Say(ClockLeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value == UNLOCKED))
+
+
+def _applied(rules: Rules, command: Command, value: int, now_ns: int) -> Outcome:
+    if rules.knob is Knob.LIMIT:
+        return Applied(now_ns, command.command, rules.gpu, value)
+    return ClockApplied(now_ns, command.command, rules.gpu, None if value == UNLOCKED else value)
+
+
+def _conclude(state: Guarded, outcome: Outcome) -> Answer:
+    return replace(state, outcomes=(*state.outcomes, outcome)[-MAX_OUTCOMES:]), (Say(outcome),)
+
+
+def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple[tuple[str, int], ...]:
+    others = tuple(fence for fence in fences if fence[0] != command.owner)
+    return (*others, (command.owner, command.fence))[-MAX_OWNERS:]
+
+
+def _refusal(rules: Rules, command: Command, why: str) -> str:
+    what = rules.knob.change(wanted(command) if isinstance(command, Change) else None)
+    return f"{rules.gpu}: could not {what}: {why}."[:2000]

@@ -1,0 +1,175 @@
+"""Restoring what a dead collector left in force: for its guard, and for `zeus-stream restore`.
+
+A collector that starts again does the same in its own devices' threads (`leases.begin`). All of them take
+the lock on a device's record, read it again, and call `records.put_back`: the first restores, the others
+find it done. A record that was dealt with stays, marked as settled, until the next collector has logged it.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from collectors.controls.control import Knob
+from collectors.controls.lease import Limits
+from collectors.controls.restore_record import SUFFIXES, Record, RecordFile, put_back
+from collectors.device import Bus, Device
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
+from zeus_stream.paths import holder
+
+LOCK_S = 1.0
+"""Wait at most this long for another restorer; it has one call to a device to make."""
+PATIENCE_S = 60.0
+"""A guard tries for this long."""
+AGAIN_S = 0.05
+AGAIN_MOST_S = 2.0
+"""Between two tries: AGAIN_S, twice that, ... up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one record."""
+
+    says: str
+    """A sentence for people."""
+    left: bool
+    """Something of ours may be in force still."""
+
+
+def restore(bus: Bus, records: Path, *, by: str, dry_run: bool = False) -> tuple[Outcome, ...]:
+    """Restore once what every record in a directory says, and return an outcome for each not yet settled.
+
+    Args:
+        by: who restores, as the next collector will log it.
+        dry_run: only look; what would be restored is left.
+
+    Raises:
+        StorageError: the directory cannot be listed.
+    """
+    recorded = _recorded(records)
+    if not recorded:
+        return ()
+    devices, missing = _devices(bus)
+    outcomes = (
+        _restore_one(records, gpu, knob, devices.get(gpu), missing, by, dry_run=dry_run)
+        for gpu, knob in recorded
+    )
+    return tuple(outcome for outcome in outcomes if outcome is not None)
+
+
+def restore_patiently(
+    open_bus: Callable[[], Bus], records: Path, collector_lock: Path, by: str, say: Callable[[str], None]
+) -> bool:
+    """Restore, and try again for PATIENCE_S what failed. Return whether nothing of ours is left.
+
+    Ends early when a new collector is there: it has what is left from here on.
+
+    Raises:
+        SettingsError, StorageError: the devices cannot be opened, the records not be listed.
+    """
+    if not _recorded(records):
+        return True
+    deadline_ns = monotonic_ns() + round(PATIENCE_S * 1e9)
+    said: set[str] = set()
+    wait_s = AGAIN_S
+    with closing(open_bus()) as bus:
+        while True:
+            outcomes = restore(bus, records, by=by)
+            for outcome in outcomes:
+                if outcome.says not in said:
+                    said.add(outcome.says)
+                    say(outcome.says)
+            if not any(outcome.left for outcome in outcomes):
+                return True
+            if (collector := holder(collector_lock)) is not None:
+                say(f"process {collector}, a new collector, restores what is left.")
+                return True
+            if monotonic_ns() > deadline_ns:
+                say(
+                    f"could not restore everything within {PATIENCE_S:g} s: see above. Remove the cause, then"
+                    " run `zeus-stream restore` or start the collector."
+                )
+                return False
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, AGAIN_MOST_S)
+
+
+def _devices(bus: Bus) -> tuple[dict[str, Device], str]:
+    """Return the devices that answer, by UUID, and why another one may be missing."""
+    found: dict[str, Device] = {}
+    missing = "no such GPU is there. It is restored when it is back and a collector starts"
+    try:
+        for device in bus.discover():
+            try:
+                found[device.describe().gpu] = device
+            except DeviceError as wrong:
+                missing = str(wrong).rstrip(".")
+    except DeviceError as wrong:
+        missing = str(wrong).rstrip(".")
+    return found, missing
+
+
+def _recorded(records: Path) -> list[tuple[str, Knob]]:
+    """Return the GPUs and knobs that have a record, by name."""
+    try:
+        names = [path.name for path in records.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as wrong:
+        raise StorageError(
+            f"{records}: could not be listed: {wrong.strerror}. Run this as the collector's user."
+        ) from wrong
+    found = []
+    for name in sorted(names):
+        for knob, suffix in SUFFIXES.items():
+            if name.endswith(suffix):
+                found.append((name.removesuffix(suffix), knob))
+                break
+    return found
+
+
+def _restore_one(
+    records: Path, gpu: str, knob: Knob, device: Device | None, missing: str, by: str, *, dry_run: bool
+) -> Outcome | None:
+    """Deal with one record. None: another restorer has done so."""
+    try:
+        with closing(RecordFile(records, gpu, LOCK_S)) as file:
+            record = file.read(knob)
+            if record is None or record.settled is not None:
+                return None
+            found = knob.says(record.limits.found)
+            if record.boot_id != boot_id():
+                says = f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
+            elif device is None:
+                raise LostError(f"{gpu}: could not be restored to {found}: {missing}.")
+            elif dry_run:
+                return _look(device, record)
+            else:
+                says = _put_back(device, record)
+            if not dry_run:
+                settled = replace(record, limits=Limits(record.limits.found), settled=f"{by}: {says}")
+                file.write(settled)
+            return Outcome(says, left=False)
+    except (DeviceError, RefusedError, StorageError) as wrong:
+        return Outcome(str(wrong), left=True)
+
+
+def _put_back(device: Device, record: Record) -> str:
+    done = put_back(device, record.limits, record.knob)
+    now = record.knob.says(done.requested)
+    if done.stranger:
+        return f"{record.gpu}: somebody else set {now}, which stays."
+    return f"{record.gpu}: restored to {now}, as it was found."
+
+
+def _look(device: Device, record: Record) -> Outcome:
+    gpu, knob, limits = record.gpu, record.knob, record.limits
+    requested = device.requested_limit_mw() if knob is Knob.LIMIT else limits.last
+    now, found = knob.says(requested), knob.says(limits.found)
+    if requested == limits.found:
+        return Outcome(f"{gpu}: {found} is in force, as it was found.", left=False)
+    if limits.ours(requested):
+        return Outcome(f"{gpu}: would be restored from {now} to {found}.", left=True)
+    return Outcome(f"{gpu}: somebody else set {now}, which would stay.", left=False)

@@ -1,0 +1,219 @@
+"""Restore records: what a device was like before it was changed, on disk before it is changed.
+
+One file a knob. ``<records>/<gpu>.json`` is of the power limit, in mW::
+
+    {"gpu": "GPU-...", "found_mw": 300000, "confirmed_mw": 250000, "pending_mw": null,
+     "boot_id": "...", "time": "2026-01-02T03:04:05+00:00"}
+
+``<records>/<gpu>.clock.json`` is of the graphics clock, likewise, with ``_mhz`` for ``_mw`` and 0 for
+unlocked. An earlier version restores limits as ever, says of a clock's record that it does not understand it,
+and leaves it.
+
+A record exists as long as something of ours may be in force. One that a restorer dealt with stays until the
+next collector has logged it: another key, ``settled``, says how.
+
+Whoever changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
+replaced at each write), from before it reads the records until it lets go of the device: so a restorer
+and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
+Unknown keys are ignored.
+"""
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectors.controls import lease
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.lease import Limits, close
+from collectors.device import Device, watts
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import RetryError, StorageError
+
+SUFFIXES = {Knob.CLOCK: ".clock.json", Knob.LIMIT: ".json"}
+"""The first that a name ends with is its knob's."""
+PATIENCE_S = 5.0
+"""A restorer that holds the lock is done in less."""
+_ASK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    gpu: str
+    limits: Limits
+    boot_id: str
+    time: str
+    """UTC, ISO 8601."""
+    settled: str | None = None
+    """How a restorer settled it: nothing of ours is in force. What is left is to log it."""
+    knob: Knob = Knob.LIMIT
+
+
+def place(directory: Path, gpu: str, knob: Knob) -> Path:
+    """Return where the record of a knob is, or would be."""
+    return directory / f"{gpu}{SUFFIXES[knob]}"
+
+
+class RecordFile:
+    """The records of one device, held exclusively until they are closed."""
+
+    def __init__(self, directory: Path, gpu: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait for the lock at most ``patience_s``. Raises StorageError."""
+        self._directory = directory
+        self._gpu = gpu
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(directory / f"{gpu}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as wrong:
+            raise self._failure(directory, "be opened", wrong) from wrong
+        deadline_ns = monotonic_ns() + round(patience_s * 1e9)
+        while not self._locked():
+            if monotonic_ns() > deadline_ns:
+                os.close(self._lock)
+                raise StorageError(
+                    f"{self.path()}: could not be opened: another process guards this device."
+                    " Wait until it has restored what it changed, or stop it."
+                )
+            time.sleep(_ASK_AGAIN_S)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def path(self, knob: Knob = Knob.LIMIT) -> Path:
+        """Return where the record of a knob is."""
+        return place(self._directory, self._gpu, knob)
+
+    def read(self, knob: Knob = Knob.LIMIT) -> Record | None:
+        """Return a knob's record, or None when there is none. Raises StorageError when it makes no sense."""
+        path = self.path(knob)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise self._failure(path, "be read", wrong) from wrong
+        try:
+            return _parse(json.loads(text), knob)
+        except (ValueError, TypeError, KeyError) as wrong:
+            raise self._failure(path, "be understood", wrong) from wrong
+
+    def write(self, record: Record) -> None:
+        """Replace a knob's record; when this returns it outlives a power failure. Raises StorageError."""
+        unit = record.knob.unit
+        content = {
+            "gpu": record.gpu,
+            f"found_{unit}": record.limits.found,
+            f"confirmed_{unit}": record.limits.confirmed,
+            f"pending_{unit}": record.limits.pending,
+            "boot_id": record.boot_id,
+            "time": record.time,
+        }
+        if record.settled is not None:
+            content["settled"] = record.settled
+        path = self.path(record.knob)
+        new = path.with_suffix(".new")
+        try:
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(path)
+            self._sync_directory()
+        except OSError as wrong:
+            raise self._failure(path, "be written", wrong) from wrong
+
+    def clear(self, knob: Knob = Knob.LIMIT) -> None:
+        """Remove a knob's record: nothing of ours is in force. Raises StorageError."""
+        path = self.path(knob)
+        try:
+            path.unlink(missing_ok=True)
+            self._sync_directory()
+        except OSError as wrong:
+            raise self._failure(path, "be removed", wrong) from wrong
+
+    def close(self) -> None:
+        """Let go. The lock file stays: removing it would let two processes hold it."""
+        os.close(self._lock)
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _failure(self, path: Path, what: str, wrong: Exception) -> StorageError:
+        why = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
+        return StorageError(
+            f"{path}: could not {what}: {why}. Without it nothing of {self._gpu} is changed:"
+            " make room or give access; if it is broken, set the value by hand and remove it."
+        )
+
+
+def _parse(content: object, knob: Knob) -> Record:
+    if not isinstance(content, dict):
+        raise TypeError("it is not a JSON object")
+    found, confirmed, pending = (content[f"{name}_{knob.unit}"] for name in ("found", "confirmed", "pending"))
+    limits = Limits(
+        UNLOCKED if knob is Knob.CLOCK and found == UNLOCKED else _whole(found, knob),
+        None if confirmed is None else _whole(confirmed, knob),
+        None if pending is None else _whole(pending, knob),
+    )
+    settled = content.get("settled")
+    return Record(
+        str(content["gpu"]),
+        limits,
+        str(content["boot_id"]),
+        str(content["time"]),
+        None if settled is None else str(settled),
+        knob,
+    )
+
+
+def _whole(value: object, knob: Knob) -> int:
+    if type(value) is not int or value <= 0:
+        raise ValueError(f"{value!r} is no {knob.value} in {knob.unit}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of a restore: what is requested now, and whether a ``stranger`` set it."""
+
+    requested: int
+    stranger: bool
+
+
+def put(device: Device, knob: Knob, value: int, expected: int) -> lease.SetDone | lease.SetFoundStranger:
+    """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
+    if knob is Knob.CLOCK:  # what is requested cannot be asked
+        device.lock_clock(value)
+        return lease.SetDone(value)
+    requested = device.requested_limit_mw()
+    if not close(requested, expected):
+        return lease.SetFoundStranger(requested)
+    device.set_limit(value)
+    return lease.SetDone(device.requested_limit_mw())
+
+
+def put_back(device: Device, limits: Limits, knob: Knob = Knob.LIMIT) -> PutBack:
+    """Restore what was found if what is requested now is ours. Raises DeviceError or RefusedError."""
+    if knob is Knob.CLOCK:
+        device.unlock_clock()
+        return PutBack(UNLOCKED, stranger=False)
+    requested = device.requested_limit_mw()
+    if limits.ours(requested) and requested != limits.found:
+        device.set_limit(limits.found)
+        requested = device.requested_limit_mw()
+        if limits.ours(requested) and not close(requested, limits.found):
+            raise RetryError(
+                f"could not restore {watts(limits.found)}: the device took it, and requests"
+                f" {watts(requested)} still. It is tried again."
+            )
+    return PutBack(requested, stranger=not close(requested, limits.found))

@@ -1,0 +1,104 @@
+"""Keeps a guard (`collectors.controls.watchdog`) beside the collector: without one nothing is changed."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+
+from collectors import processes
+from collectors.controls.watchdog import READY
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.paths import Places
+
+READY_S = 10.0
+"""A guard that is not ready by then is given up."""
+GONE_S = 2.0
+EVERY_NS = 1_000_000_000
+"""At most one guard is started in this time."""
+_log = logging.getLogger(__name__)
+
+
+class Warden:
+    """One guard at a time, replaced when it dies. `close` ends it: it restores what is left."""
+
+    def __init__(self, device: str, where: Places) -> None:
+        self._arguments = (device, str(where.run), str(where.records))
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
+        """The end whose closing the guard waits for."""
+        self._started_ns = 0
+        self.trouble: str | None = "guard: is not ready: it has not been started. Ask again."
+        """Why no guard stands; None: one does."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the guard, if one was started."""
+        return None if self._guard is None else self._guard.pid
+
+    async def start(self) -> None:
+        """Start a guard, and return when it is ready or `trouble` says why it is not."""
+        self._started_ns = monotonic_ns()
+        try:
+            guard = self._guard = self._spawn()
+        except OSError as wrong:
+            self._complain(f"could not be started: {wrong.strerror}")
+            return
+        assert guard.stdout is not None
+        word = None
+        with guard.stdout as words, anyio.move_on_after(READY_S):
+            await anyio.wait_readable(words)
+            word = os.read(words.fileno(), len(READY))
+        if word == READY:
+            self.trouble = None
+        else:
+            why = "ended while it started" if word is not None else f"was not ready within {READY_S:g} s"
+            self._complain(f"process {guard.pid} {why}")
+            guard.kill()
+
+    async def keep(self) -> None:
+        """Replace a guard that has died, and try again when it cannot be replaced."""
+        while True:
+            if self._guard is not None:
+                await processes.ended(self._guard.pid, None)
+                if self.trouble is None:
+                    self._complain(f"process {self._guard.pid} has died ({self._guard.wait()})")
+            await self.close()
+            await anyio.sleep(max(0, self._started_ns + EVERY_NS - monotonic_ns()) / 1e9)
+            await self.start()
+            if self.trouble is None:
+                _log.warning("guard: process %s has taken its place.", self.pid)
+
+    async def close(self) -> None:
+        """Let the guard go. It ends at once, unless something is left to restore."""
+        guard, pipe = self._guard, self._pipe
+        self._guard = self._pipe = None
+        if pipe is not None:
+            os.close(pipe)
+        if guard is not None:
+            try:
+                await run_sync(guard.wait, GONE_S)
+            except subprocess.TimeoutExpired:
+                _log.warning("guard: process %s goes on: something is left to restore.", guard.pid)
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        # The guard finds the packages where this process found them, whatever the working directory holds.
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
+        theirs, self._pipe = os.pipe()  # neither is inherited, but as the guard's stdin
+        try:
+            return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+                [sys.executable, "-P", "-m", "collectors.controls.watchdog", *self._arguments],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+
+    def _complain(self, why: str) -> None:
+        self.trouble = f"guard: {why}. Until another one is ready, no limit and no clock is changed."
+        _log.warning("%s", self.trouble)

@@ -1,0 +1,1 @@
+"""Devices: NVML, AMD, RAPL and simulated ones, and their registry."""

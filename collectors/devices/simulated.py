@@ -1,0 +1,338 @@
+"""Simulated GPUs as a collector sees them: devices made of arithmetic, with a driver's habits and faults.
+
+`simulated_spec` tells how to write them, `virtual_gpu` is the arithmetic, and
+`zeus_stream.simulated_gpu.shared_memory` is where they meet those who train on them.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from collectors.device import Description, Sample, check_clock, check_limit
+from collectors.devices.simulated_spec import Spec, parse
+from collectors.devices.virtual_gpu import Counter, Draw, Refreshes, unit
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import (
+    LostError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+)
+from zeus_stream.paths import places
+from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
+
+CLOCK_STEP_MHZ = 15
+"""Between two clocks that can be locked."""
+OFF_NS = 600_000_000_000
+"""A GPU that nobody ran for this long was off: the time is not counted."""
+
+
+class Surroundings(Protocol):
+    """Where a simulated GPU learns what it has to do: a `shared_memory.Board`, or a `Schedule`."""
+
+    def limits(self) -> list[LimitChange]:
+        """Return changes of the limit since the last call; at first, all that are known, at least one."""
+
+    def loads(self) -> list[tuple[int, Load]]:
+        """Return numbered loads (1, 2, ...) since the last call; the newest comes again if renewed."""
+
+    def set_limit(self, limit_mw: int, since_ns: int) -> None:
+        """Put a limit in force."""
+
+    def locked_mhz(self) -> int:
+        """Return at what the clock is locked, MHz; 0: it is not."""
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the clock, MHz; 0: unlock it."""
+
+    def counter(self) -> tuple[int, int] | None:
+        """Return the counter as saved last (index of its refresh, nJ)."""
+
+    def save_counter(self, refresh: int, energy_nj: int) -> None:
+        """Keep the counter."""
+
+    def processes(self) -> tuple[int, ...]:
+        """Return the pids of those who load the GPU."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Surroundings in memory, for time that is only a number: loads are put in by hand, in their order."""
+
+    first: LimitChange
+    pending: list[Load] = field(default_factory=list)
+    """Loads the GPU has not been told of. Append a load later than it begins, and it arrives late."""
+    _changes: list[LimitChange] = field(init=False)
+    _told: int = 0
+    _locked_mhz: int = 0
+
+    def __post_init__(self) -> None:
+        self._changes = [self.first]
+
+    def limits(self) -> list[LimitChange]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    def loads(self) -> list[tuple[int, Load]]:
+        told = list(enumerate(self.pending, self._told + 1))
+        self._told += len(told)
+        self.pending.clear()
+        return told
+
+    def set_limit(self, limit_mw: int, since_ns: int) -> None:
+        self._changes.append(LimitChange(since_ns, limit_mw))
+
+    def locked_mhz(self) -> int:
+        return self._locked_mhz
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        self._locked_mhz = clock_mhz
+
+    def counter(self) -> None:
+        return None
+
+    def save_counter(self, refresh: int, energy_nj: int) -> None:
+        """Nobody takes it up: the memory ends with the process."""
+
+    def processes(self) -> tuple[int, ...]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimulatedDevice:
+    """One simulated GPU (a `collectors.device.Device`). For one thread at a time."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        index: int,
+        surroundings: Surroundings,
+        now: Callable[[], int] = monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+        opened_ns: int | None = None,
+    ) -> None:
+        """``sleep`` takes seconds; faults count from ``opened_ns`` (now, if None)."""
+        self.gpu = spec.uuid(index)
+        self._spec, self._index, self._surroundings = spec, index, surroundings
+        self._now, self._sleep = now, sleep
+        self._opened_ns = now() if opened_ns is None else opened_ns
+        self._resets = [fault for fault in spec.faults if fault.kind == "reset"]
+        first, *later = surroundings.limits()
+        seed = int.from_bytes(hashlib.sha256(self.gpu.encode()).digest()[:8])
+        self._draw = Draw(spec.model, spec.noise, seed, first)
+        for change in later:
+            self._draw.learn_limit(change)
+        period_ns = _ns(spec.period_ms)
+        phase_ns = int(unit(seed, -1) * period_ns) if spec.phase_ms is None else _ns(spec.phase_ms)
+        self._refreshes = Refreshes(period_ns, phase_ns, _ns(spec.jitter_ms), seed)
+        self._window_ns = _ns(spec.window_ms)
+        slowest_mhz, fastest_mhz = spec.model.idle_clock_mhz, spec.model.max_clock_mhz
+        self._clocks_mhz = tuple(range(fastest_mhz, slowest_mhz - 1, -CLOCK_STEP_MHZ))
+        self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
+        self.closed = False
+
+    def describe(self) -> Description:
+        self._answer("be described")
+        model = self._spec.model
+        return Description(
+            gpu=self.gpu,
+            index=self._index,
+            name=model.name,
+            driver="simulated",
+            counts_energy=not self._spec.power_only,
+            min_limit_mw=model.min_limit_mw,
+            max_limit_mw=model.max_limit_mw,
+            default_limit_mw=model.default_limit_mw,
+            clocks_mhz=self._clocks_mhz,
+        )
+
+    def sample(self) -> Sample:
+        self._answer("be read")
+        self._learn()
+        now_ns, model = self._now(), self._spec.model
+        refresh, energy_pj = self._counter.read_pj(now_ns)
+        self._surroundings.save_counter(refresh, energy_pj // 1000)
+        end_ns = self._refreshes.at_ns(refresh)
+        begin_ns = end_ns - self._window_ns
+        power_mw = self._draw.energy_pj(begin_ns, end_ns) // self._window_ns
+        busy = self._draw.busy_ns(begin_ns, end_ns) / self._window_ns
+        load, limit_mw = self._draw.load_at(now_ns), self._draw.limit_mw
+        clock_mhz = model.idle_clock_mhz
+        if load:
+            clock_mhz = round(model.max_clock_mhz / model.workloads[load.workload].slowdown(limit_mw))
+            clock_mhz = min(clock_mhz, self._surroundings.locked_mhz() or clock_mhz)
+        return Sample(
+            energy_mj=None if self._spec.power_only else energy_pj // 10**9,
+            power_mw=power_mw,
+            limit_mw=limit_mw,
+            requested_mw=limit_mw,
+            clock_mhz=clock_mhz,
+            temperature_c=30 + 45 * power_mw // model.max_limit_mw,
+            utilization_pct=round(100 * busy),
+        )
+
+    def requested_limit_mw(self) -> int:
+        self._answer("tell its power limit")
+        self._learn()
+        return self._draw.limit_mw
+
+    def set_limit(self, limit_mw: int) -> None:
+        what = f"set the power limit to {limit_mw / 1000:g} W"
+        self._answer(what)
+        model = self._spec.model
+        check_limit(self.gpu, limit_mw, model.min_limit_mw, model.max_limit_mw)
+        self._permit(what)
+        if self._spec.set_ms:
+            self._sleep(self._spec.set_ms / 1000)
+        self._surroundings.set_limit(limit_mw, self._now())
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        what = f"lock the graphics clock at {clock_mhz} MHz"
+        self._answer(what)
+        check_clock(self.gpu, clock_mhz, self._clocks_mhz)
+        self._permit(what)
+        self._surroundings.lock_clock(clock_mhz)
+
+    def unlock_clock(self) -> None:
+        self._answer("unlock the graphics clock")
+        self._permit("unlock the graphics clock")
+        self._surroundings.lock_clock(0)
+
+    @property
+    def locked_mhz(self) -> int:
+        """At what the clock is locked, MHz; 0: it is not. (No driver tells that.)"""
+        return self._surroundings.locked_mhz()
+
+    def processes(self) -> tuple[int, ...] | None:
+        self._answer("name its processes")
+        return self._surroundings.processes()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._surroundings.close()
+
+    def energy_mj(self, t0_ns: int, t1_ns: int) -> float:
+        """Return the true energy of an interval that is over, mJ: no counter, no faults, exact to 1 pJ.
+
+        Raises:
+            RefusedError: it reaches further back than is known (see `virtual_gpu.LOADS_KEPT`).
+        """
+        self._learn()
+        if t0_ns < self._draw.known_since_ns:
+            raise RefusedError(
+                f"{self.gpu}: could not tell the energy since {t0_ns} ns: nothing is known before"
+                f" {self._draw.known_since_ns} ns. Ask for a later interval."
+            )
+        return self._draw.energy_pj(t0_ns, t1_ns) / 10**9
+
+    @property
+    def loads_lost(self) -> int:
+        """Loads that were overwritten on the board before they were read here."""
+        return self._draw.loads_lost
+
+    @property
+    def lost(self) -> bool:
+        """It fell off the bus, or was closed."""
+        return self.closed or self._faulty("lost")
+
+    def _start(self) -> tuple[int, int]:
+        refresh, (saved, energy_nj) = (
+            self._refreshes.last(self._now()),
+            self._surroundings.counter() or (0, 0),
+        )
+        resumed = 0 <= refresh - saved <= OFF_NS // self._refreshes.period_ns
+        return (saved if resumed else refresh, energy_nj * 1000)
+
+    def _learn(self) -> None:
+        """Take in what happened around since the last call."""
+        for change in self._surroundings.limits():
+            self._counter.rewind(self._draw.learn_limit(change))
+        for number, load in self._surroundings.loads():
+            self._counter.rewind(self._draw.learn_load(number, load))
+        for fault in self._resets[:]:
+            at_ns = self._opened_ns + _ns(fault.begin_s * 1000)
+            if at_ns <= self._now():
+                self._counter.reset(at_ns)
+                self._resets.remove(fault)
+
+    def _faulty(self, kind: str) -> bool:
+        since_s = (self._now() - self._opened_ns) / 1e9
+        faults = (fault for fault in self._spec.faults if fault.kind == kind)
+        return any(fault.begin_s <= since_s < fault.end_s for fault in faults)
+
+    def _answer(self, what: str) -> None:
+        if self.lost:
+            raise LostError(
+                f"{self.gpu}: could not {what}: the GPU is lost. It is taken up again when it returns."
+            )
+        if self._faulty("timeout"):
+            raise RetryError(f"{self.gpu}: could not {what}: Timeout. It is asked again at the next turn.")
+
+    def _permit(self, what: str) -> None:
+        if self._faulty("permission"):
+            raise PermissionMissingError(
+                f"{self.gpu}: could not {what}: Insufficient Permissions."
+                " Run the collector as root or with CAP_SYS_ADMIN."
+            )
+
+
+class SimulatedBus:
+    """Simulated GPUs of one host (a `collectors.device.Bus`)."""
+
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        surroundings: Callable[[str, Spec], Surroundings],
+        now: Callable[[], int] = monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``surroundings`` makes those of a GPU (UUID) when it is opened."""
+        self._specs, self._surroundings, self._now, self._sleep = tuple(specs), surroundings, now, sleep
+        self._opened_ns = now()
+        self._devices: dict[int, SimulatedDevice] = {}
+
+    @classmethod
+    def parse(cls, text: str, directory: Path | None = None) -> "SimulatedBus":
+        """Return the bus that ``text`` describes, its boards in a runtime directory (None: this user's).
+
+        Raises:
+            SettingsError: the text is wrong; it says what may be written instead.
+        """
+        folder = directory or places(os.environ).run
+
+        def board(gpu: str, spec: Spec) -> Board:
+            return Board(folder, gpu, spec.key, spec.model.default_limit_mw, monotonic_ns(), spec.slower)
+
+        return cls(parse(text), board)
+
+    def discover(self) -> tuple[SimulatedDevice, ...]:
+        """Return the GPUs that are not lost; each stays the same object until it is closed."""
+        for index, spec in enumerate(self._specs):
+            if index not in self._devices or self._devices[index].closed:
+                self._devices[index] = SimulatedDevice(
+                    spec,
+                    index,
+                    self._surroundings(spec.uuid(index), spec),
+                    self._now,
+                    self._sleep,
+                    self._opened_ns,
+                )
+        return tuple(device for _, device in sorted(self._devices.items()) if not device.lost)
+
+    def close(self) -> None:
+        for device in self._devices.values():
+            device.close()
+
+
+def _ns(ms: float) -> int:
+    return round(ms * 1e6)

@@ -1,0 +1,1 @@
+"""Events of the training processes of this host."""

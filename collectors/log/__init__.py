@@ -1,0 +1,1 @@
+"""The ordered log on disk, and its feed."""

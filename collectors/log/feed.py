@@ -1,0 +1,108 @@
+"""What the collector logs, it logs here: first the log on disk, then the feed.
+
+While the log cannot be written (a full disk) the collector goes on: events are not acknowledged and so
+stay with their publishers, notes wait, readings are dropped and counted. Once there is room again the
+notes follow, and `Lost` says what was dropped.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from collectors.log.sqlite import Log, SessionMemory
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import StorageError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Body, Events
+from zeus_stream.protocol.notes import Lost, Note, Notes
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.transport.sockets import Channel
+
+MAX_NOTES = 1_000
+"""Notes that wait for room; past it the oldest is dropped and counted."""
+FRAME_NOTES = 100
+"""In one frame: whatever they say, it is no longer than a follower takes."""
+MAX_TOPIC = 200
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """Logs and publishes. ``trouble`` says why the log cannot be written now."""
+
+    def __init__(self, log: Log, feed: Channel, host: str) -> None:
+        self._log = log
+        self._feed = feed
+        self._host = host
+        self._notes: deque[Note] = deque()
+        self._lost: dict[str, tuple[int, str]] = {}
+        self.trouble: str | None = None
+        self.failures = 0
+        """Appends that failed."""
+        self.dropped = 0
+        """Readings and notes that were dropped."""
+
+    def events(self, job: str, events: Events, session: SessionMemory) -> bool:
+        """Log new events of a session, and how far it was heard. False: not now, they must come again."""
+        return self._append(f"events/{self._host}/{job}"[:MAX_TOPIC], events, session)
+
+    def readings(self, readings: Readings, count: int) -> None:
+        """Log ``count`` readings, or drop them."""
+        if not self._append(f"readings/{self._host}", readings):
+            self.lose("readings", count, self.trouble or "")
+
+    def say(self, *notes: Note) -> None:
+        """Log notes now, or as soon as there is room."""
+        for note in notes:
+            if len(self._notes) >= MAX_NOTES:
+                self._notes.popleft()
+                self.lose("notes", 1, "too many waited for room in the log")
+            self._notes.append(note)
+        self.flush()
+
+    def lose(self, what: str, count: int, reason: str) -> None:
+        """Count what was dropped; the log says so when it can."""
+        self.dropped += count
+        before, _ = self._lost.get(what, (0, ""))
+        self._lost[what] = before + count, reason
+
+    def flush(self) -> None:
+        """Log what waits."""
+        now_ns = monotonic_ns()
+        lost = [Lost(now_ns, what, count, reason[:2000]) for what, (count, reason) in self._lost.items()]
+        notes: Sequence[Note] = [*lost, *self._notes][:FRAME_NOTES]
+        if notes and self._append(f"notes/{self._host}", Notes(tuple(notes))):
+            self._lost.clear()
+            for _ in range(len(notes) - len(lost)):
+                self._notes.popleft()
+
+    def prune(self, max_bytes: int, max_age_ns: int) -> int:
+        """Let the log forget its oldest frames; return how many. When it cannot, it is tried again."""
+        try:
+            return self._log.prune(monotonic_ns(), max_bytes, max_age_ns)
+        except StorageError as wrong:
+            self._fail(wrong)
+            return 0
+
+    def remember(self, session: SessionMemory) -> None:
+        """Keep what is known of a session beyond a restart."""
+        self._write([], session)
+
+    def _append(self, topic: str, body: Body, session: SessionMemory | None = None) -> bool:
+        return self._write([(topic, codec.encode(body))], session)
+
+    def _write(self, entries: list[tuple[str, bytes]], session: SessionMemory | None) -> bool:
+        try:
+            frames = self._log.append(entries, monotonic_ns(), session)
+        except StorageError as wrong:
+            self._fail(wrong)
+            return False
+        self.trouble = None
+        for frame in frames:
+            self._feed.send(*codec.encode_frame(frame))
+        return True
+
+    def _fail(self, wrong: StorageError) -> None:
+        if self.trouble is None:
+            _log.warning("%s", wrong)
+        self.trouble = str(wrong)
+        self.failures += 1

@@ -1,0 +1,276 @@
+"""What training processes say: events into the log, questions to the analyzer.
+
+One task a source, and two for each session: one settles which GPUs its run may command, one waits for
+the end of its process.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import anyio
+from anyio.abc import TaskGroup
+
+from collectors import processes
+from collectors.controls.supervisor import Guards
+from collectors.ingest.sessions import (
+    MAX_BYTES_PER_S,
+    MAX_MESSAGES_PER_S,
+    MAX_SESSIONS,
+    Admission,
+    Peer,
+    Senders,
+    Session,
+    admit,
+    check,
+    from_json,
+    receive,
+    resolve,
+)
+from collectors.log.feed import Journal
+from collectors.log.sqlite import SessionMemory
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import Lost, RunAdmitted, SessionEnded
+from zeus_stream.protocol.queries import No
+from zeus_stream.transport.sockets import Channel, Received
+
+MAX_QUESTIONS = 1_000
+"""Questions whose asker is remembered; the oldest is forgotten."""
+MAX_PROCESS_QUESTIONS = 32
+"""Of one process; its oldest is forgotten."""
+LAST_WORDS_S = 0.2
+"""From the end of a process to the end of its sessions: what it sent last is taken in."""
+LOOKS_S = (0.0, 0.5, 1.0, 2.0, *([5.0] * 24))
+"""Waits before the looks at whether a run owns its GPUs: its process may not compute on them yet."""
+PATIENT_LOOKS = 2
+"""Looks that wait in silence for the devices to be found."""
+
+
+class Intake:
+    """All sessions of the host."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        journal: Journal,
+        guards: Guards,
+        trusted_uids: frozenset[int],
+        pass_on: Callable[[Ask | AskTry], bool],
+    ) -> None:
+        """``pass_on`` takes a question to the analyzer; False: there is none."""
+        self._channel = channel
+        self._journal = journal
+        self._guards = guards
+        self._trusted_uids = trusted_uids
+        self._pass_on = pass_on
+        self._boot_id = boot_id()
+        self._sessions: dict[str, Session] = {}
+        self._questions: dict[str, tuple[bytes, Peer]] = {}
+        """Who asked, by question."""
+        self._watches: dict[str, anyio.CancelScope] = {}
+        """By session: the wait for the end of its process."""
+        self.senders = Senders()
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        return tuple(self._sessions.values())
+
+    async def serve(self, memories: list[SessionMemory]) -> None:
+        """Take in what comes, and go on with the sessions of an earlier collector."""
+        async with anyio.create_task_group() as tasks:
+            for memory in memories:
+                session = from_json(memory.about)
+                if not session.gone:
+                    session = replace(session, next_sequence=memory.next_sequence)
+                    self._sessions[session.session] = session
+                    self._attend(session, tasks)
+            while True:
+                for message in await self._channel.receive():
+                    self._receive(message, tasks)
+
+    def objection(self, run: str, gpu: str) -> str | None:
+        """Return why a run may not command a device, or None."""
+        if run.startswith(BUDGET):
+            return None  # who may command at all may hold a budget
+        of_run = [session for session in self._sessions.values() if session.run == run and not session.over]
+        if any(gpu in session.gpus and session.may_command for session in of_run):
+            return None
+        if not of_run:
+            return f"no process of run {run} is here. Command while it runs"
+        if not any(gpu in session.gpus for session in of_run):
+            return f"run {run} does not use it. Command the GPUs that it uses"
+        return f"run {run} is unverified. Start the collector with --trust-uid {of_run[0].uid} to let it"
+
+    def answer(self, answer: Answer | Advice) -> None:
+        """Take an analyzer's answer to who asked."""
+        if (asked := self._questions.pop(answer.question, None)) is not None:
+            self._channel.send(asked[0], codec.encode(answer))
+
+    def _receive(self, message: Received, tasks: TaskGroup) -> None:
+        peer = (message.uid, message.pid)
+        if not self.senders.may_send(peer, sum(map(len, message.parts)), monotonic_ns()):
+            most = f"{MAX_MESSAGES_PER_S} messages or {MAX_BYTES_PER_S / 1e6:g} MB"
+            self._wrong(peer, f"more than {most} a second, or than its user may send")
+            return
+        try:
+            match codec.decode(_only(message.parts), Batch, Ask, AskTry):
+                case Batch() as batch:
+                    self._take_in(batch, message.sender, peer, tasks)
+                case Ask() | AskTry() as ask:
+                    self._ask(ask, message.sender, peer)
+        except MalformedError as wrong:
+            self._wrong(peer, str(wrong))
+            self._channel.send(message.sender, codec.encode(No(str(wrong)[:2000])))
+
+    def _wrong(self, peer: Peer, why: str) -> None:
+        now_ns = monotonic_ns()
+        if self.senders.wrong(peer, now_ns):
+            uid, pid = peer
+            reason = f"Sent by process {pid} of user {uid}, which is named once: {why}"
+            self._journal.say(Lost(now_ns, "messages", 1, reason[:2000]))
+
+    # ---- events ------------------------------------------------------------------------------------
+
+    def _take_in(self, batch: Batch, sender: bytes, peer: Peer, tasks: TaskGroup) -> None:
+        """Log what is new in a batch, then acknowledge what the log has."""
+        known = self._sessions.get(batch.session)
+        before = known or self._begin(batch.session, peer)
+        if (before.uid, before.pid) != peer:
+            raise MalformedError(f"session {batch.session}: could not be logged: it is another process's.")
+        session, new = receive(before, batch)
+        if new:
+            check(session, new, self._sessions.values(), monotonic_ns())
+            if known is None and not self._make_room():
+                raise MalformedError(
+                    f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open."
+                    " End some of their processes."
+                )
+            events = Events(batch.session, before.next_sequence, *peer, new)
+            if not self._journal.events(session.job, events, _memory(session)):
+                return  # not acknowledged: it comes again
+            self._sessions[batch.session] = session
+            if known is None:
+                self._attend(session, tasks)
+            if session.over and not before.over:
+                self._end_run(session.run)
+        self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence)))
+
+    def _begin(self, name: str, peer: Peer) -> Session:
+        uid, pid = peer
+        ticks = processes.start_ticks(pid) if pid else None
+        return Session(name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id)
+
+    def _make_room(self) -> bool:
+        """Forget the oldest session that is over, if there are too many."""
+        if len(self._sessions) < MAX_SESSIONS:
+            return True
+        over = next((session.session for session in self._sessions.values() if session.over), None)
+        if over is None:
+            return False
+        del self._sessions[over]
+        if (watch := self._watches.pop(over, None)) is not None:
+            watch.cancel()
+        return True
+
+    def _attend(self, session: Session, tasks: TaskGroup) -> None:
+        tasks.start_soon(self._admit, session.session)
+        tasks.start_soon(self._see_out, session.session)
+
+    # ---- which GPUs a run may command ----------------------------------------------------------------
+
+    async def _admit(self, name: str) -> None:
+        """Give the collector's word on a session, and again when it changes."""
+        told: Admission | None = None
+        for look, wait_s in enumerate(LOOKS_S):
+            await anyio.sleep(wait_s)
+            owned = await self._owned(self._sessions.get(name))
+            session = self._sessions.get(name)
+            if session is None:
+                return
+            admission = admit(session, self._guards.descriptions, self._trusted_uids, owned)
+            if admission != told and (admission.gpus or look >= PATIENT_LOOKS):
+                told = admission
+                self._tell(session, admission)
+            if (admission.settled and self._guards.looked) or (told is not None and session.over):
+                return
+
+    async def _owned(self, session: Session | None) -> dict[str, bool | None]:
+        """Return of each GPU whether the session's process computes on it; None: that cannot be seen."""
+        if session is None or session.uid in self._trusted_uids or not session.pid:
+            return {}
+        gpus, _ = resolve(session.asked_gpus, self._guards.descriptions)
+        seen = {gpu: await self._guards.pids(gpu) for gpu in gpus}
+        return {
+            gpu: None if pids is None else any(processes.descends(pid, session.pid) for pid in pids)
+            for gpu, pids in seen.items()
+        }
+
+    def _tell(self, session: Session, word: Admission) -> None:
+        session = replace(session, gpus=word.gpus, may_command=word.may_command)
+        self._sessions[session.session] = session
+        self._journal.say(
+            RunAdmitted(
+                monotonic_ns(), session.session, session.run, word.gpus, word.may_command, word.reason
+            )
+        )
+        self._journal.remember(_memory(session))
+
+    # ---- the end of processes --------------------------------------------------------------------------
+
+    async def _see_out(self, name: str) -> None:
+        """Say so when the session's process is gone."""
+        session = self._sessions.get(name)
+        ended_ns = monotonic_ns()
+        if session is not None and session.boot_id == self._boot_id:
+            if not session.pid:
+                return  # of a container whose processes cannot be seen: it ends by its own word only
+            with anyio.CancelScope() as self._watches[name]:
+                await processes.ended(session.pid, session.started_ticks)
+                ended_ns = monotonic_ns()
+                await anyio.sleep(LAST_WORDS_S)
+        self._watches.pop(name, None)
+        if (session := self._sessions.get(name)) is None:
+            return  # forgotten, to make room
+        session = self._sessions[name] = replace(session, over=True, gone=True)
+        self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
+        self._journal.remember(_memory(session))
+        self._end_run(session.run)
+
+    def _end_run(self, run: str) -> None:
+        if all(session.over for session in self._sessions.values() if session.run == run):
+            self._guards.run_gone(run)
+
+    # ---- questions -------------------------------------------------------------------------------------
+
+    def _ask(self, ask: Ask | AskTry, sender: bytes, peer: Peer) -> None:
+        session = self._sessions.get(ask.session)
+        if session is None or (session.uid, session.pid) != peer:
+            raise MalformedError(
+                f"session {ask.session}: could not be asked about: it is no session of yours."
+            )
+        pending = [question for question, (_, asker) in self._questions.items() if asker == peer]
+        if len(pending) >= MAX_PROCESS_QUESTIONS:
+            del self._questions[pending[0]]
+        if len(self._questions) >= MAX_QUESTIONS:
+            del self._questions[next(iter(self._questions))]
+        self._questions[ask.question] = sender, peer
+        if not self._pass_on(ask):
+            missing = "no analyzer is connected to this collector. Start `zeus-stream analyze`."
+            if isinstance(ask, Ask):
+                self.answer(Answer(ask.question, None, (), missing))
+            else:
+                self.answer(Advice(ask.question, None, go_on=True, reason=missing))
+
+
+def _only(parts: list[bytes]) -> bytes:
+    if len(parts) != 1:
+        raise MalformedError(f"message: could not be read: {len(parts)} parts, 1 is taken.")
+    return parts[0]
+
+
+def _memory(session: Session) -> SessionMemory:
+    return SessionMemory(session.session, session.next_sequence, session.to_json())

@@ -1,0 +1,1 @@
+"""When a device is read, and what a reading shows."""

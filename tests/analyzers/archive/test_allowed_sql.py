@@ -1,0 +1,102 @@
+"""A query only reads: nothing in the archive's directory changes, whatever is asked."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from analyzers.archive import allowed_sql
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import Queries
+from tests.analyzers.archive.sql_attempts import attempts
+from tests.analyzers.archives import fill
+from zeus_stream.errors import RefusedError
+from zeus_stream.protocol.queries import Query
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings(memory_mb=256, query_seconds=5)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Iterator[Archive]:
+    archive = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+    fill(archive)
+    yield archive
+    archive.close()
+
+
+def fingerprint(directory: Path) -> dict[str, tuple[int, str]]:
+    """Return size and hash of every file below a directory."""
+    return {
+        str(path.relative_to(directory)): (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def touched(directory: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of every file below a directory."""
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_no_attempt_is_answered_and_no_file_changes(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queries = Queries(archive, SETTINGS)
+    before, untouched = fingerprint(tmp_path), touched(tmp_path)
+    assert "energy.duckdb.wal" in before, "a checkpoint would change something"
+    corpus = list(attempts(tmp_path / "energy.duckdb"))
+    assert len(corpus) >= 300
+    for sql in corpus:
+        with pytest.raises(RefusedError, match=r"^query: could not be "):
+            queries.answer(Query(sql, 10, 5000))
+        assert touched(tmp_path) == untouched, sql
+    queries.stop()
+    assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "explain\tselect run from runs",
+        "/* x */ EXPLAIN -- y\n ANALYZE FROM runs",
+        "EXPLAIN (FORMAT json) SELECT 'COPY runs TO x; DROP TABLE runs'",
+        "EXPLAIN (ANALYZE, FORMAT json) WITH x AS (FROM runs) FROM x",
+        "SELECT 'CHECKPOINT' AS \"COPY\" -- DROP TABLE runs",
+        "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 3) FROM r",
+        "FROM runs PIVOT (count(*) FOR host IN ('a', 'b'))",
+        "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b",
+        "FROM whole('step') ORDER BY ALL DESC NULLS LAST LIMIT 10% OFFSET 1",
+        "SELECT DISTINCT ON (run) *, random(), uuid() FROM runs USING SAMPLE 10%",
+        "FROM (DESCRIBE runs) SELECT column_name",
+        "SELECT energy_j::DECIMAL(18, 3), {'type': 'COPY'}, [1, 2][1], lower('X') FROM windows",
+        "SELECT session FROM windows QUALIFY rank() OVER (PARTITION BY gpu ORDER BY index) = 1",
+        "FROM information_schema.columns",
+        "FROM duckdb_tables()",
+        "FROM pragma_table_info('runs')",
+        "FROM runs POSITIONAL JOIN gpus",
+        "FROM readings ASOF JOIN windows ON readings.gpu = windows.gpu AND t_hi_ns >= begin_ns LIMIT 1",
+    ],
+)
+def test_a_query_that_only_reads_is_answered(archive: Archive, sql: str) -> None:
+    queries = Queries(archive, SETTINGS)
+    queries.answer(Query(sql, 10, 5000))
+    queries.stop()
+
+
+def test_every_volatile_function_of_this_duckdb_is_classified() -> None:
+    volatile = {
+        name
+        for (name,) in duckdb.connect(":memory:")
+        .execute("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'")
+        .fetchall()
+    }
+    assert volatile <= allowed_sql.REFUSED_FUNCTIONS | allowed_sql.VOLATILE_FUNCTIONS
+    assert not allowed_sql.REFUSED_FUNCTIONS & allowed_sql.VOLATILE_FUNCTIONS

@@ -1,0 +1,266 @@
+"""SQL from outside: what it may not do, how much it may, and that it sees one instant."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from analyzers.archive import query
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import Queries, export, read_file
+from tests.analyzers.archives import HOST, A, B, fill, frame, readings
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.codec import MAX_BYTES
+from zeus_stream.protocol.queries import Query, QueryDone
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
+    archive = Archive.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", SETTINGS)
+    fill(archive)
+    yield archive
+    archive.close()
+
+
+@pytest.fixture(scope="module")
+def queries(archive: Archive) -> Iterator[Queries]:
+    queries = Queries(archive, SETTINGS)
+    yield queries
+    queries.stop()
+
+
+def ask(
+    queries: Queries, sql: str, *, max_rows: int = 1000, timeout_ms: int = 10_000
+) -> tuple[QueryDone, pa.Table]:
+    done, parts = queries.answer(Query(sql, max_rows, timeout_ms))
+    assert all(len(part) < MAX_BYTES for part in parts)
+    return done, pa.ipc.open_stream(b"".join(parts)).read_all()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT run FROM runs",
+        "FROM runs SELECT run;",
+        "WITH these AS (SELECT run FROM runs) FROM these",
+        "EXPLAIN SELECT run FROM runs",
+        "DESCRIBE runs",
+        "SHOW TABLES",
+        "SUMMARIZE runs",
+        "VALUES (1)",
+    ],
+)
+def test_whoever_reads_is_answered(queries: Queries, sql: str) -> None:
+    done, table = ask(queries, sql)
+    assert done.rows == table.num_rows > 0
+    assert not done.truncated
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("INSERT INTO runs BY NAME SELECT 'x' AS run", "INSERT is not allowed"),
+        ("WITH x AS (SELECT 1) INSERT INTO logs BY NAME SELECT 'x' AS host", "INSERT is not allowed"),
+        ("DELETE FROM runs", "DELETE is not allowed"),
+        ("UPDATE runs SET run = 'x'", "UPDATE is not allowed"),
+        ("CREATE TABLE mine (i INTEGER)", "CREATE is not allowed"),
+        ("CREATE TEMP TABLE mine (i INTEGER)", "CREATE is not allowed"),
+        ("DROP TABLE runs", "DROP is not allowed"),
+        ("ATTACH ':memory:' AS other", "ATTACH is not allowed"),
+        ("COPY runs TO 'runs.csv'", "COPY is not allowed"),
+        ("EXPORT DATABASE 'there'", "EXPORT is not allowed"),
+        ("INSTALL httpfs", "LOAD is not allowed"),
+        ("LOAD httpfs", "LOAD is not allowed"),
+        ("SET threads = 8", "SET is not allowed"),
+        ("SET lock_configuration = false", "SET is not allowed"),
+        ("PREPARE it AS SELECT 1", "PREPARE is not allowed"),
+        ("COMMIT", "TRANSACTION is not allowed"),
+        ("CHECKPOINT", "CALL is not allowed"),
+        ("SELECT 1; DROP TABLE runs", "it has several statements"),
+        ("", "there is no statement"),
+        ("-- nothing", "there is no statement"),
+        ("SELEC 1", "syntax error"),
+        ("FROM absent", "absent does not exist"),
+        ("EXPLAIN ANALYZE DELETE FROM runs", "EXPLAIN of DELETE is not allowed"),
+        ("FROM read_text('/etc/passwd')", "read_text is not allowed here"),
+        ("FROM '/etc/passwd.csv'", "files are not allowed here"),
+        ("FROM glob('/etc/*')", "glob is not allowed here"),
+        ("FROM query('SELECT 1')", "query is not allowed here"),
+        ("FROM pandas_scan(NULL)", "pandas_scan is not allowed here"),
+        ('FROM "arrow_scan"(1, 2, 3)', "arrow_scan is not allowed here"),
+        ("FROM force_checkpoint()", "force_checkpoint is not allowed here"),
+        ("SELECT $1", "[Pp]arameter"),
+    ],
+)
+def test_whatever_else_is_refused_in_a_sentence_and_nothing_is_changed(
+    archive: Archive, queries: Queries, sql: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(RefusedError, match=rf"^query: could not be answered: (?s:.)*{why}"):
+        queries.answer(Query(sql or " ", 10, 5000))
+    assert ask(queries, "SELECT count(*) AS runs FROM runs")[1]["runs"].to_pylist() == [1]
+    assert sorted(tmp_path.iterdir()) == before
+    archive.put_rows([], {}, replaying=False)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(
+            "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b", id="before the first row"
+        ),
+        pytest.param(
+            "SELECT a.range FROM range(1_000_000) a, range(1_000_000) b WHERE a.range + b.range = -1",
+            id="none comes",
+        ),
+        pytest.param(
+            "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT max(i) FROM r",
+            id="recursion",
+        ),
+    ],
+)
+def test_a_query_that_would_run_for_ever_is_ended(queries: Queries, sql: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(RefusedError, match=r"it took over 0\.2 s"):
+        ask(queries, sql, timeout_ms=200)
+    assert time.monotonic() - began < 30
+    assert ask(queries, "SELECT 1 AS one")[0].rows == 1
+
+
+def test_no_time_at_all_ends_it_too(queries: Queries) -> None:
+    with pytest.raises(RefusedError, match="it took over 0 s"):
+        ask(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b", timeout_ms=0)
+
+
+def test_the_analyzer_can_stop_while_a_query_runs(archive: Archive) -> None:
+    queries = Queries(archive, SETTINGS)
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(ask, queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b")
+        while not queries._under_way:
+            assert not endless.done()
+        queries.stop()
+        with pytest.raises(RefusedError, match="the analyzer is stopping"):
+            endless.result(timeout=60)
+    with pytest.raises(RefusedError, match="the analyzer is stopping"):
+        ask(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b")
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "rows", "truncated"), [(1, 1, True), (29_999, 29_999, True), (30_000, 30_000, False)]
+)
+def test_an_answer_ends_at_the_rows_that_were_asked_for(
+    queries: Queries, max_rows: int, rows: int, *, truncated: bool
+) -> None:
+    done, table = ask(queries, "SELECT range AS i FROM range(30_000) ORDER BY i", max_rows=max_rows)
+    assert (done.rows, done.truncated) == (rows, truncated)
+    assert table["i"].to_pylist() == list(range(rows))
+
+
+def test_a_large_answer_comes_in_parts_that_any_socket_takes(queries: Queries) -> None:
+    done, parts = queries.answer(Query("SELECT range AS i FROM range(2_000_000)", 5_000_000, 10_000))
+    assert len(parts) > 2
+    assert max(map(len, parts)) < MAX_BYTES
+    assert pa.ipc.open_stream(b"".join(parts)).read_all().num_rows == done.rows == 2_000_000
+
+
+def test_a_huge_answer_is_refused_with_the_cure(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "MAX_ANSWER_BYTES", 1024 * 1024)
+    with pytest.raises(RefusedError, match=r"over 1 MiB\. Add a LIMIT, .*zeus-stream export"):
+        ask(queries, "SELECT range AS i FROM range(1_000_000)", max_rows=1_000_000)
+    assert ask(queries, "SELECT 1 AS one")[0].rows == 1
+
+
+def test_a_query_that_needs_too_much_memory_is_refused(archive: Archive, queries: Queries) -> None:
+    with pytest.raises(RefusedError, match="Out of Memory"):
+        ask(queries, "SELECT list(range) FROM range(100_000_000)")
+    archive.put_frames([frame(archive.position(HOST)[1] or 0, readings(200))])
+
+
+def test_each_query_sees_whole_commits_while_others_are_written(archive: Archive, queries: Queries) -> None:
+    """Every commit is a frame of 20 readings and the log's next offset: never one without the other."""
+    stop = threading.Event()
+
+    def write() -> int:
+        offset = first = archive.position(HOST)[1] or 0
+        while not stop.is_set():
+            archive.put_frames([frame(offset, readings(offset % 100))])
+            offset += 1
+        return offset - first
+
+    sql = (
+        "SELECT (SELECT count(*) FROM readings) AS readings,"
+        ' (SELECT max("offset") + 1 FROM readings) AS reached,'
+        " (SELECT next_offset FROM logs) AS next, (SELECT count(*) FROM readings) AS again"
+    )
+    seen = set()
+    with ThreadPoolExecutor(3) as pool:
+        written = pool.submit(write)
+        try:
+            for _ in range(30):
+                answers = list(pool.map(lambda _: ask(queries, sql)[1].to_pylist()[0], range(2)))
+                for answer in answers:
+                    assert answer["readings"] == answer["again"]
+                    assert answer["readings"] % 20 == 0
+                    assert answer["reached"] == answer["next"]
+                    seen.add(answer["next"])
+        finally:
+            stop.set()
+        assert written.result(timeout=60) > 0
+    assert len(seen) > 1, "the archive grew while it was asked"
+
+
+# ---- when no analyzer runs --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    path = tmp_path / "energy.duckdb"
+    archive = Archive.open(path, SETTINGS)
+    fill(archive)
+    archive.close()
+    return path
+
+
+def test_the_file_answers_when_no_analyzer_runs(closed: Path) -> None:
+    assert read_file(closed, "SELECT gpu FROM gpus ORDER BY gpu", SETTINGS)["gpu"].to_pylist() == [A, B]
+    with pytest.raises(RefusedError, match="DELETE is not allowed"):
+        read_file(closed, "DELETE FROM gpus", SETTINGS)
+    with pytest.raises(RefusedError, match="more than 5 rows"):
+        read_file(closed, "FROM steps", Settings(query_rows=5))
+    with pytest.raises(StorageError, match="there is no such file"):
+        read_file(closed.with_name("other"), "SELECT 1", SETTINGS)
+
+
+def test_an_export_has_every_table_and_every_row(closed: Path, tmp_path: Path) -> None:
+    written = dict(export(closed, tmp_path / "out", "parquet", SETTINGS))
+    tables = read_file(closed, "SELECT table_name AS name FROM information_schema.tables", SETTINGS)
+    assert {path.stem for path in written} == set(tables["name"].to_pylist())
+    assert sorted(written) == sorted((tmp_path / "out").iterdir())
+    for path, rows in written.items():
+        stored = read_file(closed, f"FROM {path.stem}", SETTINGS)
+        assert pa.parquet.read_table(path).cast(stored.schema).num_rows == rows == stored.num_rows
+
+
+def test_an_export_as_csv_is_read_back(closed: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # what is there already is replaced
+        written = dict(export(closed, tmp_path, "csv", SETTINGS))
+    assert pa.csv.read_csv(tmp_path / "runs.csv")["gpus"].to_pylist() == [f"{A} {B}"]
+    assert pa.csv.read_csv(tmp_path / "readings.csv").num_rows == written[tmp_path / "readings.csv"] == 2400
+    assert bytes.fromhex(pa.csv.read_csv(tmp_path / "frames.csv")["body"][0].as_py())
+
+
+def test_an_export_to_where_nothing_can_be_written_says_so(closed: Path) -> None:
+    with pytest.raises(
+        StorageError, match=r"could not be written: .*\. Make room, or name another directory"
+    ):
+        list(export(closed, closed / "in a file", "parquet", SETTINGS))

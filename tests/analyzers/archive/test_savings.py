@@ -1,0 +1,151 @@
+"""What the views ``scatter`` and ``savings`` say of a saving: how much, how sure, and of whom it is known."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.results.rows import DecisionRow, Row, TrialRow, WindowRow
+from tests.analyzers.archives import DECISION, RUN, SECOND, window
+from zeus_stream.settings import Settings
+
+STEPS = 40
+Savings = Callable[[Sequence[Row]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def savings(tmp_path: Path) -> Savings:
+    """The view of an archive that holds these rows, by run."""
+
+    def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
+        archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+        archive.put_rows(rows, {}, replaying=True)
+        with archive.reading() as reader:
+            _, batches = reader.batches("FROM savings ORDER BY run", 10_000)
+            found = [row for batch in batches for row in batch.to_pylist()]
+        archive.close()
+        return found
+
+    return of
+
+
+def step(run: str, index: int, energy_j: float, step_s: float, limit_w: float) -> WindowRow:
+    begin_ns = index * SECOND
+    return replace(
+        window("step", index, 0, 0, RUN.gpus[0]),
+        session=run,
+        run=run,
+        begin_ns=begin_ns,
+        end_ns=begin_ns + round(step_s * SECOND),
+        duration_s=step_s,
+        energy_j=energy_j,
+        power_limit_w=limit_w,
+    )
+
+
+def profiled(run: str, costs: Sequence[tuple[float, Sequence[float], Sequence[float]]]) -> list[Row]:
+    """Return a run with a trial of whole seconds' steps at each limit: limit, energies J, times s."""
+    rows: list[Row] = [replace(RUN, session=run, run=run, gpus=RUN.gpus[:1])]
+    first = 0
+    for number, (limit_w, energies_j, steps_s) in enumerate(costs):
+        steps = [
+            step(run, first + n, energy_j, step_s, limit_w)
+            for n, (energy_j, step_s) in enumerate(zip(energies_j, steps_s, strict=True))
+        ]
+        rows += steps
+        rows.append(
+            TrialRow(
+                *(run, number, 1, limit_w, len(steps), sum(steps_s), sum(energies_j), 1.0, None, None),
+                *(first * SECOND, (first + len(steps)) * SECOND),
+                confirms=False,
+            )
+        )
+        first += len(steps)
+    top, chosen = costs[0], costs[-1]
+    rows.append(
+        DecisionRow(
+            *(run, 1, 1, 0, "energy", chosen[0], first, top[0]),
+            *(float(np.mean(chosen[1])), float(np.mean(chosen[2])), float(np.mean(top[1]))),
+            float(np.mean(top[2])),
+            applied=True,
+            reason="",
+            trials_run=run,
+            trials_round=1,
+        )
+    )
+    return rows
+
+
+def test_the_interval_holds_the_truth_in_95_of_100_runs(savings: Savings) -> None:
+    """Steps of 100 and 80 J, 0.5 and 0.6 s, with 5 and 2 % of independent noise: 20 % saved, 20 % added."""
+    rng = np.random.default_rng(1)
+
+    def noisy(mean: float, share: float) -> list[float]:
+        return list(rng.normal(mean, share * mean, STEPS))
+
+    rows = [
+        row
+        for number in range(200)
+        for row in profiled(
+            f"run-{number}",
+            [(300.0, noisy(100, 0.05), noisy(0.5, 0.02)), (200.0, noisy(80, 0.05), noisy(0.6, 0.02))],
+        )
+    ]
+    found = savings(rows)
+    assert len(found) == 200
+    for what, truth in (("energy_saved", 20.0), ("time_added", 20.0)):
+        within = [row[f"{what}_low_percent"] <= truth <= row[f"{what}_high_percent"] for row in found]
+        assert 0.93 <= np.mean(within) <= 0.995
+    widths = [row["energy_saved_high_percent"] - row["energy_saved_low_percent"] for row in found]
+    # Of a ratio of two means of 40: 80 % x 1.96 x 5 % x sqrt(2 / 40), twice; by Student's t a fifth more.
+    assert np.median(widths) == pytest.approx(2 * 80 * 1.96 * 0.05 * np.sqrt(2 / STEPS) * 1.2, rel=0.1)
+
+
+def test_with_less_than_four_steps_nobody_knows_how_sure_it_is(savings: Savings) -> None:
+    costs = [(300.0, [100.0] * 3, [0.5] * 3), (200.0, [80.0] * 3, [0.6] * 3)]
+    (row,) = savings(profiled("run", costs))
+    assert row["energy_saved_percent"] == pytest.approx(20)
+    assert row["energy_saved_low_percent"] is None
+    assert row["time_added_high_percent"] is None
+
+
+def test_the_limit_found_saves_nothing_and_that_is_sure(savings: Savings) -> None:
+    rows = profiled("run", [(300.0, [100.0, 110.0] * 4, [0.5, 0.6] * 4)])
+    (row,) = savings(rows)
+    assert [row[f"energy_saved{part}_percent"] for part in ("", "_low", "_high")] == [0, 0, 0]
+
+
+def test_what_an_observing_run_would_save_is_known_from_the_earlier_one(savings: Savings) -> None:
+    noise = [99.0, 101.0] * 4
+    earlier = profiled("earlier", [(300.0, noise, [0.5] * 8), (200.0, [80.0, 80.5] * 4, [0.6] * 8)])
+    decided = next(row for row in earlier if isinstance(row, DecisionRow))
+    observing = replace(decided, run="observing", applied=False, reason="No permission.")
+    rows: list[Row] = [replace(RUN, session="observing", run="observing"), observing]
+    rows += [step("observing", n, 104.0, 0.5, 300.0) for n in range(50)]
+    _, row = savings([*earlier, *rows])
+    assert row["trials_run"] == "earlier"
+    assert row["saved_j"] == 0
+    assert row["would_save_j"] == pytest.approx(50 * 104 * row["energy_saved_percent"] / 100)
+    assert row["changed_percent"] == pytest.approx(4)
+    assert row["energy_saved_low_percent"] < row["energy_saved_percent"] < row["energy_saved_high_percent"]
+
+
+def test_steps_with_a_gpu_below_the_limit_of_its_job_are_at_the_limit(savings: Savings) -> None:
+    rows = profiled("run", [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)])
+    for index in range(16, 26):
+        at_limit = step("run", index, 40.0, 0.5, 200.0)
+        rows += [at_limit, replace(at_limit, gpu=RUN.gpus[1], energy_j=30.0, power_limit_w=150.0)]
+    (row,) = savings(rows)
+    assert row["steps_at_limit"] == 18
+    assert row["saved_j"] == pytest.approx(18 * 100 - 8 * 80 - 10 * 70)
+
+
+def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
+    nothing = replace(DECISION, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
+    (row,) = savings([RUN, replace(nothing, default_energy_per_step_j=None, default_step_s=None)])
+    for name in ("energy_saved_percent", "energy_saved_low_percent", "would_save_j", "changed_percent"):
+        assert row[name] is None

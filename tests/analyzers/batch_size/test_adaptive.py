@@ -1,0 +1,321 @@
+"""The adaptive policy: what it believes, what it concludes, and what no report can break."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from math import inf, isfinite, log, nan
+from random import Random
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.batch_size import adaptive
+from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
+from analyzers.batch_size.policy import Choice, Job, Try
+from analyzers.results.rows import Ended
+from analyzers.simulation.baselines import PLAYERS
+from analyzers.simulation.recorded_jobs import play, regret, world
+from analyzers.simulation.traces import read
+
+JOB = Job((16, 32, 64, 128, 256), 128, max_epochs=50)
+POLICY = Adaptive()
+GPU, OTHER_GPU = "V100 x 1", "A40 x 1"
+EPOCH_J = {16: 80.0, 32: 42.0, 64: 24.0, 128: 16.0, 256: 14.0}
+EPOCHS = {16: 10, 32: 10, 64: 10, 128: 20, 256: 50}
+"""Costs 800, 420, 240, 320, 700 J: 64 is the best."""
+
+
+def training(
+    number: int, size: int, epochs: int | None = None, ended: Ended = "converged", *,
+    setup: str = GPU, dearer: float = 1.0, recurrence: int | None = None,
+) -> Try:  # fmt: skip
+    took = EPOCHS[size] if epochs is None else epochs
+    epoch_j = EPOCH_J[size] * dearer
+    at = number if recurrence is None else recurrence
+    return Try(number, at, size, setup, took, took * epoch_j, epoch_j, ended=ended)
+
+
+def after(*tries: Try) -> State:
+    state = POLICY.start(JOB)
+    for a_try in tries:
+        state = POLICY.ended(POLICY.began(state, replace(a_try, epochs=0, ended="running")), a_try)
+    return state
+
+
+def asked(state: State, setup: str = GPU) -> Choice:
+    return POLICY.choose(state, setup, Random(1))
+
+
+def believed(state: State, size: int, setup: str = GPU) -> Believed:
+    return next(one for one in beliefs(state, setup) if one.batch_size == size)
+
+
+def recur(state: State, times: int, *, harder: float = 1.0, dearer: float = 1.0) -> tuple[State, list[int]]:
+    """Return the state after so many recurrences, and the size at which each converged."""
+    numbers = count(max((one.number for one in state.history.tries), default=-1) + 1)
+    start = max((one.recurrence for one in state.history.tries), default=-1) + 1
+    sizes = []
+    for recurrence in range(start, start + times):
+        for number in numbers:
+            size = asked(state).batch_size
+            needs = round(EPOCHS[size] * harder)
+            a_try = training(number, size, 0, "running", dearer=dearer, recurrence=recurrence)
+            state = POLICY.began(state, a_try)
+            for epoch in range(1, needs + 1):
+                cost_j = epoch * EPOCH_J[size] * dearer
+                a_try = replace(a_try, epochs=epoch, cost_j=cost_j)
+                if epoch == needs or not POLICY.verdict(state, a_try).go_on:
+                    break
+            converged = a_try.epochs == needs
+            state = POLICY.ended(state, replace(a_try, ended="converged" if converged else "stopped"))
+            if converged:
+                sizes.append(size)
+                break
+    return state, sizes
+
+
+def test_the_default_goes_first_and_again_after_it_was_lost() -> None:
+    assert asked(after()).batch_size == 128
+    assert asked(after(training(0, 128, 3, "lost"))).batch_size == 128
+    assert beliefs(after(), GPU) == ()
+
+
+def test_a_default_that_fails_is_followed_by_its_neighbour() -> None:
+    assert asked(after(training(0, 128, 50, "exhausted"))).batch_size in {64, 256}
+
+
+def test_it_finds_the_best_size_and_stays_there() -> None:
+    state, sizes = recur(POLICY.start(JOB), 40)
+    assert sizes[-20:] == [64] * 20
+    assert sizes[0] == 128
+    best = believed(state, 64)
+    assert best.low_j < 240 < best.high_j
+    assert best.expected_cost_j == pytest.approx(240, rel=0.02)
+    assert best.tries >= 20
+    assert "least expected" in asked(state).reason
+
+
+def test_what_one_size_teaches_its_neighbours_believe_more_than_those_far_away() -> None:
+    before, now = after(training(0, 128)), after(training(0, 128), training(1, 64))
+    width = [
+        {one.batch_size: log(one.high_j / one.low_j) for one in beliefs(state, GPU)}
+        for state in (before, now)
+    ]
+    assert width[1][32] < 0.8 * width[0][32]
+    assert width[1][64] < width[1][32] < width[1][16]
+
+
+def test_epochs_that_were_not_enough_make_a_size_dearer_but_are_not_its_cost() -> None:
+    tries = [training(number, 128) for number in range(3)]
+    before = after(*tries)
+    given_up = after(*tries, training(3, 32, 9, "stopped"))
+    enough = after(*tries, training(3, 32, 9))
+    assert believed(enough, 32).expected_cost_j < believed(given_up, 32).expected_cost_j
+    assert believed(given_up, 32).low_j > believed(before, 32).low_j
+    assert believed(given_up, 32).tries == 0
+
+
+def test_a_try_that_was_lost_says_nothing_of_epochs() -> None:
+    tries = [training(0, 128), training(1, 64)]
+    lost = after(*tries, training(2, 64, 9, "lost"))
+    assert beliefs(lost, GPU) == beliefs(after(*tries), GPU)
+
+
+def test_a_hopeless_try_is_given_up_and_a_proven_size_may_take_beta_times_its_cost() -> None:
+    state = after(*(training(number, 64) for number in range(4)))
+    hopeless = replace(training(4, 16, 1, "running"), epoch_cost_j=500.0)
+    verdict = POLICY.verdict(state, hopeless)
+    assert not verdict.go_on
+    assert "16" in verdict.reason
+    assert POLICY.verdict(state, training(4, 64, 19, "running")).go_on
+    assert not POLICY.verdict(state, training(4, 64, 22, "running")).go_on
+    assert POLICY.verdict(after(), training(0, 128, 49, "running")).go_on
+
+
+def test_a_size_that_failed_is_not_tried_again_before_one_has_converged() -> None:
+    state = after(training(0, 128), training(1, 64, 12, "stopped"))
+    choice = asked(state)
+    assert choice.batch_size != 64
+    assert "64 did not reach the target" in choice.reason
+
+
+def test_a_size_that_has_converged_may_be_tried_again_after_a_bad_run() -> None:
+    state, _ = recur(POLICY.start(JOB), 30)
+    number = state.history.tries[-1].number + 1
+    assert asked(POLICY.ended(state, training(number, 64, 21, "stopped", recurrence=30))).batch_size == 64
+
+
+def test_the_first_run_of_a_size_that_was_given_up_may_have_been_a_bad_one() -> None:
+    tries = [*(training(number, 128) for number in range(3)), training(3, 64), training(4, 64)]
+    before = believed(after(*tries), 16).expected_cost_j
+    once, twice = (
+        believed(
+            after(*tries, *(training(5 + more, 32, 45, "stopped") for more in range(runs))), 16
+        ).expected_cost_j
+        for runs in (1, 2)
+    )
+    assert before < once < 1.3 * before
+    assert twice > 2 * once
+
+
+def test_trainings_of_few_epochs_tell_less_of_other_sizes() -> None:
+    many, few = (
+        believed(after(*(training(number, 128, epochs) for number in range(4))), 64) for epochs in (20, 1)
+    )
+    assert log(few.high_j / few.low_j) > 1.1 * log(many.high_j / many.low_j)
+
+
+def test_while_an_unknown_size_is_tried_others_run_at_the_best_that_is_known() -> None:
+    state = after(training(0, 128))
+    first = asked(state).batch_size
+    assert first != 128
+    running = POLICY.began(state, training(1, first, 0, "running"))
+    beside = asked(running)
+    assert beside.batch_size == 128
+    assert f"while {first} is being tried" in beside.reason
+
+
+def test_another_gpu_begins_with_what_the_first_has_taught() -> None:
+    state, _ = recur(POLICY.start(JOB), 30)
+    assert asked(state, OTHER_GPU).batch_size == 64
+    # There, large sizes are much cheaper than here, and once that was seen the best size is another.
+    number = state.history.tries[-1].number + 1
+    for size, dearer in ((64, 1.0), (128, 0.5)):
+        state = POLICY.ended(state, training(number, size, setup=OTHER_GPU, dearer=dearer))
+        number += 1
+    assert believed(state, 128, OTHER_GPU).expected_cost_j == pytest.approx(160, rel=0.1)
+    assert believed(state, 128).expected_cost_j == pytest.approx(320, rel=0.1)
+    assert asked(state, GPU).batch_size == 64
+    assert asked(state, OTHER_GPU).batch_size in {128, 256}
+
+
+def test_sizes_that_the_job_no_longer_has_still_teach() -> None:
+    shrunk = replace(JOB, batch_sizes=(64, 256), default=256)
+    state = POLICY.start(shrunk)
+    for number in range(3):
+        state = POLICY.ended(state, training(number, 128))
+    assert believed(state, 64).tries == 0
+    assert asked(state).batch_size in {64, 256}
+
+
+@pytest.mark.parametrize("harder", [1.4, 2.2])
+def test_a_job_that_becomes_harder_is_noticed(harder: float) -> None:
+    state, _ = recur(POLICY.start(JOB), 30)
+    state, sizes = recur(state, 15, harder=harder)
+    assert believed(state, 64).expected_cost_j == pytest.approx(240 * harder, rel=0.1)
+    assert len(sizes) == 15
+    assert sizes.count(64) >= 8
+
+
+def test_a_change_of_what_epochs_cost_is_noticed_at_once() -> None:
+    before, _ = recur(POLICY.start(JOB), 30)
+    state, _ = recur(before, 1, dearer=3.0)
+    assert believed(state, 64).expected_cost_j == pytest.approx(720, rel=0.1)
+    assert believed(state, 16).expected_cost_j > 2 * believed(before, 16).expected_cost_j
+
+
+def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
+    state, _ = recur(POLICY.start(JOB), 30)
+    number = state.history.tries[-1].number
+    for _ in range(40):
+        number += 1
+        choice = asked(state)
+        state = POLICY.ended(state, training(number, choice.batch_size, 50, "exhausted", recurrence=30))
+        if choice.reason.startswith("No batch size"):
+            break
+    assert choice.reason.startswith("No batch size has reached the target since recurrence 29.")
+    never = after(*(training(at, size, 50, "exhausted") for at, size in enumerate(JOB.batch_sizes)))
+    assert asked(never).reason.startswith("No batch size has reached the target yet.")
+
+
+def ended_tries() -> st.SearchStrategy[Try]:
+    return st.builds(
+        Try,
+        number=st.integers(0, 12),
+        recurrence=st.integers(0, 6),
+        batch_size=st.sampled_from((*JOB.batch_sizes, 1, 7, 10**9)),
+        setup=st.sampled_from((GPU, OTHER_GPU)),
+        epochs=st.one_of(st.integers(0, 3), st.integers(0, 10**6)),
+        cost_j=st.one_of(st.floats(0, 1e12), st.just(inf)),
+        epoch_cost_j=st.one_of(st.none(), st.floats(0, 1e300), st.just(inf)),
+        ended=st.sampled_from(("running", "converged", "stopped", "exhausted", "lost")),
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ended_tries(), max_size=14), st.randoms(use_true_random=False))
+def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random) -> None:
+    state, other = POLICY.start(JOB), POLICY.start(JOB)
+    for a_try in tries:
+        assert isinstance(POLICY.verdict(state, a_try).go_on, bool)
+        state = POLICY.ended(POLICY.began(state, replace(a_try, ended="running")), a_try)
+        choice = POLICY.choose(state, GPU, rng)
+        assert choice.batch_size in JOB.batch_sizes
+        assert choice.reason
+    again = list(tries)
+    rng.shuffle(again)
+    for a_try in again:
+        other = POLICY.ended(other, a_try)
+    if len({one.number for one in tries}) == len(tries):
+        assert other == state
+        assert asked(other).batch_size == asked(state).batch_size
+    for one in beliefs(state, OTHER_GPU):
+        assert 0 <= one.low_j <= one.high_j
+        assert one.low_j <= one.expected_cost_j
+        assert isfinite(one.high_j)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.floats(-5, 5)), min_size=1, max_size=7, unique_by=lambda s: s[0])
+)
+def test_a_curve_runs_through_what_was_seen_exactly(seen: list[tuple[int, float]]) -> None:
+    points = [adaptive._Point("a", at, value, (1e-8,)) for at, value in seen]
+    found = adaptive._curves(np.arange(7.0), adaptive.COST, adaptive.OTHER, "a", points, [0.5])
+    for at, value in seen:
+        assert found.mean[0, at] == pytest.approx(value, abs=1e-3)
+        assert found.variance[0, at] < 1e-5
+    assert np.linalg.eigvalsh(found.covariance[0]).min() > -1e-6
+
+
+@pytest.mark.parametrize("bad", [0.0, 0.05, 0.5])
+def test_moments_beyond_a_value_are_those_of_draws(bad: float) -> None:
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal(800_000)
+    seen = z[(z > 0.7) | (rng.random(len(z)) < bad)]
+    curves = adaptive._Curves(np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
+    found, _ = curves.given_more(0, 0.7, np.zeros(1), bad)
+    assert found.mean[0, 0] == pytest.approx(seen.mean(), abs=0.01)
+    assert found.variance[0, 0] == pytest.approx(seen.var(), abs=0.01)
+
+
+def test_a_try_that_was_profiled_and_none_whose_limit_was_chosen_are_no_change() -> None:
+    profiled = replace(training(0, 64), cost_j=1.4 * 240, epoch_cost_j=None)
+    before = after(profiled)
+    assert 1.3 * 240 < believed(before, 64).expected_cost_j < 1.7 * 240
+    state = after(profiled, training(1, 64), replace(profiled, number=2, recurrence=2))
+    assert believed(state, 64).expected_cost_j == pytest.approx(240, rel=0.2)
+    assert believed(state, 64).tries == 3
+
+
+def test_costs_that_are_no_numbers_are_left_out() -> None:
+    state = after(training(0, 128), replace(training(1, 64), epoch_cost_j=nan))
+    assert all(isfinite(one.expected_cost_j) for one in beliefs(state, GPU))
+
+
+def test_regret_is_less_than_half_of_the_references() -> None:
+    traces = read()
+    ratios = []
+    for dataset in ("librispeech", "imagenet", "sentiment140"):
+        made = world(traces, "v100", traces.workloads[dataset])
+        worlds = [made] * made.recurrences
+
+        def mean(name: str) -> float:
+            player = PLAYERS[name](made)  # noqa: B023  (called in this turn)
+            games = (play(worlds, player.policy, seed, player.rules) for seed in range(2))  # noqa: B023
+            return fmean(regret(game, worlds)[-1] for game in games)  # noqa: B023
+
+        ratios.append(mean("adaptive") / mean("zeus"))
+    assert fmean(ratios) < 0.5

@@ -1,0 +1,185 @@
+"""The reference policy: the worked case of pruning, what it believes, and what no report can break."""
+
+from dataclasses import replace
+from itertools import count
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.batch_size.policy import Job, Try
+from analyzers.batch_size.thompson import Belief, History, Reference, draw, observe, prune
+from analyzers.results.rows import Ended
+
+JOB = Job((8, 16, 32, 64, 128, 256), 128, max_epochs=20)
+GPU = "V100 x 1"
+MENDED, FAITHFUL = Reference(), Reference(faithful=True)
+POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
+
+
+def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> History:
+    """Return the history of tries (size, cost, how it ended), a recurrence each unless all are of one."""
+    state = History(JOB)
+    for number, (size, cost_j, how) in enumerate(ended):
+        at = number if recurrence is None else recurrence
+        state = state.heard(Try(number, at, size, GPU, 3, cost_j, cost_j / 3, ended=how))
+    return state
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
+    costs = {128: 10.0, 64: 9.0, 32: 8.0, 16: 12.0, 256: 15.0}
+    failing = [{8}, {16, 256}]
+    state, chosen, rng, numbers = policy.start(JOB), [], Random(1), count()
+    for number in numbers:
+        fails = failing[0] if number < 6 else failing[1]
+        choice = policy.choose(state, GPU, rng)
+        if not choice.reason.startswith("pruning"):
+            break
+        size = choice.batch_size
+        chosen.append(size)
+        how: Ended = "stopped" if size in fails else "converged"
+        a_try = Try(number, number, size, GPU, ended=how, cost_j=costs.get(size, 16.0))
+        state = policy.ended(policy.began(state, replace(a_try, ended="running")), a_try)
+    assert chosen == [128, 64, 32, 16, 8, 256, 32, 16, 64, 128, 256]
+    assert prune(JOB, state.tries, 2).sizes == (32, 64, 128)
+    assert {policy.choose(state, GPU, rng).batch_size for _ in range(50)} <= {32, 64, 128}
+
+
+def test_a_lost_try_is_made_again_and_its_late_report_still_counts() -> None:
+    state = tries((128, 10, "converged"), (64, 2, "lost"))
+    assert MENDED.choose(state, GPU, Random()).batch_size == 64
+    late = state.heard(replace(state.tries[1], cost_j=9.0, ended="converged"))
+    assert MENDED.choose(late, GPU, Random()).batch_size == 32
+    assert MENDED.choose(late, GPU, Random()).stop_cost_j == 2 * 9.0
+
+
+def test_what_runs_beside_an_exploring_try_runs_at_the_best_size_known() -> None:
+    state = tries((128, 10, "converged"), (64, 9, "converged"), (32, 1, "running"))
+    assert MENDED.choose(state, GPU, Random()).batch_size == 64
+    assert MENDED.choose(tries((128, 1, "running")), GPU, Random()).batch_size == 128
+
+
+def test_a_failed_try_does_not_lower_the_bound() -> None:
+    state = tries((128, 10, "converged"), (64, 4, "exhausted"))
+    assert MENDED.choose(state, GPU, Random()).stop_cost_j == 20
+    assert FAITHFUL.choose(state, GPU, Random()).stop_cost_j == 8
+
+
+def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
+    policy = Reference(rounds=0)
+    job = replace(JOB, batch_sizes=(64, 128))
+    state = History(job)
+    for number, (at, size, cost_j, how) in enumerate(
+        [
+            (0, 128, 10.0, "converged"),
+            (1, 64, 9.0, "converged"),
+            (2, 64, 18.0, "stopped"),
+            (2, 128, 10.0, "converged"),
+        ]
+    ):
+        state = state.heard(Try(number, at, size, GPU, cost_j=cost_j, ended=how))  # type: ignore[arg-type]
+    assert {size: belief.mean for size, belief in policy.beliefs(state, GPU).items()} == {64: 18.5, 128: 10}
+    # 64 cost 9 and 18 + 10, so 128 with 10 and 10 is what is drawn most of the time.
+    rng = Random(1)
+    drawn = [policy.choose(state, GPU, rng).batch_size for _ in range(200)]
+    assert 120 < drawn.count(128) < 200
+
+
+def test_when_all_sizes_fail_the_bound_is_lifted_and_the_job_is_learned_anew() -> None:
+    state = tries(*((size, 10, "converged") for size in (128, 64, 32, 16, 8, 256, 128, 64, 32, 16, 8, 256)))
+    policy, rng, number = MENDED, Random(3), 12
+    tried = []
+    while policy.choose(state, GPU, rng).stop_cost_j < inf:
+        size = policy.choose(state, GPU, rng).batch_size
+        state = state.heard(Try(number, 12, size, GPU, cost_j=20, ended="stopped"))
+        tried.append(size)
+        number += 1
+    assert sorted(tried) == list(JOB.batch_sizes)
+    state = state.heard(Try(number, 12, 64, GPU, cost_j=25, ended="converged"))
+    assert policy.choose(state, GPU, rng).stop_cost_j == 50
+
+
+def test_only_the_latest_costs_of_a_size_count() -> None:
+    job = replace(JOB, window=2)
+    state = History(job, tries((128, 1, "converged"), (128, 10, "converged"), (128, 12, "converged")).tries)
+    assert MENDED.choose(state, GPU, Random()).stop_cost_j == 20
+    assert FAITHFUL.choose(state, GPU, Random()).stop_cost_j == 2
+
+
+def test_another_gpu_model_starts_anew() -> None:
+    state = tries((128, 10, "converged"), (64, 9, "converged"))
+    assert MENDED.choose(state, "A40 x 1", Random()).batch_size == 128
+    assert MENDED.choose(state, "A40 x 1", Random()).stop_cost_j == inf
+
+
+COSTS = st.lists(st.floats(1, 1e6), min_size=2, max_size=20)
+
+
+@given(COSTS)
+def test_with_a_flat_prior_the_belief_is_the_mean_and_its_error(costs: list[float]) -> None:
+    belief = observe(Belief(), costs)
+    mean = sum(costs) / len(costs)
+    variance = sum((cost - mean) ** 2 for cost in costs) / len(costs)
+    assert belief.mean == pytest.approx(mean)
+    assert belief.variance == pytest.approx(variance / len(costs))
+
+
+@given(COSTS, st.floats(1, 1e6), st.floats(1, 1e12))
+def test_a_prior_pulls_the_belief_and_never_widens_it(
+    costs: list[float], mean: float, variance: float
+) -> None:
+    flat, pulled = observe(Belief(), costs), observe(Belief(mean, variance), costs)
+    assert pulled.variance <= min(variance, flat.variance) * (1 + 1e-9)
+    low, high = min(mean, flat.mean), max(mean, flat.mean)
+    assert low * (1 - 1e-9) <= pulled.mean <= high * (1 + 1e-9)
+
+
+def test_nothing_seen_leaves_the_prior() -> None:
+    assert observe(Belief(3.0, 4.0), ()) == Belief(3.0, 4.0)
+
+
+def test_a_draw_prefers_what_is_cheaper_as_far_as_that_is_known() -> None:
+    rng = Random(5)
+    known = [(8, Belief(10.0, 0.01)), (16, Belief(11.0, 0.01))]
+    doubted = [(8, Belief(10.0, 0.01)), (16, Belief(11.0, 100.0))]
+    assert [draw(known, rng) for _ in range(50)] == [8] * 50
+    assert 50 < sum(draw(doubted, rng) == 16 for _ in range(200)) < 150
+
+
+@st.composite
+def reports(draw_from: st.DrawFn) -> list[Try]:
+    """Draw what may be heard of a job's tries, in any order, some of it twice or in contradiction."""
+    sizes = st.sampled_from(JOB.batch_sizes)
+    hows: st.SearchStrategy[Ended] = st.sampled_from(["running", "converged", "stopped", "exhausted", "lost"])
+    heard = []
+    for number in range(draw_from(st.integers(0, 25))):
+        size, at = draw_from(sizes), draw_from(st.integers(0, number))
+        for how in draw_from(st.lists(hows, min_size=1, max_size=3)):
+            cost_j = draw_from(st.sampled_from([0.0, 1.0, 5.0, 10.0, 1e6]))
+            heard.append(Try(number, at, size, GPU, 3, cost_j, None, ended=how))
+    return draw_from(st.permutations(heard))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, pytest.param(Reference(rounds=0, stop=False), id="bare")])
+@settings(max_examples=40)
+@given(heard=reports(), seed=st.integers(0, 99), window=st.sampled_from([0, 2]))
+def test_any_order_of_reports_gives_one_state_and_a_choice(
+    policy: Reference, heard: list[Try], seed: int, window: int
+) -> None:
+    def folded(those: list[Try]) -> History:
+        state = policy.start(replace(JOB, window=window))
+        for a_try in those:
+            state = policy.began(state, a_try) if a_try.ended == "running" else policy.ended(state, a_try)
+        return state
+
+    state = folded(heard)
+    assert folded(sorted(heard, key=repr)) == state
+    assert folded(list(state.tries)) == state
+    choice = policy.choose(state, GPU, Random(seed))
+    assert choice.batch_size in JOB.batch_sizes
+    assert choice.stop_cost_j >= 0
+    assert policy.choose(state, GPU, Random(seed)) == choice
+    assert all(policy.verdict(state, a_try).go_on for a_try in state.tries)

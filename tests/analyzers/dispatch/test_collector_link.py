@@ -1,0 +1,113 @@
+"""A link over a real socket, to a collector that is played here."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from analyzers.dispatch.collector_link import Link
+from analyzers.results.rows import ApplyClock, ApplyLimit, RestoreClock
+from zeus_stream.paths import Places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import Hello, LockClock, ReleaseClock, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Applied, ClockApplied
+from zeus_stream.protocol.queries import No, Reply, Request
+from zeus_stream.transport import sockets
+
+pytestmark = pytest.mark.anyio
+
+
+def welcome(host: str) -> Welcome:
+    return Welcome(host, "incarnation", "log", 0, 10, observe=False)
+
+
+@asynccontextmanager
+async def linked(
+    directory: Path, reply: Reply, host: str | None = None, heard: list[Request] | None = None
+) -> AsyncIterator[Link]:
+    """Give a link to a collector that answers a greeting with ``reply``, and applies every command."""
+    context = sockets.context()
+    where = Places(directory, directory)
+    control = sockets.listen(context, where.control)
+    link = Link(context, where, "test", 1500, 1, host)
+
+    async def serve() -> None:
+        while True:
+            for message in await control.receive():
+                request = codec.decode(
+                    message.parts[1], Hello, SetLimit, LockClock, ReleaseClock, RenewLeases
+                )
+                if heard is not None:
+                    heard.append(request)
+                match request:
+                    case Hello():
+                        answers: list[Reply] = [reply]
+                    case SetLimit(command, gpu=gpu, limit_mw=limit_mw):
+                        answers = [Applied(0, command, gpu, limit_mw)]
+                    case LockClock(command, gpu=gpu) | ReleaseClock(command, gpu=gpu):
+                        answers = [ClockApplied(0, command, gpu, getattr(request, "clock_mhz", None))]
+                    case _:
+                        answers = []
+                for answer in answers:
+                    control.send(message.sender, message.parts[0], codec.encode(answer))
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            tasks.start_soon(link.run, lambda *_: None)
+            with anyio.fail_after(60):
+                while not link.connected and link.trouble is None:
+                    await anyio.sleep(0.005)
+            yield link
+            tasks.cancel_scope.cancel()
+    finally:
+        context.destroy(linger=0)
+
+
+async def test_a_collector_is_known_by_the_host_it_speaks_for(zeus_dir: Path) -> None:
+    async with linked(zeus_dir, welcome("alpha")) as link:
+        assert await link.host() == "alpha"
+        assert link.behind(Frame("log", 7, "alpha", 0, "t", b"")) == 2
+        assert link.behind(Frame("log", 20, "alpha", 0, "t", b"")) == 0
+        assert link.behind(Frame("another log", 7, "alpha", 0, "t", b"")) is None
+
+
+async def test_clocks_are_commanded_until_answered_and_their_leases_renewed(zeus_dir: Path) -> None:
+    heard: list[Request] = []
+    async with linked(zeus_dir, welcome("alpha"), heard=heard) as link:
+        link.carry_out(ApplyLimit("c1", "r", "alpha", "GPU-1", 200_000))
+        link.carry_out(ApplyClock("c2", "r", "alpha", "GPU-1", 1380))
+        link.locked, link.held = {"GPU-1"}, {"GPU-2"}
+        with anyio.fail_after(60):
+            while not any(isinstance(request, RenewLeases) for request in heard):
+                await anyio.sleep(0.005)
+        (renewed,) = {request.gpus for request in heard if isinstance(request, RenewLeases)}
+        link.carry_out(RestoreClock("c3", "r", "alpha", "GPU-1"))
+        assert link.locked == set()
+        with anyio.fail_after(60):
+            while not any(isinstance(request, ReleaseClock) for request in heard):
+                await anyio.sleep(0.005)
+    # Sent again until answered, and so perhaps more than once.
+    limit, lock, unlock = dict.fromkeys(
+        r for r in heard if isinstance(r, SetLimit | LockClock | ReleaseClock)
+    )
+    assert isinstance(limit, SetLimit)
+    assert lock == LockClock("c2", "test", "incarnation", limit.fence + 1, "r", "GPU-1", 1380, 1500)
+    assert unlock == ReleaseClock("c3", "test", "incarnation", limit.fence + 2, "GPU-1")
+    assert renewed == ("GPU-1", "GPU-2")
+
+
+async def test_a_collector_that_speaks_for_another_host_than_its_key_is_not_commanded(zeus_dir: Path) -> None:
+    async with linked(zeus_dir, welcome("beta"), host="alpha") as link:
+        assert not link.connected
+        assert "speaks for beta" in str(link.trouble)
+        assert await link.host() == "alpha"
+
+
+async def test_why_a_collector_refuses_us_is_known(zeus_dir: Path) -> None:
+    async with linked(zeus_dir, No("key anna: has no role 'command'.")) as link:
+        assert not link.connected
+        assert link.trouble == "key anna: has no role 'command'."

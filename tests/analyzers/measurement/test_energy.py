@@ -1,0 +1,145 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzers.measurement.energy import Energy, Missing, energy, measure
+from analyzers.measurement.timeline import Timeline
+from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
+from zeus_stream.protocol.readings import Seen
+
+seeds = st.integers(0, 10**9)
+
+
+def timeline(*chunks: object) -> Timeline:
+    made = Timeline()
+    for chunk in chunks:
+        made.add(chunk)  # type: ignore[arg-type]  # NumPy's structured arrays have no useful type
+    return made
+
+
+def known(answer: Energy | Missing) -> Energy:
+    assert isinstance(answer, Energy), answer
+    return answer
+
+
+@given(seeds)
+def test_the_bounds_contain_the_truth_of_the_counter(seed: int) -> None:
+    counter, rng = virtual(seed), dice(seed)
+    line = timeline(counter.rows)
+    begins = [rng.randint(0, 2 * S) for _ in range(50)]
+    ends = [begin + rng.randint(0, 2 * S - begin) for begin in begins]
+    for begin_ns, end_ns, answer in zip(begins, ends, measure(line, begins, ends), strict=True):
+        if isinstance(answer, Energy):
+            truth_uj = counter.truth_uj(end_ns) - counter.truth_uj(begin_ns)
+            assert answer.low_uj is not None
+            assert answer.high_uj is not None
+            assert answer.low_uj <= truth_uj <= answer.high_uj
+            assert answer.low_uj <= answer.energy_uj <= answer.high_uj
+
+
+@given(seeds, st.booleans())
+def test_the_parts_of_a_window_add_up_to_the_whole(seed: int, powered: bool) -> None:  # noqa: FBT001 - hypothesis
+    rng = dice(seed)
+    rows = virtual(seed).rows
+    if powered:
+        rows["seen"], rows["power_mw"] = Seen.POWER, [rng.randint(20_000, 400_000) for _ in rows]
+    edges = sorted(rng.randint(400 * MS, 1500 * MS) for _ in range(20))
+    line = timeline(rows)
+    parts = [known(part).energy_uj for part in measure(line, edges[:-1], edges[1:])]
+    assert sum(parts) == known(energy(line, edges[0], edges[-1])).energy_uj
+    assert min(parts) >= 0
+
+
+@pytest.mark.parametrize("window_ms", [500, 1000, 3000])
+def test_a_constant_load_polled_every_10_ms_is_measured_to_1_percent_from_500_ms_on(window_ms: int) -> None:
+    rng = dice(1)
+    rows = [row(Seen.FIRST, 0, 0, energy_mj=0)]
+    for change_ns in range(37 * MS, 6 * S, 100 * MS):
+        read_ns = change_ns + rng.randint(0, 10 * MS)
+        rows.append(row(Seen.CHANGED, read_ns - 10 * MS, read_ns, energy_mj=250 * change_ns // MS))
+    line = timeline(readings(*rows))
+    begins = range(1 * S, 2 * S, 17 * MS)
+    answers = measure(line, begins, [begin_ns + window_ms * MS for begin_ns in begins])
+    errors = [abs(known(answer).energy_uj / (250_000 * window_ms) - 1) for answer in answers]
+    assert sum(errors) / len(errors) <= 0.01
+
+
+def test_a_window_between_two_refreshes_says_so() -> None:
+    line = timeline(steady(250, 10))
+    assert known(energy(line, 210 * MS, 250 * MS)) == Energy(
+        10_000_000, 0, 25_001_000, 0, 25_001_000, None, "counter", "within one refresh"
+    )
+
+
+def test_a_power_reading_is_held_until_the_next() -> None:
+    rows = readings(
+        row(Seen.POWER, 0, 0, power_mw=100_000),
+        *(row(Seen.POWER, t * S, t * S, power_mw=100_000) for t in range(1, 10)),
+        row(Seen.POWER, 10 * S, 10 * S, power_mw=300_000),
+        row(Seen.POWER, 11 * S, 11 * S, power_mw=300_000),
+    )
+    line = timeline(rows)
+    assert known(energy(line, 0, 11 * S)).energy_uj == 1_300_000_000
+    assert known(energy(line, 0, 10 * S)) == Energy(
+        *(1_000_000_000, 1_000_000_000, 1_200_000_000, 1_000_000_000, 1_200_000_000), None, "power", "ok"
+    )
+    assert known(energy(line, 9_500 * MS, 10_500 * MS)).energy_uj == 200_000_000
+
+
+def test_time_without_readings_is_named() -> None:
+    line = timeline(steady(100, 5), readings(row(Seen.CHANGED, 3 * S, 3 * S, energy_mj=300_000)))
+    line.add(readings(row(Seen.CHANGED, 3100 * MS, 3100 * MS, energy_mj=310_000)))
+    across = known(energy(line, 100 * MS, 3050 * MS))
+    assert (across.energy_uj, across.quality) == (295_000_000, "unseen for 2.6 s")
+    assert (
+        known(energy(line, 100 * MS, 2 * S)).quality
+        == "unseen for 1.6 s; an edge between readings 2.6 s apart"
+    )
+
+
+def broken(seen: Seen) -> Timeline:
+    begun = row(seen, 1 * S, 1 * S, energy_mj=7)
+    return timeline(steady(100, 5), readings(begun), steady(100, 5, begin_ns=2 * S)[1:])
+
+
+@pytest.mark.parametrize(
+    ("line", "begin_ms", "end_ms", "reason"),
+    [
+        pytest.param(timeline(), 0, 1, "no readings of this GPU", id="nothing was read"),
+        pytest.param(timeline(steady(100, 5)), -50, 50, "before its begin", id="it began before"),
+        pytest.param(timeline(steady(100, 5)), 0, 401, "no reading from after its end", id="nothing after"),
+        pytest.param(timeline(steady(100, 5)), 300, 200, "it ends before it begins", id="time runs back"),
+        pytest.param(broken(Seen.RESET), 100, 2100, "the counter started over", id="a reset within"),
+        pytest.param(broken(Seen.FIRST), 100, 2100, "the counter started over", id="a return within"),
+        pytest.param(broken(Seen.FIRST), 100, 700, "the counter started over", id="a reset before the end"),
+        pytest.param(broken(Seen.FIRST), 1500, 2100, "before its begin", id="the first change is awaited"),
+        pytest.param(
+            timeline(steady(100, 5), readings(row(Seen.UNCHANGED, 900 * MS, 900 * MS, energy_mj=40_000))),
+            *(100, 800, "the counter did not change after its end"),
+            id="the counter stands still",
+        ),
+    ],
+)
+def test_what_cannot_be_known_is_missing_for_a_reason(
+    line: Timeline, begin_ms: int, end_ms: int, reason: str
+) -> None:
+    answer = energy(line, begin_ms * MS, end_ms * MS)
+    assert isinstance(answer, Missing)
+    assert reason in answer.reason
+
+
+def test_a_gpu_that_went_away_is_named() -> None:
+    line = timeline(steady(100, 5))
+    line.interrupt("it fell off the bus")
+    assert energy(line, 100 * MS, 800 * MS) == Missing("the GPU was gone at its end: it fell off the bus")
+
+
+def test_a_counter_that_falls_without_a_word_is_never_negative() -> None:
+    fallen = readings(
+        *(row(Seen.CHANGED, t * MS, t * MS, energy_mj=t) for t in (500, 600)),
+        row(Seen.CHANGED, 700 * MS, 700 * MS, energy_mj=3),
+        *(row(Seen.CHANGED, t * MS, t * MS, energy_mj=t) for t in (800, 900)),
+    )
+    line = timeline(fallen)
+    assert isinstance(energy(line, 550 * MS, 850 * MS), Missing)
+    assert known(energy(line, 510 * MS, 590 * MS)).energy_uj == 80_000

@@ -1,0 +1,130 @@
+import pytest
+
+from analyzers.measurement.energy import Meter
+from analyzers.measurement.timeline import Timeline
+from analyzers.measurement.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
+from analyzers.results.rows import WindowRow
+from tests.analyzers.readings import MS, S, readings, row, steady
+from zeus_stream.protocol.readings import Seen
+
+OWNER = Owner("session", "run", "job", 0, "host")
+
+
+def windows() -> Windows:
+    return Windows(OWNER, 5 * S)
+
+
+def line(changes: int = 10) -> Meter:
+    made = Timeline()
+    made.add(steady(200, changes))
+    return Meter(made)
+
+
+def measured(
+    open_windows: Windows, meters: dict[str, Meter] | None, now_ns: int = 1 * S, *, shared: bool = False
+) -> list[WindowRow]:
+    return open_windows.measured(meters, now_ns, lambda *_: shared)
+
+
+def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:
+    some, lines = windows(), {"GPU-a": line(10), "GPU-b": line(4)}
+    some.begin("window", 3, "validation", 100 * MS)
+    assert measured(some, lines) == []
+    some.end("window", 3, 350 * MS, 1 * S)
+    assert measured(some, lines) == []
+    lines["GPU-b"].timeline.add(readings(row(Seen.CHANGED, 350 * MS, 400 * MS, energy_mj=80_000)))
+    one, other = measured(some, lines)
+    assert (one.gpu, one.energy_j, one.quality, one.name, one.index) == ("GPU-a", 50.0, "ok", "validation", 3)
+    assert (other.gpu, one.duration_s, one.estimator) == ("GPU-b", 0.25, "counter")
+    assert other.energy_low_j is not None
+    assert other.energy_high_j is not None
+    assert other.energy_low_j <= 50.0 <= other.energy_high_j
+    assert measured(some, lines) == []
+    assert some.empty
+
+
+def test_adjacent_windows_add_up_to_the_one_around_them() -> None:
+    some, lines = windows(), {"GPU-a": line()}
+    some.begin("epoch", 0, "epoch", 111 * MS)
+    for index, (begin_ms, end_ms) in enumerate(((111, 240), (240, 241), (241, 777))):
+        some.begin("step", index, "step", begin_ms * MS)
+        some.end("step", index, end_ms * MS, 1 * S)
+    some.end("epoch", 0, 777 * MS, 1 * S)
+    *steps, epoch = measured(some, lines)
+    assert sum(round(1e6 * (step.energy_j or 0)) for step in steps) == round(1e6 * (epoch.energy_j or 0))
+
+
+def test_after_the_timeout_it_is_missing_and_says_why() -> None:
+    some, lines = windows(), {"GPU-a": line(), "GPU-b": line(4)}
+    some.begin("window", 0, "w", 100 * MS)
+    some.end("window", 0, 350 * MS, 1 * S)
+    assert measured(some, lines, 6 * S - 1) == []
+    one, other = measured(some, lines, 6 * S)
+    assert one.energy_j == 50.0
+    assert (other.energy_j, other.energy_low_j, other.estimator) == (None, None, None)
+    assert other.quality == "no reading from after its end"
+
+
+@pytest.mark.parametrize(
+    ("meters", "quality"),
+    [(None, "the collector has not told its GPUs"), ({}, "the session has no GPU")],
+)
+def test_a_session_without_gpus_has_one_row_without_energy(
+    meters: dict[str, Meter] | None, quality: str
+) -> None:
+    some = windows()
+    some.begin("step", 0, "step", 100 * MS)
+    some.end("step", 0, 200 * MS, 1 * S)
+    (only,) = measured(some, meters, 6 * S)
+    assert (only.gpu, only.energy_j, only.quality, only.duration_s) == (None, None, quality, 0.1)
+
+
+def test_the_end_of_the_session_cuts_short_all_but_the_run() -> None:
+    some = windows()
+    some.begin("run", 0, "run", 100 * MS)
+    some.begin("window", 0, "w", 200 * MS)
+    some.end_all(500 * MS, 1 * S)
+    run, window = measured(some, {"GPU-a": line()})
+    assert (run.energy_j, run.quality) == (80.0, "ok")
+    assert (window.energy_j, window.quality) == (60.0, "cut short by the end of the run")
+
+
+def test_a_cancelled_window_and_an_end_without_begin_give_no_row() -> None:
+    some = windows()
+    some.begin("window", 0, "w", 100 * MS)
+    some.cancel("window", 0)
+    some.end("window", 0, 200 * MS, 1 * S)
+    some.end("window", 1, 200 * MS, 1 * S)
+    assert some.empty
+
+
+def test_more_open_windows_than_the_bound_are_not_taken() -> None:
+    some = windows()
+    assert all(some.begin("window", index, "w", 100 * MS) for index in range(MAX_OPEN))
+    assert not some.begin("window", MAX_OPEN, "w", 100 * MS)
+    some.end("window", 0, 200 * MS, 1 * S)
+    assert some.begin("window", MAX_OPEN, "w", 100 * MS)
+
+
+def test_more_waiting_windows_than_the_bound_are_measured_with_what_there_is() -> None:
+    some, lines = windows(), {"GPU-a": line(2)}
+    for index in range(MAX_WAITING + 3):
+        some.begin("step", index, "step", 500 * MS)
+        some.end("step", index, 600 * MS, 1 * S)
+    rows = measured(some, lines)
+    assert [(row.index, row.energy_j) for row in rows] == [(0, None), (1, None), (2, None)]
+
+
+def test_a_row_says_the_limit_and_who_else_was_there() -> None:
+    some, lines = windows(), {"GPU-a": line()}
+    lines["GPU-a"].timeline.add(
+        readings(row(Seen.CHANGED, 950 * MS, 960 * MS, energy_mj=191_000, limit_mw=225_000))
+    )
+    lines["GPU-a"].timeline.add(
+        readings(row(Seen.CHANGED, 1050 * MS, 1060 * MS, energy_mj=211_000, limit_mw=225_000))
+    )
+    for index, begin_ms in enumerate((100, 970)):
+        some.begin("step", index, "step", begin_ms * MS)
+        some.end("step", index, 1000 * MS, 1 * S)
+    early, late = measured(some, lines, 2 * S, shared=True)
+    assert (early.power_limit_w, late.power_limit_w, late.shared) == (None, 225.0, True)

@@ -1,0 +1,458 @@
+"""Budgets over runs and idle GPUs, through the interpreter: what is in force never adds up to too much."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from analyzers.interpreter import OWN, Interpreter
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run import Output
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit
+from tests.analyzers.readings import readings, row
+from tests.simulation.world import Training, World
+from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import (
+    Applied,
+    Budget,
+    BudgetsSet,
+    CollectorStarted,
+    DeviceFound,
+    LeaseCause,
+    LeaseEnded,
+    Note,
+    Notes,
+    Refused,
+    RunAdmitted,
+)
+from zeus_stream.protocol.readings import Readings, Seen
+
+S = 1_000_000_000
+W = 1000
+LEAST, FOUND = 100 * W, 300 * W
+PLAN = RunSettings(selectors.parse("energy"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+
+R = TypeVar("R")
+
+
+def budget(limit_w: int, group: str = "rack1", gpus: tuple[str, ...] = (), way: float = 1.0) -> Budget:
+    return Budget(group, limit_w * W, gpus, 0, 0, 10**15, 0, None, way)
+
+
+@dataclass(slots=True)
+class Site:
+    """Collectors that obey after a while, each with one GPU; and who hears them."""
+
+    gpus: int
+    rng: Random = field(default_factory=lambda: Random(0))
+    interpreter: Interpreter = field(default_factory=lambda: Interpreter(PLAN))
+    now_ns: int = 1000 * S
+    limits: dict[str, int] = field(default_factory=dict)
+    """In force, by GPU."""
+    holders: dict[str, str] = field(default_factory=dict)
+    """In whose name limits are held."""
+    frames: list[tuple[Frame, Body]] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    under_way: dict[str, list[tuple[int, ApplyLimit | RestoreLimit]]] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    """By session, the next."""
+    refusing: dict[str, str] = field(default_factory=dict)
+    """Why, by GPU."""
+    _offsets: "count[int]" = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        for index in range(self.gpus):
+            gpu, host = f"g{index}", f"h{index}"
+            self.limits[gpu] = FOUND
+            self.under_way[gpu] = []
+            self.note(host, CollectorStarted(self.now_ns, "i", "0", "boot", self.now_ns, 0, observe=False))
+            found = DeviceFound(
+                self.now_ns, gpu, 0, "A40", "0", counts_energy=True, min_limit_mw=LEAST, max_limit_mw=FOUND,
+                default_limit_mw=FOUND, found_limit_mw=FOUND, mig=False,
+            )  # fmt: skip
+            self.note(host, found)
+
+    def note(self, host: str, note: Note) -> None:
+        self.log(host, Notes((note,)))
+
+    def log(self, host: str, body: Body) -> None:
+        frame = Frame(f"log-{host}", next(self._offsets), host, self.now_ns, "topic", b"")
+        self.frames.append((frame, body))
+        outputs = self.interpreter.hear(frame, body)
+        self.outputs += outputs
+        for output in outputs:
+            if isinstance(output, ApplyLimit | RestoreLimit):
+                waiting = self.under_way[output.gpu]
+                due_ns = max([self.now_ns, *(at for at, _ in waiting)]) + self.rng.randrange(3 * S // 10)
+                waiting.append((due_ns, output))
+
+    def set(self, *budgets: Budget) -> None:
+        self.note(OWN, BudgetsSet(self.now_ns, budgets))
+
+    def begin(self, run: str, gpus: Iterable[str]) -> None:
+        """Start a rank on each GPU's host."""
+        gpus = tuple(gpus)
+        for rank, gpu in enumerate(gpus):
+            session, host = f"{run}-{rank}", gpu.replace("g", "h")
+            started = RunStarted(self.now_ns, run, run, rank, len(gpus), (gpu,), 1, "boot", self.now_ns, 0)
+            self.steps[session] = 0
+            self.log(host, Events(session, 0, 0, 1, (started,)))
+            self.note(host, RunAdmitted(self.now_ns, session, run, (gpu,), may_command=True, reason=""))
+
+    def step(self, run: str) -> None:
+        for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
+            index = self.steps[session]
+            self.steps[session] += 1
+            ended = self.now_ns if index else None
+            self.log(
+                self._host(session), Events(session, 1, 0, 1, (StepBoundary(index, ended, self.now_ns),))
+            )
+
+    def train(self, run: str, steps: int) -> None:
+        """Begin so many steps, each of 0.1 s."""
+        for _ in range(steps):
+            self.step(run)
+            self.go_on(S // 10)
+
+    def end(self, run: str) -> None:
+        for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
+            del self.steps[session]
+            host = self._host(session)
+            self.log(host, Events(session, 1, 0, 1, (RunEnded(self.now_ns),)))
+            if self.holders.get(gpu := host.replace("h", "g")) == run:
+                self.lose(gpu, "run")
+
+    def _host(self, session: str) -> str:
+        (host,) = {
+            frame.host
+            for frame, body in self.frames
+            if isinstance(body, Events) and body.session == session and body.sequence == 0
+        }
+        return host
+
+    def lose(self, gpu: str, cause: LeaseCause, limit: int = FOUND) -> None:
+        """A lease ends, as its collector has it."""
+        self.limits[gpu] = limit
+        self.holders.pop(gpu, None)
+        ended = LeaseEnded(self.now_ns, gpu, "owner", cause, f"it is over: {cause}", limit)
+        self.note(gpu.replace("g", "h"), ended)
+
+    def go_on(self, ns: int) -> None:
+        """Let time pass: what is due is obeyed."""
+        self.now_ns += ns
+        for gpu, waiting in self.under_way.items():
+            while waiting and waiting[0][0] <= self.now_ns:
+                _, command = waiting.pop(0)
+                self._obey(gpu, command)
+        for index in range(self.gpus):
+            self.log(f"h{index}", Notes(()))
+
+    def _obey(self, gpu: str, command: ApplyLimit | RestoreLimit) -> None:
+        host = gpu.replace("g", "h")
+        if gpu in self.refusing:
+            refused = Refused(self.now_ns, command.command, gpu, "observe", self.refusing[gpu])
+            self.note(host, refused)
+            return
+        match command:
+            case ApplyLimit(run=holder, limit_mw=limit_mw):
+                self.limits[gpu], self.holders[gpu] = limit_mw, holder
+            case RestoreLimit():
+                self.limits[gpu] = FOUND
+                self.holders.pop(gpu, None)
+        self.note(host, Applied(self.now_ns, command.command, gpu, self.limits[gpu]))
+
+    def settle(self) -> None:
+        for _ in range(60):
+            self.go_on(S // 10)
+
+    def rows(self, kind: type[R]) -> list[R]:
+        return [output for output in self.outputs if isinstance(output, kind)]
+
+
+# ---- idle GPUs -------------------------------------------------------------------------------------------
+
+
+def test_gpus_without_a_run_are_lowered_held_and_given_back() -> None:
+    site = Site(4)
+    site.set(budget(800))
+    site.settle()
+    assert list(site.limits.values()) == [200 * W] * 4
+    assert set(site.holders.values()) == {f"{BUDGET}rack1"}
+    assert {row.outcome for row in site.rows(CommandRow)} == {"applied"}
+    site.set()
+    site.settle()
+    assert list(site.limits.values()) == [FOUND] * 4
+    assert not site.holders
+    (*_, last) = site.rows(BudgetRow)
+    assert (last.budget, last.binding, len(last.gpus)) == ("rack1", False, 4)
+
+
+def test_a_budget_is_about_the_gpus_that_it_names() -> None:
+    site = Site(4)
+    site.set(budget(200, gpus=("g0", "h1:0")), budget(150, "other", ("h3:all",)))
+    site.settle()
+    assert list(site.limits.values()) == [LEAST, LEAST, FOUND, 150 * W]
+    assert [site.holders.get(f"g{i}", "")[len(BUDGET) :] for i in range(4)] == ["rack1", "rack1", "", "other"]
+
+
+def test_a_budget_about_nothing_comes_and_goes() -> None:
+    site = Site(1)
+    site.set(budget(500, gpus=("nowhere:all",)))
+    site.set()
+    assert [(row.gpus, row.binding) for row in site.rows(BudgetRow)] == [((), True), ((), False)]
+    assert not site.rows(ApplyLimit)
+
+
+def test_of_two_budgets_both_hold() -> None:
+    site = Site(3)
+    site.set(budget(600), budget(250, "small", ("g0", "g1")))
+    site.settle()
+    assert site.limits["g0"] + site.limits["g1"] <= 250 * W
+    assert site.limits["g2"] == FOUND
+
+
+def test_a_budget_under_the_least_limits_says_so_and_does_what_it_can() -> None:
+    site = Site(3)
+    site.set(budget(250))
+    site.settle()
+    assert list(site.limits.values()) == [LEAST] * 3
+    (*_, last) = site.rows(BudgetRow)
+    assert "the least limits of 3 GPUs are 300 W, over 250 W. Raise it" in last.reason
+    site.refusing |= {"g0": "no permission"}
+    site.lose("g0", "lapsed")
+    site.settle()
+    (*_, last) = site.rows(BudgetRow)
+    assert "2 GPUs are 200 W, 1 GPUs that cannot be commanded keep 300 W, over 250 W" in last.reason
+
+
+def test_a_budget_that_allows_everything_touches_nothing() -> None:
+    site = Site(2)
+    site.set(budget(600))
+    site.settle()
+    assert not site.rows(ApplyLimit)
+
+
+def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> None:
+    site = Site(3, refusing={"g0": "this collector only observes"})
+    site.set(budget(600))
+    site.settle()
+    assert list(site.limits.values()) == [FOUND, 150 * W, 150 * W]
+    told = {row.gpu: row for row in site.rows(RationRow)}
+    assert (told["g0"].limit_w, told["g0"].reason) == (300, "this collector only observes")
+    assert told["g0"].most_w == 200, "what it would have"
+    assert len([row for row in site.rows(ApplyLimit) if row.gpu == "g0"]) == 1, "it is asked once"
+
+
+def test_the_limit_of_a_stranger_stays_and_counts() -> None:
+    site = Site(2)
+    site.set(budget(400))
+    site.settle()
+    site.lose("g0", "stranger", 220 * W)
+    site.settle()
+    assert site.limits == {"g0": 220 * W, "g1": 150 * W}
+
+
+@pytest.mark.parametrize("cause", ["lapsed", "restart", "shutdown", "run"])
+def test_a_lease_that_ended_is_taken_again(cause: LeaseCause) -> None:
+    site = Site(2)
+    site.set(budget(400))
+    site.settle()
+    site.lose("g0", cause)
+    site.settle()
+    assert list(site.limits.values()) == [200 * W] * 2
+
+
+def test_a_gpu_that_works_for_nobody_known_has_its_share_until_it_is_idle_again() -> None:
+    site = Site(3)
+    site.set(budget(500))
+    site.settle()
+    assert sorted(site.limits.values()) == [150 * W, 150 * W, 200 * W]
+
+    def draw(power_w: int, seconds: int) -> None:
+        for _ in range(seconds):
+            seen = row(Seen.POWER, site.now_ns - 1, site.now_ns, power_mw=power_w * W)
+            site.log("h1", Readings(("g1",), readings(seen).tobytes()))
+            site.go_on(S)
+
+    draw(140, 10)
+    assert site.limits == {"g0": LEAST, "g1": FOUND, "g2": LEAST}
+    draw(30, 70)
+    assert sorted(site.limits.values()) == [150 * W, 150 * W, 200 * W]
+
+
+@pytest.mark.parametrize("gpu", ["g0", "nobody's"])
+def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) -> None:
+    site = Site(2)
+    site.set(budget(400))
+    site.settle()
+    asked = len(site.rows(ApplyLimit))
+    site.note("h1", Applied(site.now_ns, "c", gpu, LEAST))
+    site.note("h1", LeaseEnded(site.now_ns, gpu, "o", "stranger", "it is said", LEAST))
+    site.note("h1", CollectorStarted(site.now_ns, "i2", "0", "boot", site.now_ns, 0, observe=False))
+    site.settle()
+    assert site.limits == {"g0": 200 * W, "g1": 200 * W}
+    assert {each.gpu for each in site.rows(ApplyLimit)[asked:]} == {"g1"}
+
+
+def test_what_others_say_of_budgets_is_not_believed() -> None:
+    site = Site(1)
+    site.note("h0", BudgetsSet(site.now_ns, (budget(100),)))
+    site.settle()
+    assert not site.rows(ApplyLimit)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_under_a_budget_leaves_the_limit_to_the_budget_when_it_ends() -> None:
+    site = Site(2)
+    site.set(budget(400))
+    site.begin("r", ["g0"])
+    site.train("r", 40)
+    assert site.limits["g0"] == FOUND, "who works has what it can use"
+    assert site.limits["g1"] == LEAST
+    site.end("r")
+    site.settle()
+    assert list(site.limits.values()) == [200 * W] * 2
+    site.set()
+    site.settle()
+    assert list(site.limits.values()) == [FOUND] * 2
+
+
+def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> None:
+    site = Site(1)
+    site.begin("r", ["g0"])
+    site.train("r", 30)
+    assert site.holders["g0"] == "r"
+    site.set(budget(150))
+    site.train("r", 30)
+    assert site.limits["g0"] <= 150 * W
+    assert site.holders["g0"] == f"{BUDGET}rack1"
+    before = len(site.outputs)
+    site.set()
+    (command,) = [each for each in site.outputs[before:] if isinstance(each, ApplyLimit | RestoreLimit)]
+    assert isinstance(command, ApplyLimit)
+    assert (command.run, command.limit_mw) == ("r", site.limits["g0"]), "as it is, in the run's name"
+    site.settle()
+    assert site.holders["g0"] == "r"
+    site.end("r")
+    site.settle()
+    assert site.limits["g0"] == FOUND
+
+
+def test_a_limit_that_a_run_set_before_the_budget_is_held_for_the_budget() -> None:
+    site = Site(1)
+    site.begin("r", ["g0"])
+    site.train("r", 5)
+    assert site.holders["g0"] == "r"
+    site.set(budget(300))
+    for _ in range(5):
+        site.go_on(S // 10)
+    assert site.holders["g0"] == f"{BUDGET}rack1"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
+    rng = Random(seed)
+    site = Site(5, rng)
+    most_w = rng.randrange(500, 1600)
+    for tenth in range(1, 11):
+        site.set(budget(most_w, way=tenth / 10))
+        site.go_on(S)
+    site.settle()
+    free, names = {f"g{i}" for i in range(5)}, count()
+    running: dict[str, list[str]] = {}
+    for _ in range(250):
+        if free and rng.random() < 0.05:
+            run, gpus = f"r{next(names)}", rng.sample(sorted(free), rng.randint(1, len(free)))
+            free -= set(gpus)
+            running[run] = gpus
+            site.begin(run, gpus)
+        if running and rng.random() < 0.03:
+            run = rng.choice(sorted(running))
+            free |= set(running.pop(run))
+            site.end(run)
+        for run in running:
+            site.step(run)
+        site.go_on(rng.randrange(S // 2))
+        assert sum(site.limits.values()) <= most_w * W, site.limits
+    assert {row.budget for row in site.rows(RationRow)} == {"rack1"}
+    for run in running:
+        site.end(run)
+    site.set()
+    site.settle()
+    assert list(site.limits.values()) == [FOUND] * 5
+    again = Interpreter(PLAN)
+    assert [output for frame, body in site.frames for output in again.hear(frame, body)] == site.outputs
+
+
+def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
+    plan = RunSettings(selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+    site = Site(2, interpreter=Interpreter(plan))
+    site.set(budget(400))
+    site.settle()
+    site.begin("hungry", ["g0"])
+    site.begin("modest", ["g1"])
+    due_ns = {"hungry": site.now_ns, "modest": site.now_ns}
+    tick_ns, ticks = S // 20, 0
+    while len({row.run for row in site.rows(DecisionRow)}) < 2 or site.limits["g0"] < FOUND:
+        limit_mw, ticks = site.limits["g0"], ticks + 1
+        step_ns = {"hungry": S // 5 * FOUND // limit_mw, "modest": S // 5}
+        for run, at_ns in due_ns.items():
+            if site.now_ns >= at_ns:
+                due_ns[run] = at_ns + step_ns[run]
+                site.step(run)
+        for host, gpu, power_mw in (("h0", "g0", limit_mw), ("h1", "g1", 80 * W)):
+            seen = row(Seen.POWER, site.now_ns - 1, site.now_ns, power_mw=power_mw)
+            site.log(host, Readings((gpu,), readings(seen).tobytes()))
+        site.go_on(tick_ns)
+        assert sum(site.limits.values()) <= 400 * W
+        assert ticks < 3000, site.rows(RationRow)
+    assert site.limits == {"g0": FOUND, "g1": LEAST}
+
+
+# ---- a real search under a budget ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exhaustive", [True, False])
+def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
+    exhaustive: bool,  # noqa: FBT001 - parametrized
+) -> None:
+    plan = RunSettings(
+        selectors.parse("time"),
+        stride_mw=50 * W,
+        warmup_steps=2,
+        profile_steps=5,
+        settle_ns=0,
+        refreshes=2,
+        exhaustive=exhaustive,
+    )
+    world = World("simulated:v100x1", Training("imagenet", 0.1, 1000), plan)
+
+    def say(*budgets: Budget) -> None:
+        world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, budgets),)))
+
+    def decided(limit_w: int) -> DecisionRow:
+        """Return the next decision for a limit."""
+        before = len(world.rows(DecisionRow))
+        for _ in range(100):
+            world.run(0.2)
+            if found := [row for row in world.rows(DecisionRow)[before:] if row.power_limit_w == limit_w]:
+                return found[-1]
+        raise AssertionError(world.rows(DecisionRow))
+
+    world.run(2)
+    say(budget(150))
+    assert decided(150).reason.endswith("budget rack1 allows no more than 150 W")
+    asked = [row.limit_mw for row in world.rows(ApplyLimit) if row.run == f"{BUDGET}rack1"]
+    assert asked
+    assert max(asked) <= 150 * W
+    say()
+    assert "budget" not in decided(250).reason
+    assert world.rows(ApplyLimit)[-1].run == "run"

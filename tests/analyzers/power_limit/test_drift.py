@@ -1,0 +1,168 @@
+"""The watch over a workload, on windows whose truth is known."""
+
+from collections.abc import Iterator
+from math import exp, sqrt
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzers.power_limit.drift import FIRST, Watch, begun, seen
+from analyzers.power_limit.selectors import Trial
+
+STEPS = 10
+"""Of a window."""
+
+
+def trial(energy: float, time: float, steps: int = STEPS) -> Trial:
+    """Return a window in which a step took so many times 50 J and 250 ms."""
+    return Trial(150_000, round(50_000 * energy * steps), round(250_000_000 * time * steps), steps)
+
+
+def windows(seed: str, noise: float = 0.02, correlation: float = 0.3) -> Iterator[tuple[float, float]]:
+    """Yield the means of windows of steps whose noise follows itself."""
+    rng = Random(seed)
+    errors = [rng.gauss(), rng.gauss()]
+    while True:
+        sums = [0.0, 0.0]
+        for _ in range(STEPS):
+            for of in (0, 1):
+                errors[of] = correlation * errors[of] + sqrt(1 - correlation**2) * rng.gauss()
+                sums[of] += max(0.1, 1 + noise * errors[of])
+        yield sums[0] / STEPS, sums[1] / STEPS
+
+
+def watched(seed: str, before: int, noise: float = 0.02) -> tuple[Watch, Iterator[tuple[float, float]]]:
+    """Return the watch after some windows, and those that follow."""
+    come, watch = windows(seed, noise), Watch()
+    for _ in range(before):
+        watch = seen(watch, trial(*next(come)))
+    return watch, come
+
+
+@pytest.mark.parametrize(("energy", "time"), [(1.1, 1), (0.9, 1), (1, 1.1), (1, 0.9), (1.1, 1.1), (3, 0.2)])
+def test_a_shift_of_a_tenth_is_noticed_within_100_steps(energy: float, time: float) -> None:
+    for seed in range(30):
+        watch, come = watched(f"{seed} {energy} {time}", FIRST + 3 * seed)
+        alarms = [watch.alarm]
+        while not watch.alarm and len(alarms) <= 90 // STEPS:  # a window may begin ten steps after the shift
+            e, t = next(come)
+            watch = seen(watch, trial(e * energy, t * time))
+            alarms.append(watch.alarm)
+        assert watch.alarm
+        assert not any(alarms[:4])
+        assert 1 + watch.change[0] == pytest.approx(energy, rel=0.03)
+        assert 1 + watch.change[1] == pytest.approx(time, rel=0.03)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
+def test_what_stays_as_it_was_and_warms_up_is_no_change(noise: float) -> None:
+    come, watch = windows(f"{noise}", noise), Watch()
+    for count, (e, t) in zip(range(1_500), come, strict=False):
+        watch = seen(watch, trial(e * (1 - 0.01 * exp(-count / 20)), t))
+        assert not watch.alarm
+
+
+@pytest.mark.parametrize("factor", [1.05, 1 / 1.05])
+def test_a_shift_of_a_twentieth_is_none(factor: float) -> None:
+    watch, _ = watched("", FIRST, noise=0)
+    for _ in range(500):
+        watch = seen(watch, trial(factor, factor))
+    assert not watch.alarm
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.5, 1.3, 100.0])
+def test_a_disturbance_of_three_windows_is_none(factor: float) -> None:
+    watch, come = watched("", FIRST + 10)
+    for _ in range(20):
+        for _ in range(3):
+            watch = seen(watch, trial(factor, factor))
+            assert not watch.alarm
+        for _ in range(4):
+            watch = seen(watch, trial(*next(come)))
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_a_change_right_after_the_choice_is_noticed_by_what_was_measured_then(factor: float) -> None:
+    for seed in range(30):
+        come, watch = windows(f"{seed}"), begun(trial(1, 1, 12))
+        for _ in range(FIRST):
+            e, t = next(come)
+            watch = seen(watch, trial(e * factor, t))
+        for _ in range(4):
+            assert not watch.alarm
+            e, t = next(come)
+            watch = seen(watch, trial(e * factor, t))
+        assert watch.alarm
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+def test_noise_in_what_was_measured_then_is_no_change(noise: float) -> None:
+    for seed in range(30):
+        come = windows(f"{seed}", noise)
+        watch = begun(trial(*next(come)))
+        for _ in range(30):
+            watch = seen(watch, trial(*next(come)))
+            assert not watch.alarm
+
+
+def test_an_odd_window_at_the_beginning_does_not_matter() -> None:
+    for odd in range(FIRST):
+        come, watch = windows("", 0.02), Watch()
+        for count, (e, t) in zip(range(40), come, strict=False):
+            watch = seen(watch, trial(e, t * (5 if count == odd else 1)))
+            assert not watch.alarm
+
+
+def test_what_grows_slowly_is_noticed_by_the_time_it_has_grown_by_a_tenth() -> None:
+    watch, come = watched("", FIRST)
+    grown = 1.0
+    while not watch.alarm:
+        grown *= 1.001
+        e, t = next(come)
+        watch = seen(watch, trial(e * grown, t * grown))
+    assert 1.05 < grown < 1.11
+
+
+def test_when_all_is_as_it_was_again_there_is_no_alarm_any_longer() -> None:
+    watch, come = watched("", FIRST)
+    for _ in range(1_000):
+        watch = seen(watch, trial(2, 2))
+    assert watch.alarm
+    for _ in range(10):
+        watch = seen(watch, trial(*next(come)))
+    assert not watch.alarm
+
+
+figures = st.integers(0, 10**15)
+trials = st.builds(Trial, st.just(150_000), figures, figures, st.integers(0, 10_000))
+
+
+@given(st.lists(trials, max_size=40))
+def test_no_three_windows_are_an_alarm_whatever_they_say(told: list[Trial]) -> None:
+    watch, calm = Watch(), Watch()
+    for window in told:
+        watch = seen(watch, window)
+        if not watch.alarm:
+            calm = watch
+    usable = [t for t in told if min(t.energy_mj, t.duration_ns, t.steps) > 0]
+    if len(usable) < FIRST + 4:
+        assert not watch.alarm
+        assert calm == watch
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)), max_size=30),
+    st.floats(0.1, 10),
+    st.floats(0.1, 10),
+)
+def test_only_shares_matter(told: list[tuple[float, float]], energy: float, time: float) -> None:
+    here, there, swapped = Watch(), Watch(), Watch()
+    for e, t in told:
+        here = seen(here, trial(e, t))
+        there = seen(there, trial(e * energy, t * time))
+        swapped = seen(swapped, trial(t, e))
+    for sums in ("more", "less"):
+        assert getattr(there, sums) == pytest.approx(getattr(here, sums), abs=0.01)
+        assert getattr(swapped, sums) == pytest.approx(getattr(here, sums)[::-1], abs=0.01)

@@ -1,0 +1,338 @@
+"""The game of recurring jobs, in a world whose every figure is known; golden figures where the traces are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from random import Random
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from analyzers.batch_size.policy import Choice, Try, Verdict
+from analyzers.batch_size.registry import Default
+from analyzers.batch_size.thompson import History, Reference
+from analyzers.simulation.baselines import PLAYERS, Known
+from analyzers.simulation.recorded_jobs import (
+    DRIFTS,
+    Powered,
+    Rules,
+    Size,
+    Traces,
+    Trained,
+    Workload,
+    World,
+    by_recurrence,
+    drifting,
+    levels,
+    play,
+    pooled,
+    regret,
+    world,
+)
+from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.traces import read
+from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
+from zeus_stream.errors import StorageError
+
+EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
+WORKLOAD = Workload("digits", 32, "sgd", 0.9, 20)
+TABLES = Traces(
+    tuple(
+        Trained("digits", "net", size, "sgd", "0.1", str(run), level, reached if level == 0.9 else 2)
+        for size, runs in EPOCHS.items()
+        for run, reached in enumerate(runs)
+        for level in (0.5, 0.9)
+    ),
+    {
+        "v100": tuple(
+            Powered("digits", "net", size, "sgd", limit_w, 1600 / size * slow, limit_w / 2)
+            for size in EPOCHS
+            for limit_w, slow in ((200, 1.0), (100, 1.5))
+        )
+    },
+)
+DIGITS = world(TABLES, "v100", WORKLOAD)
+"""An epoch of 32 takes 50 s and 5000 J at 200 W, cost 7500; 75 s, 3750 J and cost 9375 at 100 W."""
+
+
+class Always:
+    """Chooses sizes in turn, with a bound, and hears what came of it."""
+
+    def __init__(self, *sizes: int, stop_cost_j: float = inf, most_epochs: int = 99) -> None:
+        self.sizes, self.stop_cost_j, self.most_epochs = sizes, stop_cost_j, most_epochs
+        self.heard: list[Try] = []
+
+    def start(self, _job: object) -> int:
+        return 0
+
+    def began(self, state: int, a_try: Try) -> int:
+        self.heard.append(a_try)
+        return state + 1
+
+    def ended(self, state: int, a_try: Try) -> int:
+        self.heard.append(a_try)
+        return state
+
+    def choose(self, state: int, _setup: str, _rng: Random) -> Choice:
+        return Choice(self.sizes[state % len(self.sizes)], self.stop_cost_j)
+
+    def verdict(self, _state: int, a_try: Try) -> Verdict:
+        self.heard.append(a_try)
+        return Verdict(a_try.epochs < self.most_epochs)
+
+
+def spent(policy: Always, rules: Rules, recurrences: int = 1) -> list[Any]:
+    """Return batch size, epochs, cost and end of every try."""
+    played = play([DIGITS] * recurrences, policy, 1, rules)
+    return [(one.batch_size, one.epochs, one.spent.cost_j, one.ended) for one in played]
+
+
+def test_a_world_is_what_the_tables_say() -> None:
+    assert DIGITS.job.batch_sizes == (8, 16, 32, 64)
+    assert DIGITS.limits_w == (200, 100)
+    assert DIGITS.competing == pytest.approx({16: 4.5 * 15_000, 32: 4 * 7500, 64: 7 * 3750})
+    assert DIGITS.optimum_j == pytest.approx(26_250)
+    assert (DIGITS.by_default.energy_j, DIGITS.by_default.time_s) == pytest.approx((20_000, 200))
+    assert DIGITS.recurrences == 16
+    assert levels(TABLES, "digits") == (0.5, 0.9)
+
+
+def test_a_world_that_was_not_recorded_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch size 48 was not recorded"):
+        world(TABLES, "v100", replace(WORKLOAD, default=48))
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(faithful=True)])
+def test_the_first_epoch_of_a_size_profiles(rules: Rules) -> None:
+    profiling = (7500 + 9375) / 2
+    assert spent(Always(32), rules, 2) == [
+        (32, 4, pytest.approx(profiling + 3 * 7500), "converged"),
+        (32, 4, pytest.approx(4 * 7500), "converged"),
+    ]
+
+
+def test_a_bound_ends_a_try_before_the_epoch_that_passes_it() -> None:
+    bounded = Always(8, 32, stop_cost_j=92_000)
+    (first, second) = spent(bounded, Rules())
+    assert first == (8, 2, pytest.approx(33_750 + 30_000), "stopped")
+    assert second[3] == "converged"
+    # The reference reckons with the best limit alone: three epochs for this bound.
+    assert spent(bounded, Rules(faithful=True))[0] == (8, 3, pytest.approx(33_750 + 60_000), "stopped")
+
+
+def test_a_budget_below_an_epoch_costs_nothing_in_the_references_game_and_an_epoch_in_ours() -> None:
+    poor = Always(8, 32, stop_cost_j=29_000)
+    assert spent(poor, Rules(faithful=True))[0] == (8, 0, 0, "stopped")
+    assert spent(poor, Rules())[0] == (8, 1, pytest.approx(33_750), "stopped")
+
+
+def test_epochs_are_limited_and_so_are_tries() -> None:
+    assert spent(Always(8), Rules(faithful=True)) == spent(Always(8), Rules())
+    assert [(epochs, ended) for _, epochs, _, ended in spent(Always(8), Rules())] == [(20, "exhausted")] * 20
+
+
+def test_a_verdict_ends_a_try_and_the_policy_hears_what_it_needs() -> None:
+    policy = Always(64, 32, most_epochs=3)
+    assert spent(policy, Rules())[0][1::2] == (3, "stopped")
+    began, first, second, third, ended = policy.heard[:5]
+    assert (began.epoch_cost_j, first.epoch_cost_j) == (None, 3750)
+    assert [one.metrics for one in (first, second)] == [(pytest.approx(0.1),), (pytest.approx(0.1), 0.5)]
+    assert [one.epochs for one in (began, first, second, third, ended)] == [0, 1, 2, 3, 3]
+    assert ended == replace(third, ended="stopped")
+
+
+def test_without_profiling_as_many_tries_as_limits_run_at_one_each() -> None:
+    costs = [cost for _, _, cost, _ in spent(Always(32), Rules(profiling="by runs"), 4)]
+    assert costs == pytest.approx([4 * 7500, 4 * 9375, 4 * 7500, 4 * 7500])
+
+
+def test_regret_is_in_units_of_the_optimum() -> None:
+    worlds = [DIGITS] * 3
+    played = play(worlds, Known(64), 4)
+    costs = [took.cost_j for took in by_recurrence(played, 3)]
+    assert regret(played, worlds)[-1] == pytest.approx(sum(costs) / 26_250 - 3)
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+@pytest.mark.parametrize("overlap", [0.0, 3.0])
+def test_a_game_is_the_same_for_the_same_seed_and_reaches_every_target(name: str, overlap: float) -> None:
+    games = [Game(DIGITS, name, seed, overlap=overlap) for seed in (1, 1, 2)]
+    first, again, other = (played for _, played in play_all(games, 1))
+    assert first == again
+    assert {one.recurrence for one in other if one.ended == "converged"} == set(range(DIGITS.recurrences))
+
+
+def test_games_on_several_processes_are_those_of_one() -> None:
+    games = [Game(DIGITS, "zeus", seed) for seed in range(15)]
+    assert dict(_by_seed(play_all(games, 2))) == dict(_by_seed(play_all(games, 1)))
+
+
+def test_each_recurrence_of_a_pool_runs_on_one_of_its_gpu_models() -> None:
+    members = [DIGITS, replace(DIGITS, gpu="a40")]
+    worlds = drifting(pooled(members), "none")
+    assert {here.gpu for here in worlds} == {"v100", "a40"}
+    profiled = [played for played in play(worlds, Always(32), 1) if played.spent.cost_j != 30_000]
+    assert [worlds[one.recurrence].gpu for one in profiled] in (["v100", "a40"], ["a40", "v100"])
+
+
+def test_costs_that_scatter_are_the_same_for_all_players_and_right_on_average() -> None:
+    noisy = replace(DIGITS, cost_scatter=0.1)
+    costs = [one.spent.cost_j for one in play([noisy] * 400, Always(32), 1)][1:]
+    assert fmean(costs) == pytest.approx(30_000, rel=0.03)
+    assert stdev(costs) == pytest.approx(3_000, rel=0.15)
+    assert costs == [one.spent.cost_j for one in play([noisy] * 400, Always(32), 1)][1:]
+
+
+def _by_seed(played: object) -> list[tuple[int, object]]:
+    return [(game.seed, tries) for game, tries in played]  # type: ignore[attr-defined]
+
+
+def test_overlapping_recurrences_meet_a_policy_that_does_not_know_their_end() -> None:
+    policy = Always(32)
+    play([DIGITS] * 10, policy, 1, Rules(overlap=5.0))
+    begun = [one.number for one in policy.heard if one.ended == "running" and one.epochs == 0]
+    done = [one.number for one in policy.heard if one.ended == "converged"]
+    assert begun == sorted(begun)
+    assert sorted(done) == begun
+    running = [
+        sum(one.epochs == 0 and one.ended == "running" for one in policy.heard[:at])
+        - sum(one.ended != "running" for one in policy.heard[:at])
+        for at in range(len(policy.heard))
+    ]
+    assert max(running) > 1
+
+
+def test_the_best_size_moves_by_four() -> None:
+    """With recorded sizes a factor of two apart from 8 to 512, the best of which is 16."""
+    sizes = {8 * 2**step: replace_epochs(DIGITS, 4 + abs(step - 1)) for step in range(7)}
+    wide = replace(DIGITS, sizes=sizes, job=replace(DIGITS.job, batch_sizes=tuple(sizes), default=64))
+
+    def best(here: World) -> int:
+        return min(here.competing, key=here.competing.__getitem__)
+
+    abrupt, slow = drifting(wide, "abrupt"), drifting(wide, "slow")
+    assert [best(abrupt[0]), best(abrupt[13]), best(abrupt[14]), best(abrupt[27])] == [16, 16, 64, 64]
+    assert sorted({best(here) for here in slow}) == [16, 32, 64]
+    assert [best(here) for here in slow] == sorted(best(here) for here in slow)
+
+
+def replace_epochs(here: World, epochs: int) -> Size:
+    size = here.sizes[32]
+    return replace(size, trainings=tuple(replace(run, epochs=epochs) for run in size.trainings))
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+@pytest.mark.parametrize("window", [0, 10])
+def test_the_mended_reference_reaches_every_target_whatever_changes(drift: str, window: int) -> None:
+    start = replace(DIGITS, job=replace(DIGITS.job, window=window))
+    worlds = drifting(start, drift)  # type: ignore[arg-type]
+    for seed in range(10):
+        played = play(worlds, Reference(), seed)
+        assert {one.recurrence for one in played if one.ended == "converged"} == set(range(len(worlds)))
+
+
+def test_a_job_that_gets_too_hard_is_lost_to_the_reference_as_it_was() -> None:
+    worlds = drifting(DIGITS, "harder 2.2")
+    played = play(worlds, Reference(faithful=True), 1, Rules(faithful=True))
+    converged = {one.recurrence for one in played if one.ended == "converged"}
+    assert converged == set(range(len(worlds) // 2))
+
+
+def test_a_policy_goes_on_with_what_it_knows() -> None:
+    policy = Reference()
+    taught = History(DIGITS.job)
+    for number, size in enumerate((32, 16, 8, 64, 32, 16, 64)):
+        done = Try(number, number, size, "v100", 4, 30_000 if size == 32 else 59_000, ended="converged")
+        taught = policy.ended(taught, replace(done, ended="stopped") if size == 8 else done)
+    assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, state=taught, first=7)] == [32] * 5
+
+
+def test_a_directory_without_traces_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"summary_train\.csv: could not be read: No such file"):
+        read(tmp_path)
+
+
+def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
+    """Return the mean regret, and energy of the last five recurrences relative to the default's."""
+    traces = read()
+    here = world(traces, gpu, traces.workloads[dataset])
+    worlds = [here] * here.recurrences
+    regrets: list[float] = []
+    energies: list[float] = []
+    for _, played in play_all([Game(here, name, seed) for seed in range(seeds)], 1):
+        regrets.append(regret(played, worlds)[-1])
+        last = by_recurrence(played, len(worlds))[-5:]
+        energies.append(fmean(took.energy_j for took in last) / here.by_default.energy_j)
+    return fmean(regrets), fmean(energies)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dataset", "regrets", "energy"),
+    [
+        ("v100", "sentiment140", 1.7, 0.791),
+        ("a40", "sentiment140", 4.4, 0.794),
+        ("v100", "imagenet", 4.5, 0.800),
+        ("a40", "librispeech", 8.3, 0.337),
+    ],
+)
+def test_the_references_policy_does_as_published(
+    gpu: str, dataset: str, regrets: float, energy: float
+) -> None:
+    assert _last("zeus", gpu, dataset, 8) == pytest.approx((regrets, energy), rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "energy_j", "time_s", "percents"),
+    [
+        ("cifar100", 1.125e5, 599.2, (-63.21, -31.45, -74.68)),
+        ("librispeech", 9.528e6, 5.934e4, (-18.00, -16.19, -42.79)),
+        ("movielens-1m", 3229, 84.91, (-65.00, -2.97, -66.60)),
+    ],
+)
+def test_the_published_savings_are_there_to_be_had(
+    dataset: str, energy_j: float, time_s: float, percents: Sequence[float]
+) -> None:
+    traces = read()
+    here = world(traces, "v100", traces.workloads[dataset])
+    default = here.by_default
+    assert (default.energy_j, default.time_s) == pytest.approx((energy_j, time_s), rel=5e-4)
+    joules = {
+        size: [here.sizes[size].mean_epochs * epoch.energy_j for epoch in here.sizes[size].epochs]
+        for size in here.competing
+    }
+    least = (
+        min(by_limit[0] for by_limit in joules.values()),
+        min(joules[here.job.default]),
+        min(min(by_limit) for by_limit in joules.values()),
+    )
+    assert [100 * (one / default.energy_j - 1) for one in least] == pytest.approx(percents, abs=0.02)
+
+
+def test_the_default_plays_at_the_highest_limit() -> None:
+    assert PLAYERS["default"](DIGITS).policy == Default()
+    (_, played), *_ = play_all([Game(DIGITS, "default", 1)], 1)
+    assert [one.spent.cost_j for one in played] == pytest.approx([30_000] * DIGITS.recurrences)
+
+
+def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
+    traces = read()
+    worlds = holdout_worlds(traces)
+    golden = {(gpu, one.target, one.default) for gpu in GPUS for one in traces.workloads.values()}
+    assert len(worlds) >= 60
+    assert len({here.name for here in worlds}) == len(worlds)
+    assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
+
+
+def test_the_worlds_to_design_on_share_no_target_with_those_that_nobody_looked_at() -> None:
+    traces = read()
+    worlds = development_worlds(traces)
+    assert len({here.name for here in worlds}) == len(worlds)
+    spent = {(here.dataset, here.job.target) for here in holdout_worlds(traces)}
+    spent |= {(workload.dataset, workload.target) for workload in traces.workloads.values()}
+    assert not spent & {(here.dataset, here.job.target) for here in worlds}
+    for here in worlds:
+        default = here.sizes[here.job.default]
+        assert default.reaches(here.job.max_epochs)
+        assert here.optimum_j <= default.mean_epochs * default.best.cost_j

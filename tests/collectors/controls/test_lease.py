@@ -1,0 +1,810 @@
+"""The machine alone, then the machine in a small world where anything may go wrong in any order."""
+
+import itertools
+import re
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectors.controls import lease
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.lease import (
+    Asked,
+    Beat,
+    CallRestore,
+    CallSet,
+    ClearRecord,
+    Command,
+    Event,
+    Guarded,
+    Instruction,
+    Lease,
+    Limits,
+    RecordFailed,
+    RecordWritten,
+    Repeat,
+    RestoreDone,
+    RestoreFailed,
+    Returned,
+    Rules,
+    RunGone,
+    Say,
+    SetDone,
+    SetFailed,
+    SetFoundStranger,
+    Stopping,
+    WriteRecord,
+    begin,
+    step,
+)
+from collectors.controls.restore_record import put_back
+from collectors.device import Description, Sample
+from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
+from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Refused
+
+W = 1000
+MS = 1_000_000
+FOUND = 300 * W
+RULES = Rules("GPU-1", "inc", 100 * W)
+CLOCKS_MHZ = tuple(range(1380, 134, -15))
+CLOCK_RULES = Rules("GPU-1", "inc", knob=Knob.CLOCK, clocks_mhz=CLOCKS_MHZ)
+
+
+def ask(
+    command: str,
+    limit_w: int = 250,
+    *,
+    fence: int = 1,
+    owner: str = "anna",
+    run: str = "r1",
+    lease_ms: int = 1500,
+) -> SetLimit:
+    return SetLimit(command, owner, "inc", fence, run, "GPU-1", limit_w * W, lease_ms)
+
+
+def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseLimit:
+    return ReleaseLimit(command, owner, "inc", fence, "GPU-1")
+
+
+def lock(
+    command: str,
+    clock_mhz: int = 1380,
+    *,
+    fence: int = 1,
+    owner: str = "anna",
+    run: str = "r1",
+    lease_ms: int = 1500,
+) -> LockClock:
+    return LockClock(command, owner, "inc", fence, run, "GPU-1", clock_mhz, lease_ms)
+
+
+def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseClock:
+    return ReleaseClock(command, owner, "inc", fence, "GPU-1")
+
+
+class Played:
+    """Plays events at times (ms) and remembers what was asked for."""
+
+    def __init__(self, rules: Rules = RULES, state: Guarded | None = None) -> None:
+        self.rules = rules
+        self.state = state or Guarded(Limits(FOUND))
+        self.asked: list[Instruction] = []
+
+    def play(self, event: Event, at_ms: int = 0) -> list[Instruction]:
+        self.state, asked = step(self.rules, self.state, event, at_ms * MS)
+        self.asked.extend(asked)
+        return list(asked)
+
+    def hold(self, limit_w: int = 250, at_ms: int = 0) -> "Played":
+        """Have anna's run r1 hold a limit."""
+        self.play(Asked(ask("c1", limit_w)), at_ms)
+        self.play(RecordWritten(Limits(FOUND, None, limit_w * W)), at_ms)
+        self.play(SetDone(limit_w * W), at_ms)
+        assert self.state.limits.confirmed == limit_w * W
+        return self
+
+
+def said(asked: list[Instruction]) -> list[object]:
+    return [instruction.note for instruction in asked if isinstance(instruction, Say)]
+
+
+def causes(asked: list[Instruction]) -> list[str]:
+    return [note.cause for note in said(asked) if isinstance(note, Refused | LeaseEnded | ClockLeaseEnded)]
+
+
+def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
+    played = Played()
+    pending = Limits(FOUND, None, 250 * W)
+    assert played.play(Asked(ask("c1"))) == [WriteRecord(pending)]
+    assert played.play(RecordWritten(pending)) == [CallSet(250 * W, FOUND)]
+    assert played.play(SetDone(249_900), 7) == [
+        WriteRecord(Limits(FOUND, 249_900)),
+        Say(Applied(7 * MS, "c1", "GPU-1", 249_900)),
+    ]
+
+
+def test_a_later_limit_of_the_lease_expects_what_was_read_back_and_not_what_was_found() -> None:
+    played = Played().hold()
+    pending = Limits(FOUND, 250 * W, 200 * W)
+    assert played.play(Asked(ask("c2", 200, fence=2))) == [WriteRecord(pending)]
+    assert played.play(RecordWritten(pending)) == [CallSet(200 * W, 250 * W)]
+    assert causes(played.play(SetDone(200 * W))) == []
+    assert played.state.limits == Limits(FOUND, 200 * W)
+
+
+def test_without_a_record_nothing_is_set() -> None:
+    played = Played()
+    played.play(Asked(ask("c1")))
+    asked = played.play(RecordFailed(Limits(FOUND, None, 250 * W), "no space left on device"))
+    assert causes(asked) == ["storage"]
+    assert not any(isinstance(i, CallSet) for i in played.asked)
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "objection", "cause"),
+    [
+        pytest.param(RULES, ask("c", 301), None, "range", id="above the value found"),
+        pytest.param(RULES, ask("c", 99), None, "range", id="below the least"),
+        pytest.param(replace(RULES, observe=True), ask("c"), None, "observe", id="observing"),
+        pytest.param(replace(RULES, trouble="full"), ask("c"), None, "storage", id="no record can be kept"),
+        pytest.param(RULES, ask("c"), "run r1 is unverified", "ownership", id="its run may not command"),
+        pytest.param(RULES, replace(ask("c"), incarnation="old"), None, "stale", id="an earlier collector"),
+        pytest.param(RULES, ask("c", lease_ms=0), None, "stale", id="a lease that is over at once"),
+    ],
+)
+def test_a_command_is_refused_without_touching_the_device(
+    rules: Rules, command: Command, objection: str | None, cause: str
+) -> None:
+    played = Played(rules)
+    asked = played.play(Asked(command, objection))
+    assert causes(asked) == [cause]
+    assert len(asked) == 1
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize(
+    "other", [ask("c2", owner="berta"), ask("c2", run="r2", fence=2), release("c2", fence=1, owner="b")]
+)
+def test_a_second_owner_or_run_is_refused_and_told_who_holds_the_device(other: Command) -> None:
+    (refused,) = said(Played().hold().play(Asked(other)))
+    assert isinstance(refused, Refused)
+    assert refused.cause == "owned"
+    assert "run r1 of anna" in refused.reason
+
+
+def test_a_command_older_than_its_owners_last_is_stale() -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c5", 200, fence=5)))
+    assert causes(played.play(Asked(ask("c4", 150, fence=4)))) == []  # waits for its turn
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
+    assert causes(played.play(SetDone(200 * W))) == ["stale"]
+
+
+def test_a_command_that_comes_again_gets_the_outcome_it_had_and_nothing_is_done_twice() -> None:
+    played = Played().hold()
+    applied = Applied(0, "c1", "GPU-1", 250 * W)
+    assert played.play(Asked(ask("c1"))) == [Repeat(applied)]
+    played.play(Beat(250 * W), 1500)
+    played.play(RestoreDone(FOUND, stranger=False), 1501)
+    assert played.play(Asked(ask("c1")), 1502) == [Repeat(applied)]
+    assert played.state.at_rest
+
+
+def test_a_lease_that_ran_out_is_restored_and_a_renewal_does_not_revive_it() -> None:
+    played = Played().hold()
+    assert played.play(Beat(250 * W), 1499) == []
+    assert played.play(RenewLeases("anna", "inc", ("GPU-1",), 1500), 1501) == [
+        CallRestore(Limits(FOUND, 250 * W))
+    ]
+    asked = played.play(RestoreDone(FOUND, stranger=False), 1502)
+    assert asked[0] == ClearRecord()
+    assert causes(asked) == ["lapsed"]
+
+
+def test_a_renewal_prolongs_a_living_lease_of_its_owner_only() -> None:
+    played = Played().hold()
+    played.play(RenewLeases("anna", "inc", ("GPU-1",), 1500), 1000)
+    played.play(RenewLeases("berta", "inc", ("GPU-1",), 60_000), 1000)
+    played.play(RenewLeases("anna", "old", ("GPU-1",), 60_000), 1000)
+    assert played.play(Beat(250 * W), 2499) == []
+    assert played.play(Beat(250 * W), 2500) == [CallRestore(Limits(FOUND, 250 * W))]
+
+
+def test_a_release_is_answered_once_the_value_found_is_back() -> None:
+    played = Played().hold()
+    assert played.play(Asked(release("c2", fence=2)), 5) == [CallRestore(Limits(FOUND, 250 * W))]
+    notes = said(played.play(RestoreDone(FOUND, stranger=False), 6))
+    assert notes[0] == Applied(6 * MS, "c2", "GPU-1", FOUND)
+    assert isinstance(notes[1], LeaseEnded)
+    assert notes[1].cause == "released"
+
+
+def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> None:
+    played = Played().hold()
+    played.play(RunGone("r1"))
+    played.play(RestoreDone(FOUND, stranger=False), 6)
+    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [Applied(7 * MS, "c2", "GPU-1", FOUND)]
+
+
+@pytest.mark.parametrize(("event", "cause"), [(RunGone("r1"), "run"), (Stopping(), "shutdown")])
+def test_the_end_of_the_run_or_of_the_collector_ends_the_lease(event: Event, cause: str) -> None:
+    played = Played().hold()
+    assert played.play(event) == [CallRestore(Limits(FOUND, 250 * W))]
+    assert causes(played.play(RestoreDone(FOUND, stranger=False))) == [cause]
+    assert played.state.at_rest
+
+
+def test_the_end_of_another_run_ends_nothing() -> None:
+    assert Played().hold().play(RunGone("r2")) == []
+
+
+def test_a_strangers_value_ends_the_lease_stays_and_is_the_new_upper_bound() -> None:
+    played = Played().hold()
+    asked = played.play(Beat(200 * W), 10)
+    assert asked[0] == ClearRecord()
+    assert causes(asked) == ["stranger"]
+    assert causes(played.play(Asked(ask("c2", 250, fence=2)))) == ["range"]
+
+
+def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
+    played = Played()
+    played.play(Asked(ask("c1")))
+    played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
+    asked = played.play(SetFoundStranger(200 * W))
+    assert causes(asked) == ["stranger"]
+    assert ClearRecord() in asked
+    assert played.state == replace(played.state, limits=Limits(200 * W), lease=None)
+
+
+def test_a_lease_that_ran_out_before_the_record_was_written_sets_nothing() -> None:
+    played = Played()
+    played.play(Asked(ask("c1")))
+    asked = played.play(RecordWritten(Limits(FOUND, None, 250 * W)), 1500)
+    assert causes(asked) == ["stale"]
+    assert played.state.at_rest
+
+
+def test_a_first_set_that_failed_is_undone_if_it_did_take() -> None:
+    played = Played()
+    played.play(Asked(ask("c1")))
+    played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
+    asked = played.play(SetFailed("device", "Timeout", None))
+    assert causes(asked) == ["device"]
+    assert asked[-1] == CallRestore(Limits(FOUND, None, 250 * W))
+
+
+def test_a_later_set_that_was_denied_keeps_the_lease_on_what_is_in_force() -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c2", 200, fence=2)))
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
+    assert causes(played.play(SetFailed("permission", "no", 250 * W))) == ["permission"]
+    assert played.state.limits == Limits(FOUND, 250 * W)
+    assert played.state.lease is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said_causes", "left"),
+    [
+        pytest.param(
+            SetFailed("device", "Timeout", None), ["device"], Limits(FOUND, 250 * W, 200 * W), id="blind"
+        ),
+        pytest.param(SetFailed("device", "x", 200 * W), ["device"], Limits(FOUND, 200 * W), id="it took"),
+        pytest.param(
+            SetFailed("device", "x", 180 * W), ["device", "stranger"], Limits(180 * W), id="another's"
+        ),
+        pytest.param(SetDone(180 * W), ["stranger", "stranger"], Limits(180 * W), id="read back another's"),
+    ],
+)
+def test_after_a_later_set_went_wrong_what_is_in_force_decides(
+    outcome: Event, said_causes: list[str], left: Limits
+) -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c2", 200, fence=2)))
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
+    asked = played.play(outcome)
+    assert causes(asked) == said_causes
+    assert played.state.limits == left
+    blind = left.pending is not None
+    assert (CallRestore(left) in asked) == blind
+
+
+def test_a_later_limit_that_cannot_be_recorded_leaves_the_lease_and_its_record_as_they_were() -> None:
+    played = Played().hold()
+    played.play(Asked(ask("c2", 200, fence=2)))
+    asked = played.play(RecordFailed(Limits(FOUND, 250 * W, 200 * W), "no space left on device"))
+    assert causes(asked) == ["storage"]
+    assert WriteRecord(Limits(FOUND, 250 * W)) in asked
+    assert ClearRecord() not in asked
+    assert played.state.lease is not None
+
+
+def test_a_command_that_was_refused_counts_as_its_owners_last() -> None:
+    played = Played()
+    assert causes(played.play(Asked(ask("c5", 999, fence=5)))) == ["range"]
+    assert causes(played.play(Asked(ask("c4", 250, fence=4)))) == ["stale"]
+
+
+def test_a_restore_that_fails_is_said_once_and_tried_again_ever_more_slowly() -> None:
+    played = Played().hold()
+    played.play(Beat(250 * W), 1500)
+    assert causes(played.play(RestoreFailed("Timeout"), 1500)) == ["lapsed"]
+    tries, now_ms = [], 1500
+    for _ in range(4):
+        while not any(isinstance(i, CallRestore) for i in played.play(Beat(None), now_ms)):
+            now_ms += 25
+        tries.append(now_ms)
+        assert said(played.play(RestoreFailed("Timeout"), now_ms)) == []
+    waits = [later - earlier for earlier, later in itertools.pairwise(tries)]
+    assert waits == sorted(set(waits))
+    played.play(Beat(None), now_ms + 10_000)
+    (note,) = said(played.play(RestoreDone(FOUND, stranger=False), now_ms + 10_001))
+    assert isinstance(note, LeaseEnded)
+    assert note.limit_mw == FOUND
+
+
+def test_too_many_commands_at_once_are_refused_and_not_kept() -> None:
+    played = Played()
+    for number in range(1 + lease.MAX_WAITING):
+        assert causes(played.play(Asked(ask(f"c{number}", fence=number + 1)))) == []
+    assert causes(played.play(Asked(ask("one too many", fence=99)))) == ["device"]
+
+
+def test_what_a_dead_collector_set_is_restored_and_it_says_so() -> None:
+    state, asked = begin(RULES, 250 * W, Limits(FOUND, 250 * W), same_boot=True, now_ns=0)
+    assert asked == (CallRestore(Limits(FOUND, 250 * W)),)
+    assert causes(Played(state=state).play(RestoreDone(FOUND, stranger=False))) == ["restart"]
+
+
+def test_after_a_reboot_the_record_is_closed_and_nothing_is_set() -> None:
+    state, asked = begin(RULES, 310 * W, Limits(FOUND, 250 * W), same_boot=False, now_ns=0)
+    assert asked[0] == ClearRecord()
+    assert causes(list(asked)) == ["restart"]
+    assert state == Guarded(Limits(310 * W))
+
+
+def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_so() -> None:
+    rules = replace(RULES, observe=True)
+    state, asked = begin(rules, 250 * W, Limits(FOUND, 250 * W), same_boot=True, now_ns=0)
+    assert causes(list(asked)) == ["restart"]
+    assert len(asked) == 1
+    assert state.at_rest
+
+
+# ---- the clock ---------------------------------------------------------------------------------------
+
+
+def locked(clock_mhz: int = 1380) -> Played:
+    """Have anna's run r1 hold a locked clock."""
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1", clock_mhz)))
+    played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
+    assert said(played.play(SetDone(clock_mhz))) == [ClockApplied(0, "c1", "GPU-1", clock_mhz)]
+    return played
+
+
+def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    pending = Limits(UNLOCKED, None, 1380)
+    assert played.play(Asked(lock("c1"))) == [WriteRecord(pending)]
+    assert played.play(RecordWritten(pending)) == [CallSet(1380, UNLOCKED)]
+    assert played.play(SetDone(1380))[0] == WriteRecord(Limits(UNLOCKED, 1380))
+    assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
+    assert played.play(RestoreDone(UNLOCKED, stranger=False), 6) == [
+        ClearRecord(),
+        Say(ClockApplied(6 * MS, "c2", "GPU-1", None)),
+        Say(ClockLeaseEnded(6 * MS, "GPU-1", "anna", "released", "its owner gave it back", unlocked=True)),
+    ]
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "cause", "cure"),
+    [
+        pytest.param(
+            CLOCK_RULES,
+            lock("c", 1373),
+            "range",
+            "lock the graphics clock at 1373 MHz: .*nearest is 1380 MHz",
+        ),
+        pytest.param(replace(CLOCK_RULES, clocks_mhz=()), lock("c"), "range", "Measure only"),
+        pytest.param(replace(CLOCK_RULES, observe=True), lock("c"), "observe", "without --observe"),
+        pytest.param(replace(CLOCK_RULES, trouble="full"), lock("c"), "storage", "full"),
+        pytest.param(
+            replace(CLOCK_RULES, beside=Lease("berta", "r2", MS)), lock("c"), "owned", "run r2 of berta holds"
+        ),
+        pytest.param(
+            replace(RULES, beside=Lease("anna", "r2", MS)),
+            ask("c"),
+            "owned",
+            "run r2 of anna holds",
+            id="limit",
+        ),
+    ],
+)
+def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
+    rules: Rules, command: Command, cause: str, cure: str
+) -> None:
+    played = Played(rules, Guarded(Limits(UNLOCKED if rules.knob is Knob.CLOCK else FOUND)))
+    (refused,) = said(played.play(Asked(command)))
+    assert isinstance(refused, Refused)
+    assert refused.cause == cause
+    assert re.search(cure, refused.reason)
+    assert played.state.at_rest
+
+
+@pytest.mark.parametrize("beside", [Lease("anna", "r1", MS), Lease("berta", "r2", 0)])
+def test_the_owner_of_one_knob_may_have_the_other_and_so_may_all_once_its_lease_is_over(
+    beside: Lease,
+) -> None:
+    played = Played(replace(CLOCK_RULES, beside=beside), Guarded(Limits(UNLOCKED)))
+    assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
+
+
+def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1")))
+    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
+    asked = played.play(SetFailed("permission", "Insufficient Permissions", UNLOCKED))
+    assert causes(asked) == ["permission"]
+    assert asked[0] == ClearRecord()
+    assert played.state.at_rest
+
+
+def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
+    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played.play(Asked(lock("c1")))
+    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
+    assert played.play(SetFailed("device", "Timeout", None))[-1] == CallRestore(Limits(UNLOCKED, None, 1380))
+
+
+def test_a_gpu_that_comes_back_may_have_forgotten_its_lock_so_the_lease_ends() -> None:
+    played = locked()
+    assert played.play(Returned()) == [CallRestore(Limits(UNLOCKED, 1380))]
+    assert causes(played.play(RestoreDone(UNLOCKED, stranger=False))) == ["device"]
+
+
+def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_set() -> None:
+    left = Limits(UNLOCKED, 1380)
+    state, asked = begin(CLOCK_RULES, 1380, left, same_boot=True, now_ns=0)
+    assert asked == (CallRestore(left),)
+    assert state.limits.changed
+    state, asked = begin(CLOCK_RULES, UNLOCKED, left, same_boot=False, now_ns=0)
+    (note,) = said(list(asked))
+    assert isinstance(note, ClockLeaseEnded)
+    assert (note.cause, note.unlocked) == ("restart", True)
+    assert asked[0] == ClearRecord()
+    assert len(asked) == 2
+    assert state == Guarded(Limits(UNLOCKED))
+
+
+def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
+    rules = replace(CLOCK_RULES, observe=True)
+    _, asked = begin(rules, 1380, Limits(UNLOCKED, 1380), same_boot=True, now_ns=0)
+    (note,) = said(list(asked))
+    assert isinstance(note, ClockLeaseEnded)
+    assert not note.unlocked
+    assert "not restored to an unlocked clock" in note.reason
+
+
+# ---- the world ---------------------------------------------------------------------------------------
+
+
+class Card:
+    """A device with a limit and a clock, as `put_back` needs it."""
+
+    def __init__(self) -> None:
+        self.limit_mw = FOUND
+        self.locked_mhz = UNLOCKED
+
+    def requested_limit_mw(self) -> int:
+        return self.limit_mw
+
+    def set_limit(self, limit_mw: int) -> None:
+        self.limit_mw = limit_mw
+
+    def describe(self) -> Description:
+        raise NotImplementedError
+
+    def sample(self) -> Sample:
+        raise NotImplementedError
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        self.locked_mhz = clock_mhz
+
+    def unlock_clock(self) -> None:
+        self.locked_mhz = UNLOCKED
+
+    def processes(self) -> tuple[int, ...] | None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+Choice = st.integers(0, 2**30)
+
+
+class World:
+    """A device, its record on disk, an administrator, and a collector whose calls take and fail as drawn.
+
+    Our limits are whole tens of watts, an administrator's are five watts off, so that it is always known
+    whose a value is.
+    """
+
+    rules = RULES
+    found = FOUND
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.card = Card()
+        self.beside: World | None = None
+        """That of the device's other knob."""
+        self.record: Limits | None = None
+        self.stale_record = False
+        """It could not be removed. What it says is not in force any more, as the next start finds."""
+        self.administrator_mw = FOUND
+        self.jobs: deque[Instruction] = deque()
+        self.seen: int | None = None
+        self.serial = 0
+        self.outcomes: set[str] = set()
+        self.state, _ = begin(self.rules, self.found, None, same_boot=True, now_ns=0)
+
+    def tell(self, event: Event) -> None:
+        held = self.state.lease
+        beside = None if self.beside is None else self.beside.state.lease
+        rules = replace(self.rules, beside=beside)
+        self.state, asked = step(rules, self.state, event, self.now_ms * MS)
+        if isinstance(event, RenewLeases) and held is not None and held.over(self.now_ms * MS):
+            assert self.state.lease is None or self.state.lease.over(self.now_ms * MS), "revived"
+        self.take(asked)
+
+    def take(self, asked: tuple[Instruction, ...]) -> None:
+        for instruction in asked:
+            match instruction:
+                case Say(Applied() | ClockApplied() | Refused() as outcome):
+                    assert outcome.command not in self.outcomes, "two outcomes"
+                    self.outcomes.add(outcome.command)
+                case Say() | Repeat():
+                    pass
+                case _:
+                    self.jobs.append(instruction)
+
+    def work(self, fate: int) -> None:
+        """Do the oldest job as the device's thread would; ``fate`` decides what fails, and when."""
+        if not self.jobs:
+            return
+        job = self.jobs.popleft()
+        failed, halfway = fate % 3 == 1, fate % 3 == 2
+        match job:
+            case WriteRecord(limits):
+                if not failed:
+                    self.record, self.stale_record = limits, False
+                self.tell(RecordFailed(limits, "full") if failed or halfway else RecordWritten(limits))
+            case ClearRecord():
+                self.record = self.record if failed else None
+                self.stale_record = failed
+            case CallSet(value, expected):
+                self.tell(self.set(value, expected, failed=failed, halfway=halfway, fate=fate))
+                self.look()
+            case CallRestore(limits):
+                if failed:
+                    self.tell(RestoreFailed("Timeout"))
+                    return
+                done = put_back(self.card, limits, self.rules.knob)
+                assert self.as_found()
+                self.look()
+                if halfway:
+                    self.tell(RestoreFailed("no answer"))
+                else:
+                    self.tell(RestoreDone(done.requested, done.stranger))
+            case Say() | Repeat():
+                raise AssertionError(job)
+
+    def look(self) -> None:
+        self.seen = self.card.limit_mw
+
+    def as_found(self) -> bool:
+        return self.card.limit_mw == self.administrator_mw
+
+    def set(self, limit_mw: int, expected_mw: int, *, failed: bool, halfway: bool, fate: int) -> Event:
+        assert self.record is not None, "a set without a record"
+        assert self.record.ours(limit_mw), "a set that the record does not know of"
+        if not lease.close(self.card.limit_mw, expected_mw):
+            return SetFoundStranger(self.card.limit_mw)
+        assert self.record.found == self.administrator_mw
+        assert limit_mw <= self.administrator_mw, "above what was found"
+        if not failed:
+            self.card.limit_mw = limit_mw
+        if failed or halfway:
+            return SetFailed("device", "Timeout", None if fate % 2 else self.card.limit_mw)
+        return SetDone(self.card.limit_mw)
+
+    def ask(self, fate: int) -> None:
+        self.serial += 1
+        owner, run = ("anna", "berta")[fate % 4 == 3], f"r{int(fate // 4 % 4 == 3)}"
+        name = f"c{self.serial if fate % 5 else max(self.serial - 1, 1)}"
+        self.tell(Asked(self.change(name, fate // 4 % 23, owner, run)))
+
+    def change(self, name: str, choice: int, owner: str, run: str) -> Command:
+        return ask(name, 100 + choice * 10, fence=self.serial, owner=owner, run=run, lease_ms=300)
+
+    def release(self, name: str, owner: str) -> Command:
+        return release(name, fence=self.serial, owner=owner)
+
+    def administer(self, fate: int) -> None:
+        self.administrator_mw = self.card.limit_mw = (105 + fate % 20 * 10) * W
+
+    def act(self, what: int, fate: int) -> None:
+        owner = ("anna", "berta")[fate % 2]
+        match what:
+            case 0 | 1:
+                self.ask(fate)
+            case 2 | 3 | 4 | 5:
+                self.work(fate if fate % 4 == 0 else 0)
+            case 6:
+                self.tell(RenewLeases(owner, "inc", ("GPU-1",), 300))
+            case 7:
+                self.serial += 1
+                self.tell(Asked(self.release(f"c{self.serial}", owner)))
+            case 8:
+                self.tell(RunGone(f"r{fate % 2}"))
+            case 9:
+                self.administer(fate)
+            case 10:
+                self.crash()
+            case _:
+                self.now_ms += fate % 400
+                if fate % 3:
+                    self.look()
+                self.tell(Beat(self.seen))
+
+    def crash(self) -> None:
+        """The collector is killed, whatever is under way, and another starts."""
+        self.jobs.clear()
+        self.outcomes.clear()
+        self.look()
+        self.state, asked = begin(
+            self.rules, self.requested(), self.record, same_boot=True, now_ns=self.now_ms * MS
+        )
+        self.take(asked)
+
+    def requested(self) -> int:
+        return self.card.limit_mw
+
+    def settle(self) -> None:
+        """Everything works again, and the collector stops."""
+        self.tell(Stopping())
+        for _ in range(1000):
+            self.work(0)
+            self.now_ms += 100
+            self.look()
+            self.tell(Beat(self.seen))
+            if self.state.at_rest and not self.jobs:
+                return
+        raise AssertionError("never at rest")
+
+
+class ClockWorld(World):
+    """The same of a clock, whose lock the collector cannot see."""
+
+    rules = CLOCK_RULES
+    found = UNLOCKED
+
+    def look(self) -> None:
+        self.seen = None
+
+    def as_found(self) -> bool:
+        return self.card.locked_mhz == UNLOCKED
+
+    def set(self, clock_mhz: int, _: int, *, failed: bool, halfway: bool, fate: int) -> Event:
+        assert self.record is not None, "a lock without a record"
+        assert self.record.pending == clock_mhz, "a lock that the record does not know of"
+        assert clock_mhz in CLOCKS_MHZ
+        if failed and fate % 2:
+            return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
+        if not failed:
+            self.card.lock_clock(clock_mhz)
+        return SetFailed("device", "Timeout", None) if failed or halfway else SetDone(clock_mhz)
+
+    def change(self, name: str, choice: int, owner: str, run: str) -> Command:
+        clock_mhz = CLOCKS_MHZ[0] - choice * 5  # every third is one of the GPU's
+        return lock(name, clock_mhz, fence=self.serial, owner=owner, run=run, lease_ms=300)
+
+    def release(self, name: str, owner: str) -> Command:
+        return unlock(name, fence=self.serial, owner=owner)
+
+    def administer(self, fate: int) -> None:
+        """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
+        self.card.unlock_clock()
+        if fate % 2:
+            self.tell(Returned())
+
+    def requested(self) -> int:
+        return UNLOCKED if self.record is None else self.record.last
+
+
+Acts = st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80)
+
+
+@pytest.mark.parametrize("kind", [World, ClockWorld])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(acts=Acts)
+def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administrator_set(
+    kind: type[World], acts: list[tuple[int, int]]
+) -> None:
+    world = kind()
+    for what, fate in acts:
+        world.act(what, fate)
+    world.settle()
+    assert world.as_found()
+    assert world.record is None or world.stale_record
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)
+)
+def test_the_two_knobs_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
+    limit, clock = World(), ClockWorld()
+    limit.beside, clock.beside = clock, limit
+    for first, what, fate in acts:
+        world = limit if first else clock
+        world.act(what, fate)
+        limit.now_ms = clock.now_ms = max(limit.now_ms, clock.now_ms)
+        leases_now = [side.state.lease for side in (limit, clock)]
+        living = {(x.owner, x.run) for x in leases_now if x is not None and not x.over(limit.now_ms * MS)}
+        assert len(living - {(lease.DEAD, "")}) <= 1
+    for world in (limit, clock):
+        world.settle()
+        assert world.as_found()
+
+
+# ---- power budgets ---------------------------------------------------------------------------------------
+
+
+def held(run: str) -> Played:
+    """A limit of 250 W in force for a run."""
+    played = Played()
+    played.play(Asked(ask("c1", run=run)))
+    played.play(RecordWritten(Limits(FOUND, pending=250 * W)))
+    played.play(SetDone(250 * W))
+    return played
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        ("r1", "budget:rack1", True),
+        ("budget:rack1", "r1", True),
+        ("budget:rack1", "budget:all", True),
+        ("r1", "r2", False),
+    ],
+)
+def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
+    first: str, second: str, *, taken: bool
+) -> None:
+    played = held(first)
+    asked = played.play(Asked(ask("c2", 200, fence=2, run=second)), 10)
+    assert isinstance(asked[0], WriteRecord) == taken
+    assert played.state.lease is not None
+    assert played.state.lease.run == (second if taken else first)
+
+
+def test_a_budget_of_another_owner_is_refused() -> None:
+    (said,) = held("r1").play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
+    assert isinstance(said, Say)
+    assert isinstance(said.note, Refused)
+    assert said.note.cause == "owned"
+
+
+def test_the_end_of_a_run_gives_nothing_back_that_a_budget_holds() -> None:
+    played = held("r1")
+    played.play(Asked(ask("c2", 200, fence=2, run="budget:rack1")), 10)
+    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)), 11)
+    played.play(SetDone(200 * W), 12)
+    assert played.play(RunGone("r1"), 13) == []
+    assert [type(each) for each in played.play(Beat(200 * W), 2000)] == [CallRestore], "its lease ends it"

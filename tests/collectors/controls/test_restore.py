@@ -1,0 +1,251 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.lease import Limits
+from collectors.controls.restore import Outcome, restore, restore_patiently
+from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.watchdog import READY
+from collectors.devices.simulated import SimulatedBus, SimulatedDevice
+from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
+from zeus_stream.clock import boot_id
+from zeus_stream.errors import RetryError, StorageError
+from zeus_stream.paths import claim
+
+FOUND_MW, OURS_MW, OURS_MHZ = 220_000, 150_000, 1380
+RESTORED = "restored to 220 W, as it was found."
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[tuple[SimulatedDevice, ...]]:
+    """Two GPUs, as an administrator sees them."""
+    bus = SimulatedBus.parse("simulated:v100x2", tmp_path)
+    yield bus.discover()
+    bus.close()
+
+
+def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
+    """Leave a limit in force as a killed collector does."""
+    device.set_limit(OURS_MW)
+    write(directory, device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot or boot_id(), "then"))
+
+
+def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
+    """Leave a clock locked as a killed collector does."""
+    device.lock_clock(OURS_MHZ)
+    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", knob=Knob.CLOCK)
+    write(directory, device.gpu, left)
+
+
+def write(directory: Path, gpu: str, record: Record) -> None:
+    file = RecordFile(directory, gpu)
+    file.write(record)
+    file.close()
+
+
+def read(directory: Path, gpu: str) -> Record | None:
+    file = RecordFile(directory, gpu)
+    try:
+        return file.read()
+    finally:
+        file.close()
+
+
+def outcomes(tmp_path: Path, device: str = "simulated:v100x2") -> tuple[Outcome, ...]:
+    bus = SimulatedBus.parse(device, tmp_path)
+    try:
+        return restore(bus, tmp_path / "restore", by="a test")
+    finally:
+        bus.close()
+
+
+def test_every_gpu_is_restored_once_and_its_record_tells_the_next_collector(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    for gpu in gpus:
+        left_behind(tmp_path / "restore", gpu)
+    assert sorted(outcome.says for outcome in outcomes(tmp_path)) == sorted(
+        f"{gpu.gpu}: {RESTORED}" for gpu in gpus
+    )
+    assert [gpu.requested_limit_mw() for gpu in gpus] == [FOUND_MW, FOUND_MW]
+    record = read(tmp_path / "restore", gpus[0].gpu)
+    assert record is not None
+    assert record.settled == f"a test: {gpus[0].gpu}: {RESTORED}"
+    assert not record.limits.changed
+    assert outcomes(tmp_path) == ()
+
+
+def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_not_the_other(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    records = tmp_path / "restore"
+    left_behind(records, gpus[0])
+    left_locked(records, gpus[0])
+    left_locked(records, gpus[1])
+    (records / f"{gpus[1].gpu}.json").write_text("{", encoding="ascii")
+    done = {outcome.says for outcome in outcomes(tmp_path) if not outcome.left}
+    unlocked = "restored to an unlocked clock, as it was found."
+    assert done == {
+        f"{gpus[0].gpu}: {RESTORED}",
+        f"{gpus[0].gpu}: {unlocked}",
+        f"{gpus[1].gpu}: {unlocked}",
+    }
+    assert [gpu.locked_mhz for gpu in gpus] == [UNLOCKED, UNLOCKED]
+    assert [outcome.left for outcome in outcomes(tmp_path)] == [True]
+
+
+def test_a_record_of_an_earlier_boot_changes_nothing(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0], boot="an earlier one")
+    left_locked(tmp_path / "restore", gpus[0], boot="an earlier one")
+    for outcome in outcomes(tmp_path):
+        assert not outcome.left
+        assert "restarted" in outcome.says
+    assert (gpus[0].requested_limit_mw(), gpus[0].locked_mhz) == (OURS_MW, OURS_MHZ)
+    assert outcomes(tmp_path) == ()
+
+
+def test_a_gpu_that_is_gone_and_a_record_that_makes_no_sense_do_not_keep_the_others(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    records = tmp_path / "restore"
+    left_behind(records, gpus[0])
+    left_behind(records, gpus[1])
+    (records / "GPU-broken.json").write_text("{", encoding="ascii")
+    done = outcomes(tmp_path, "simulated:v100x1")
+    assert {outcome.says for outcome in done if not outcome.left} == {f"{gpus[0].gpu}: {RESTORED}"}
+    left = " ".join(outcome.says for outcome in done if outcome.left)
+    assert "GPU-broken.json: could not be understood" in left
+    assert f"{gpus[1].gpu}: could not be restored to 220 W: no such GPU is there" in left
+    assert read(records, gpus[1].gpu) is not None
+
+
+class BusyBus(ArithmeticBus):
+    """The first two times, its GPU does not answer in time."""
+
+    looks = 0
+
+    def discover(self) -> tuple[ArithmeticDevice, ...]:
+        self.looks += 1
+        (device,) = self.devices
+        device.set_error = (
+            RetryError(f"{device.gpu}: Timeout. It is tried again.") if self.looks < 3 else None
+        )
+        return self.devices
+
+
+def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(tmp_path: Path) -> None:
+    bus = BusyBus(1)
+    (device,) = bus.devices
+    device.requested_mw = OURS_MW
+    write(tmp_path / "restore", device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot_id(), "then"))
+    said: list[str] = []
+    lock = tmp_path / "collector.lock"
+    assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)
+    assert said == [f"{device.gpu}: Timeout. It is tried again.", f"{device.gpu}: {RESTORED}"]
+    assert (device.requested_mw, bus.looks) == (FOUND_MW, 3)
+
+
+def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_path: Path) -> None:
+    """What is requested then is still ours, and no stranger's."""
+    bus = ArithmeticBus(1)
+    (device,) = bus.devices
+    device.requested_mw, device.deaf_sets = OURS_MW, 1
+    write(tmp_path / "restore", device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot_id(), "then"))
+    said: list[str] = []
+    lock = tmp_path / "collector.lock"
+    assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)
+    assert said == [
+        "could not restore 220 W: the device took it, and requests 150 W still. It is tried again.",
+        f"{device.gpu}: {RESTORED}",
+    ]
+    assert device.requested_mw == FOUND_MW
+
+
+def test_a_guard_leaves_the_rest_to_a_collector_that_has_come_meanwhile(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    mine = RecordFile(tmp_path / "restore", gpus[0].gpu)
+    said: list[str] = []
+    with claim(tmp_path / "collector.lock", "collector"):
+        assert patiently(tmp_path, "simulated:v100x1", said)
+    assert "another process guards this device" in said[0]
+    assert f"process {os.getpid()}, a new collector" in said[1]
+    assert gpus[0].requested_limit_mw() == OURS_MW
+    assert mine.read() is not None
+    mine.close()
+
+
+def patiently(tmp_path: Path, device: str, said: list[str]) -> bool:
+    return restore_patiently(
+        lambda: SimulatedBus.parse(device, tmp_path),
+        tmp_path / "restore",
+        tmp_path / "collector.lock",
+        "a test",
+        said.append,
+    )
+
+
+def test_a_guard_that_cannot_restore_gives_up_in_time_and_names_the_cure(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.controls.restore.PATIENCE_S", 0.2)
+    left_behind(tmp_path / "restore", gpus[0])
+    said: list[str] = []
+    assert not patiently(tmp_path, "simulated:v100x1,fault=permission", said)
+    assert "Insufficient Permissions" in said[0]
+    assert "`zeus-stream restore`" in said[-1]
+    record = read(tmp_path / "restore", gpus[0].gpu)
+    assert record is not None
+    assert record.limits == Limits(FOUND_MW, OURS_MW)
+
+
+def test_without_records_nothing_is_opened(tmp_path: Path) -> None:
+    def fail() -> SimulatedBus:
+        raise AssertionError("opened")
+
+    assert restore_patiently(fail, tmp_path / "restore", tmp_path / "collector.lock", "a test", print)
+
+
+def test_records_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "restore").write_text("", encoding="ascii")
+    with pytest.raises(StorageError, match="could not be listed"):
+        outcomes(tmp_path)
+
+
+def test_a_guard_to_whom_nobody_listens_tries_again_all_the_same(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    device = "simulated:v100x1,fault=timeout@0-0.3"
+    guard = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "collectors.controls.watchdog",
+            device,
+            str(tmp_path),
+            str(tmp_path / "restore"),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    assert guard.stderr is not None
+    guard.stderr.close()
+    assert guard.stdout.read() == READY
+    guard.stdout.close()
+    assert gpus[0].requested_limit_mw() == OURS_MW
+    guard.stdin.close()
+    assert guard.wait(60) == 0
+    assert gpus[0].requested_limit_mw() == FOUND_MW

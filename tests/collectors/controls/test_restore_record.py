@@ -1,0 +1,168 @@
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from collectors.controls.control import UNLOCKED, Knob
+from collectors.controls.lease import Limits
+from collectors.controls.restore_record import PutBack, Record, RecordFile, put_back
+from tests.collectors.controls.test_lease import Card
+from zeus_stream.errors import StorageError
+
+GPU = "GPU-5a1c"
+RECORD = Record(GPU, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00")
+
+
+def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "restore", GPU)
+    assert file.read() is None
+    file.write(RECORD)
+    assert file.read() == RECORD
+    assert json.loads((tmp_path / "restore" / "GPU-5a1c.json").read_text()) == {
+        "gpu": GPU,
+        "found_mw": 300_000,
+        "confirmed_mw": None,
+        "pending_mw": 250_000,
+        "boot_id": "boot",
+        "time": "2026-01-02T03:04:05+00:00",
+    }
+    file.clear()
+    file.clear()
+    assert file.read() is None
+    file.close()
+
+
+def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
+    clock = Record(GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", knob=Knob.CLOCK)
+    file = RecordFile(tmp_path, GPU)
+    file.write(RECORD)
+    file.write(clock)
+    assert (file.read(), file.read(Knob.CLOCK)) == (RECORD, clock)
+    assert json.loads((tmp_path / "GPU-5a1c.clock.json").read_text()) == {
+        "gpu": GPU,
+        "found_mhz": 0,
+        "confirmed_mhz": 1380,
+        "pending_mhz": 1365,
+        "boot_id": "boot",
+        "time": "2026-01-02T03:04:05+00:00",
+    }
+    file.clear()
+    assert (file.read(), file.read(Knob.CLOCK)) == (None, clock)
+    file.path(Knob.CLOCK).write_text('{"found_mhz": 0, "confirmed_mhz": 0, "pending_mhz": null}')
+    with pytest.raises(
+        StorageError, match=r"\.clock\.json: could not be understood: 0 is no graphics clock in mhz"
+    ):
+        file.read(Knob.CLOCK)
+    file.close()
+
+
+def test_two_writers_take_turns_and_the_later_sees_what_the_earlier_did(tmp_path: Path) -> None:
+    first = RecordFile(tmp_path, GPU)
+    first.write(RECORD)
+    with pytest.raises(StorageError, match="another process guards"):
+        RecordFile(tmp_path, GPU, patience_s=0.05)
+
+    def restore() -> None:
+        first.clear()
+        first.close()
+
+    timer = threading.Timer(0.05, restore)
+    timer.start()
+    second = RecordFile(tmp_path, GPU, patience_s=10)
+    assert second.read() is None
+    second.close()
+    timer.join()
+
+
+def test_the_lock_of_a_killed_process_is_free_and_its_record_is_there(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from pathlib import Path
+from collectors.controls.lease import Limits
+from collectors.controls.restore_record import Record, RecordFile
+file = RecordFile(Path({str(tmp_path)!r}), {GPU!r})
+file.write(Record({GPU!r}, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    file = RecordFile(tmp_path, GPU, patience_s=0)
+    assert file.read() == RECORD
+    file.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"gpu": "", "found_mw": "300", "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
+        '{"gpu": "", "found_mw": -1, "confirmed_mw": null, "pending_mw": null, "boot_id": "", "time": ""}',
+    ],
+)
+def test_a_record_that_makes_no_sense_is_named_and_nothing_is_guessed(tmp_path: Path, text: str) -> None:
+    (tmp_path / f"{GPU}.json").write_text(text)
+    file = RecordFile(tmp_path, GPU)
+    with pytest.raises(StorageError, match=r"GPU-5a1c\.json: could not be understood"):
+        file.read()
+    file.close()
+
+
+def test_a_record_that_cannot_be_written_says_so_and_leaves_the_old_one(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, GPU)
+    file.write(RECORD)
+    (tmp_path / "GPU-5a1c.new").mkdir()
+    with pytest.raises(StorageError, match="could not be written"):
+        file.write(Record(GPU, Limits(300_000, 250_000), "boot", ""))
+    assert file.read() == RECORD
+    file.close()
+
+
+def test_unknown_keys_of_a_later_version_are_ignored(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, GPU)
+    file.write(RECORD)
+    content = json.loads(file.path().read_text()) | {"of_a_later_version": 1380}
+    file.path().write_text(json.dumps(content))
+    assert file.read() == RECORD
+    file.close()
+
+
+def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, GPU)
+    child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        file.close()
+        RecordFile(tmp_path, GPU, patience_s=0).close()
+    finally:
+        child.kill()
+        child.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["GPU-5a1c.lock"]
+
+
+@pytest.mark.parametrize(
+    ("requested_mw", "limits", "left_mw", "stranger"),
+    [
+        pytest.param(250_000, Limits(300_000, 250_000), 300_000, False, id="ours"),
+        pytest.param(249_500, Limits(300_000, None, 250_000), 300_000, False, id="pending, rounded"),
+        pytest.param(300_000, Limits(300_000, None, 250_000), 300_000, False, id="never set"),
+        pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="a stranger's"),
+        pytest.param(250_400, Limits(300_000, 250_000), 250_400, True, id="beside what was read back"),
+    ],
+)
+def test_only_what_is_ours_is_put_back(
+    *, requested_mw: int, limits: Limits, left_mw: int, stranger: bool
+) -> None:
+    card = Card()
+    card.limit_mw = requested_mw
+    assert put_back(card, limits) == PutBack(left_mw, stranger=stranger)
+    assert card.limit_mw == left_mw
+
+
+def test_a_clock_is_put_back_by_unlocking_it() -> None:
+    card = Card()
+    card.lock_clock(1380)
+    assert put_back(card, Limits(UNLOCKED, 1380), Knob.CLOCK) == PutBack(UNLOCKED, stranger=False)
+    assert (card.locked_mhz, card.limit_mw) == (UNLOCKED, 300_000)

@@ -1,0 +1,551 @@
+"""NVML through the real nvidia-ml-py, over a library of our own (tests/gpu/nvml_stand_in.c)."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectors.device import Sample
+from collectors.devices.nvml import NvmlBus, NvmlDevice
+from tests.gpu.stand_in import Gpu, StandIn
+from zeus_stream.errors import (
+    DeviceError,
+    LostError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    UnsupportedError,
+)
+
+MEANINGS: dict[int, type[DeviceError]] = {
+    **dict.fromkeys(range(1, 31), RetryError),  # what nobody expects is tried again
+    pynvml.NVML_ERROR_UNKNOWN: RetryError,
+    4242: RetryError,  # a code of a driver to come
+    **dict.fromkeys(
+        (
+            pynvml.NVML_ERROR_INVALID_ARGUMENT,
+            pynvml.NVML_ERROR_NOT_SUPPORTED,
+            pynvml.NVML_ERROR_NOT_FOUND,
+            pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            pynvml.NVML_ERROR_CORRUPTED_INFOROM,
+            pynvml.NVML_ERROR_FREQ_NOT_SUPPORTED,
+            pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+            pynvml.NVML_ERROR_DEPRECATED,
+        ),
+        UnsupportedError,
+    ),
+    **dict.fromkeys(
+        (pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_OPERATING_SYSTEM), PermissionMissingError
+    ),
+    **dict.fromkeys(
+        (
+            pynvml.NVML_ERROR_UNINITIALIZED,
+            pynvml.NVML_ERROR_INSUFFICIENT_POWER,
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            pynvml.NVML_ERROR_GPU_IS_LOST,
+            pynvml.NVML_ERROR_RESET_REQUIRED,
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            pynvml.NVML_ERROR_GPU_NOT_FOUND,
+        ),
+        LostError,
+    ),
+}
+
+FIELDS = ("field 83", "field 186", "field 190", "field 192")
+CALLS = (
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetPowerManagementLimit",
+)
+
+
+@pytest.fixture
+def gpu(stand_in: StandIn) -> Gpu:
+    """What the first device shall say."""
+    return stand_in.gpus[0]
+
+
+@pytest.fixture
+def device(nvml_bus: NvmlBus) -> NvmlDevice:
+    """The first device, described."""
+    first, _ = nvml_bus.discover()
+    first.describe()
+    return first
+
+
+def test_a_gpu_says_what_it_is(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
+    stand_in.gpus[1].mig = 1
+    first, second = (device.describe() for device in nvml_bus.discover())
+    assert first.gpu == "GPU-00000000-0000-4000-8000-000000000000"
+    assert (first.index, second.index) == (0, 1)
+    assert first.name == "Tesla V100-PCIE-16GB"
+    assert first.driver == "550.54.15"
+    assert first.counts_energy
+    assert (first.min_limit_mw, first.max_limit_mw, first.default_limit_mw) == (100_000, 250_000, 250_000)
+    assert first.clocks_mhz == (1380, 1372, 135)
+    assert (first.mig, second.mig) == (False, True)
+
+
+def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice, gpu: Gpu) -> None:
+    for call in (
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        "nvmlDeviceGetPowerManagementDefaultLimit",
+        "nvmlDeviceGetSupportedMemoryClocks",
+        "nvmlDeviceGetMigMode",
+    ):
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    assert described.min_limit_mw is described.max_limit_mw is described.default_limit_mw is None
+    assert described.clocks_mhz == ()
+    assert not described.mig
+    with pytest.raises(UnsupportedError):
+        device.set_limit(200_000)
+
+
+def test_a_divided_gpu_names_its_tenants(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.set_tenants("MIG-aaaa", "MIG-bbbb")
+    described = device.describe()
+    assert (described.mig, described.tenants) == (True, ("MIG-aaaa", "MIG-bbbb"))
+    gpu.fail("nvmlDeviceGetMaxMigDeviceCount", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert device.describe().tenants == ()
+    gpu.mig = 0
+    gpu.heal()
+    assert device.describe().tenants == ()
+
+
+NO_GPU_SCOPE = (
+    "field 83",
+    "field 186",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetPowerUsage",
+)
+
+
+def test_a_module_is_read_where_the_gpu_alone_cannot_be_and_says_so(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.module_power_mw = 600_000  # above 1.5 x the GPU's highest limit: the CPU is in it
+    assert device.describe().scope == "gpu"
+    assert device.sample().power_mw == 40_000
+    for call in NO_GPU_SCOPE:
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    assert (described.scope, described.counts_energy) == ("module", False)
+    sample = device.sample()
+    assert (sample.power_mw, sample.energy_mj) == (600_000, None)
+    assert (sample.limit_mw, sample.requested_mw) == (250_000, 250_000)
+    gpu.heal()
+    assert device.describe().scope == "gpu"
+    assert device.sample().power_mw == 40_000
+
+
+def test_a_gpu_whose_module_says_nothing_either_has_no_figures(device: NvmlDevice, gpu: Gpu) -> None:
+    for call in NO_GPU_SCOPE:
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert device.describe().scope == "gpu"
+    assert (device.sample().power_mw, device.sample().energy_mj) == (None, None)
+
+
+def test_a_counter_of_the_gpu_is_enough_to_leave_the_module_alone(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.module_power_mw = 600_000
+    for call in ("field 186", "nvmlDeviceGetPowerUsage"):
+        gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    assert (described.scope, described.counts_energy) == ("gpu", True)
+    assert device.sample().power_mw is None
+
+
+def test_a_passing_failure_is_not_taken_for_a_missing_ability(device: NvmlDevice, gpu: Gpu) -> None:
+    for call in (
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        "nvmlDeviceGetSupportedGraphicsClocks",
+        "field 83",
+    ):
+        gpu.fail(call, pynvml.NVML_ERROR_TIMEOUT)
+        with pytest.raises(RetryError):
+            device.describe()
+        gpu.heal()
+
+
+def test_a_sample_is_one_driver_call_and_exact(device: NvmlDevice, gpu: Gpu) -> None:
+    device.sample()
+    gpu.energy_mj, gpu.power_mw = 2**40 + 7, 123_456
+    gpu.requested_mw, gpu.ceiling_mw = 200_000, 150_000
+    calls = gpu.calls
+    assert device.sample() == Sample(
+        energy_mj=2**40 + 7,
+        power_mw=123_456,
+        limit_mw=150_000,
+        requested_mw=200_000,
+        clock_mhz=1380,
+        temperature_c=35,
+        utilization_pct=0,
+    )
+    assert gpu.calls == calls + 1
+
+
+def test_temperature_clock_and_utilization_are_asked_at_every_thirtieth_sample(
+    device: NvmlDevice, gpu: Gpu
+) -> None:
+    device.sample()
+    gpu.temperature_c = 70
+    seen = [device.sample().temperature_c for _ in range(30)]
+    assert seen == [35] * 29 + [70]
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_NOT_SUPPORTED]
+)
+def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
+    device: NvmlDevice, gpu: Gpu, code: int
+) -> None:
+    gpu.fail("nvmlDeviceGetTemperature", code)
+    sample = device.sample()
+    assert sample.temperature_c is None
+    assert sample.clock_mhz == 1380
+    assert sample.energy_mj == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("call", "ask"),
+    [
+        ("nvmlDeviceGetName", NvmlDevice.describe),
+        ("nvmlDeviceGetPowerManagementLimit", NvmlDevice.requested_limit_mw),
+        ("nvmlDeviceGetPowerManagementLimitConstraints", lambda device: device.set_limit(200_000)),
+        ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_limit(200_000)),
+        ("nvmlDeviceSetGpuLockedClocks", lambda device: device.lock_clock(1372)),
+        ("nvmlDeviceResetGpuLockedClocks", NvmlDevice.unlock_clock),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_error_of_a_call_becomes_what_to_do_about_it(
+    device: NvmlDevice, gpu: Gpu, call: str, ask: Callable[[NvmlDevice], object]
+) -> None:
+    for code, meaning in MEANINGS.items():
+        gpu.fail(call, code)
+        with pytest.raises(DeviceError) as raised:
+            ask(device)
+        assert type(raised.value) is meaning, pynvml.NVMLError(code)
+        assert device.lost == (meaning is LostError)
+        gpu.heal()
+        device.describe()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_error_of_a_field_ends_the_sample_unless_it_says_that_there_is_no_such_field(
+    device: NvmlDevice, gpu: Gpu, field: str
+) -> None:
+    whole = device.sample()
+    for code, meaning in MEANINGS.items():
+        gpu.fail(field, code)
+        if meaning is UnsupportedError:
+            assert device.sample() == whole, "the older call says the same"
+        else:
+            with pytest.raises(DeviceError) as raised:
+                device.sample()
+            assert type(raised.value) is meaning, pynvml.NVMLError(code)
+        gpu.heal()
+        device.describe()
+        assert device.sample() == whole
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount_v2"])
+def test_every_error_of_the_driver_becomes_what_to_do_about_it(
+    nvml_bus: NvmlBus, stand_in: StandIn, call: str
+) -> None:
+    for code, meaning in MEANINGS.items():
+        stand_in.fail(call, code)
+        with pytest.raises(DeviceError) as raised:
+            nvml_bus.discover()
+        assert type(raised.value) is meaning, pynvml.NVMLError(code)
+        stand_in.heal()
+        assert len(nvml_bus.discover()) == 2
+        nvml_bus.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(fields=st.sets(st.sampled_from(range(4))), calls=st.sets(st.sampled_from(range(4))))
+def test_a_figure_is_none_exactly_where_neither_its_field_nor_its_call_has_it(
+    device: NvmlDevice, gpu: Gpu, fields: set[int], calls: set[int]
+) -> None:
+    for which in fields:
+        gpu.fail(FIELDS[which], pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for which in calls:
+        gpu.fail(CALLS[which], pynvml.NVML_ERROR_NOT_SUPPORTED)
+    described = device.describe()
+    device.sample()
+    asked = gpu.calls
+    sample = device.sample()
+    figures = (sample.energy_mj, sample.power_mw, sample.limit_mw, sample.requested_mw)
+    truths = (1_000_000, 40_000, 250_000, 250_000)
+    absent = fields & calls
+    assert figures == tuple(None if which in absent else truth for which, truth in enumerate(truths))
+    assert described.counts_energy == (0 not in absent)
+    assert gpu.calls - asked == (len(fields) < 4) + len(fields - calls), "what is not there is not asked for"
+    gpu.heal()
+
+
+def test_a_driver_without_the_field_call_is_read_by_the_older_calls(device: NvmlDevice, gpu: Gpu) -> None:
+    whole = device.sample()
+    gpu.fail("nvmlDeviceGetFieldValues", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    device.describe()
+    assert device.sample() == whole
+
+
+@pytest.mark.parametrize("power_mw", [0, 375_001, 2**32 - 1])
+def test_a_power_that_cannot_be_is_no_sample_and_the_next_read_may_succeed(
+    device: NvmlDevice, gpu: Gpu, power_mw: int
+) -> None:
+    gpu.power_mw = power_mw
+    with pytest.raises(RetryError):
+        device.sample()
+    gpu.power_mw = 375_000
+    assert device.sample().power_mw == 375_000
+
+
+def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(
+    device: NvmlDevice, gpu: Gpu
+) -> None:
+    gpu.ceiling_mw = 150_000
+    device.set_limit(200_000)
+    assert device.requested_limit_mw() == 200_000
+    assert (device.sample().limit_mw, device.sample().requested_mw) == (150_000, 200_000)
+
+
+@pytest.mark.parametrize("limit_mw", [99_999, 250_001, 2**32 + 200_000, -1])
+def test_a_limit_out_of_range_is_refused_with_the_range_and_nothing_is_set(
+    device: NvmlDevice, gpu: Gpu, limit_mw: int
+) -> None:
+    with pytest.raises(RefusedError, match="Choose a limit of 100 W to 250 W"):
+        device.set_limit(limit_mw)
+    assert gpu.requested_mw == 250_000
+
+
+def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu: Gpu) -> None:
+    gpu.uuid = b"GPU-5a1c"
+    device, _ = nvml_bus.discover()
+    gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
+    with pytest.raises(PermissionMissingError) as raised:
+        device.set_limit(125_000)
+    assert str(raised.value) == (
+        "GPU-5a1c: could not set the power limit to 125 W: Insufficient Permissions. "
+        "Run the collector as root or with CAP_SYS_ADMIN."
+    )
+    assert gpu.requested_mw == 250_000
+
+
+def test_a_clock_is_locked_and_let_go(device: NvmlDevice, gpu: Gpu) -> None:
+    device.lock_clock(1372)
+    assert gpu.locked_mhz == 1372
+    device.unlock_clock()
+    assert gpu.locked_mhz == 0
+
+
+def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.set_processes(17, 4711)
+    assert device.processes() == (17, 4711)
+    gpu.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION)
+    assert device.processes() is None
+
+
+def test_an_empty_process_list_proves_nothing_in_a_container(stand_in: StandIn) -> None:
+    assert stand_in.gpus[0].pid_count == 0
+    read = "from collectors.devices.nvml import NvmlBus; print(NvmlBus().discover()[0].processes())"
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", read],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip("This user may not make a pid namespace.")
+    assert done.stdout.strip() == "None", done.stderr
+
+
+def test_a_lost_gpu_ends_alone_and_is_not_asked_again(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
+    first, second = nvml_bus.discover()
+    stand_in.gpus[0].lost = 1
+    with pytest.raises(LostError, match="GPU is lost"):
+        first.sample()
+    calls = stand_in.gpus[0].calls
+    for _ in range(3):
+        with pytest.raises(LostError):
+            first.sample()
+    assert stand_in.gpus[0].calls == calls
+    assert second.sample().energy_mj == 1_000_000
+
+
+@pytest.mark.parametrize("gone", ["lost", "off the bus"])
+def test_a_lost_gpu_comes_back_as_the_same_device_when_it_describes_itself(
+    nvml_bus: NvmlBus, stand_in: StandIn, gone: str
+) -> None:
+    first, second = nvml_bus.discover()
+    stand_in.gpus[0].lost = 1
+    with pytest.raises(LostError):
+        first.sample()
+    stand_in.gpus[0].present = gone == "lost"
+    with pytest.raises(LostError):
+        first.describe()
+    assert second.describe().index == (1 if gone == "lost" else 0)
+    stand_in.gpus[0].lost, stand_in.gpus[0].present = 0, 1
+    with pytest.raises(LostError):
+        first.sample()
+    assert first.describe().index == 0
+    assert first.sample().energy_mj == 1_000_000
+    assert nvml_bus.discover() == (first, second)
+    assert second.describe().index == 1
+
+
+def test_a_gpu_that_is_not_there_when_nvml_starts_anew_is_lost_too(
+    nvml_bus: NvmlBus, stand_in: StandIn
+) -> None:
+    first, second = nvml_bus.discover()
+    stand_in.gpus[0].lost = 1
+    with pytest.raises(LostError):
+        first.sample()
+    stand_in.gpus[0].lost = stand_in.gpus[1].present = 0
+    first.describe()
+    with pytest.raises(LostError, match="taken up again when it returns"):
+        second.sample()
+
+
+def test_a_gpu_that_cannot_be_opened_at_the_start_is_warned_of_once_and_taken_up_later(
+    nvml_bus: NvmlBus, stand_in: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in.gpus[0].lost = 1
+    for _ in range(3):
+        assert [device.describe().index for device in nvml_bus.discover()] == [1]
+    [warning] = caplog.messages
+    assert warning.startswith("NVIDIA driver: could not open GPU 0: GPU is lost.")
+    stand_in.gpus[0].lost = 0
+    assert [device.describe().index for device in nvml_bus.discover()] == [0, 1]
+
+
+def test_a_host_whose_gpus_are_all_lost_at_the_start_is_waited_for(
+    nvml_bus: NvmlBus, stand_in: StandIn
+) -> None:
+    for gpu in stand_in.gpus:
+        gpu.lost = 1
+    with pytest.raises(LostError, match="could not open GPU 0"):
+        nvml_bus.discover()
+    for gpu in stand_in.gpus:
+        gpu.lost = 0
+    assert len(nvml_bus.discover()) == 2
+
+
+def test_a_host_whose_only_gpus_may_not_be_opened_says_why(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
+    for gpu in stand_in.gpus:
+        gpu.fail("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_OPERATING_SYSTEM)
+    with pytest.raises(PermissionMissingError, match="cgroup"):
+        nvml_bus.discover()
+
+
+def test_a_driver_that_is_not_loaded_is_waited_for(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
+    away = stand_in.path.rename(stand_in.path.with_suffix(".away"))
+    with pytest.raises(LostError, match=r"could not start NVML: Driver Not Loaded\. Load the NVIDIA driver"):
+        nvml_bus.discover()
+    away.rename(stand_in.path)
+    assert len(nvml_bus.discover()) == 2
+
+
+def test_a_driver_that_is_unloaded_and_loaded_again_brings_all_devices_back(
+    nvml_bus: NvmlBus, stand_in: StandIn
+) -> None:
+    devices = nvml_bus.discover()
+    away = stand_in.path.rename(stand_in.path.with_suffix(".away"))
+    stand_in.fail("nvmlShutdown", pynvml.NVML_ERROR_UNINITIALIZED)
+    for gpu in stand_in.gpus:
+        gpu.fail("nvmlDeviceGetFieldValues", pynvml.NVML_ERROR_UNINITIALIZED)
+    for device in devices:
+        with pytest.raises(LostError):
+            device.sample()
+        with pytest.raises(LostError, match="Driver Not Loaded"):
+            device.describe()
+    away.rename(stand_in.path)
+    for gpu in stand_in.gpus:
+        gpu.heal()
+        gpu.energy_mj = 5
+    assert [device.describe().index for device in devices] == [0, 1]
+    assert [device.sample().energy_mj for device in devices] == [5, 5]
+
+
+def test_a_host_without_the_driver_library_says_so(tmp_path: Path) -> None:
+    tmp_path.joinpath("libnvidia-ml.so.1").write_text("not a library")
+    read = "from collectors.devices.nvml import NvmlBus; NvmlBus().discover()"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", read], env=environment, check=False, capture_output=True, text=True
+    )
+    assert "LostError: NVIDIA driver: could not start NVML: NVML Shared Library Not Found." in done.stderr
+
+
+def test_finding_a_lost_gpu_disturbs_no_sample_of_another(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
+    first, second = nvml_bus.discover()
+    done = threading.Event()
+    samples: list[Sample] = []
+    failures: list[DeviceError] = []
+
+    def sample_on() -> None:
+        while not done.is_set():
+            try:
+                samples.append(first.sample())
+            except DeviceError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=sample_on)
+    thread.start()
+    try:
+        rounds = 0
+        while rounds < 100 or (len(samples) <= 100 and thread.is_alive() and not failures):
+            rounds += 1
+            stand_in.gpus[1].lost = 1
+            with pytest.raises(LostError):
+                second.sample()
+            stand_in.gpus[1].lost = 0
+            second.describe()
+    finally:
+        done.set()
+        thread.join()
+    assert failures == []
+    assert len(samples) > 100
+
+
+def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stand_in: StandIn) -> None:
+    bus = NvmlBus(patience_s=0.01)
+    first, second = bus.discover()
+    stand_in.gpus[1].lost = 1
+    with pytest.raises(LostError):
+        second.sample()
+    stand_in.gpus[1].lost = 0
+    calls = stand_in.gpus[0].calls
+    stand_in.gpus[0].latency_us = 2_000_000
+    thread = threading.Thread(target=first.requested_limit_mw)
+    thread.start()
+    while stand_in.gpus[0].calls == calls:
+        assert thread.is_alive()
+    with pytest.raises(RetryError, match="has not ended"):
+        second.describe()
+    thread.join()
+    stand_in.gpus[0].latency_us = 0
+    assert second.describe().index == 1
+    bus.close()
+
+
+def test_a_closed_bus_can_be_closed_and_opened_again(nvml_bus: NvmlBus) -> None:
+    devices = nvml_bus.discover()
+    for device in devices:
+        device.close()
+        device.close()
+    nvml_bus.close()
+    nvml_bus.close()
+    with pytest.raises(LostError):
+        devices[0].sample()
+    assert nvml_bus.discover() == devices
+    assert devices[0].sample().power_mw == 40_000

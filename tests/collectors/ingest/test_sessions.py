@@ -1,0 +1,247 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.device import Description
+from collectors.ingest.sessions import (
+    MAX_BYTES_PER_S,
+    MAX_MESSAGES_PER_S,
+    MAX_PROCESS_SESSIONS,
+    MAX_SENDERS,
+    MAX_USER_SESSIONS,
+    PROCESSES_OF_USER,
+    Senders,
+    Session,
+    admit,
+    check,
+    from_json,
+    receive,
+    resolve,
+)
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import Unknown
+
+SECOND_NS = 1_000_000_000
+STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)
+
+
+def device(index: int, gpu: str, driver: str = "550") -> Description:
+    return Description(
+        gpu,
+        index,
+        "A40",
+        driver,
+        counts_energy=True,
+        min_limit_mw=100_000,
+        max_limit_mw=300_000,
+        default_limit_mw=300_000,
+    )
+
+
+TWO = (device(0, "GPU-aa11"), device(1, "GPU-aa22"))
+DIVIDED = replace(TWO[0], mig=True, tenants=("MIG-b1", "MIG-b2"))
+HOST = (device(0, "CPU-h-package-0", "powercap"), device(1, "DRAM-h-package-0", "powercap"))
+
+
+@given(
+    count=st.integers(1, 30),
+    sends=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), max_size=60),
+)
+def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_order(
+    count: int, sends: list[tuple[int, int]]
+) -> None:
+    events: list[Event] = [STARTED, *(EpochBegan(0, index) for index in range(1, count))]
+    session, taken = Session("s"), list[object]()
+    for first, many in [*sends, (0, count)]:
+        batch = Batch("s", first, tuple(events[first : first + many]))
+        session, new = receive(session, batch)
+        taken += new
+        assert session.next_sequence == len(taken)
+    assert taken == events
+
+
+@pytest.mark.parametrize("events", [(EpochBegan(0, 0),), (STARTED, STARTED)])
+def test_a_session_begins_once_and_with_its_run(events: tuple[Event, ...]) -> None:
+    with pytest.raises(MalformedError, match="one RunStarted"):
+        receive(Session("s"), Batch("s", 0, events))
+
+
+def test_a_session_knows_its_run_and_its_end_and_survives_as_text() -> None:
+    session, _ = receive(Session("s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
+    assert (session.job, session.run, session.asked_gpus, session.over) == ("job", "run", ("index:1",), True)
+    assert from_json(session.to_json()) == session
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("index:1",), (("GPU-aa22",), ())),
+        (("index:all",), (("GPU-aa11", "GPU-aa22"), ())),
+        (("GPU-aa2",), (("GPU-aa22",), ())),
+        (("GPU-aa",), ((), ("GPU-aa",))),
+        (("index:7", "index:0", "index:0"), (("GPU-aa11",), ("index:7",))),
+        (("GPU-", "MIG-x"), ((), ("GPU-", "MIG-x"))),
+        ((), ((), ())),
+    ],
+)
+def test_what_a_run_names_becomes_uuids(
+    asked: tuple[str, ...], expected: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    assert resolve(asked, TWO) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "trusted", "owned", "may_command"),
+    [
+        pytest.param("550", {1000}, {}, True, id="a trusted user"),
+        pytest.param("simulated", set(), {}, True, id="a simulated GPU is everybody's"),
+        pytest.param("550", set(), {"GPU-aa22": True}, True, id="its process computes on it"),
+        pytest.param("550", set(), {"GPU-aa22": False}, False, id="another's process does"),
+        pytest.param("550", set(), {"GPU-aa22": None}, False, id="it cannot be seen"),
+        pytest.param("550", {0}, {}, False, id="a user like any other"),
+    ],
+)
+def test_a_run_may_command_the_gpus_that_are_its_own(
+    *, driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
+) -> None:
+    devices = (device(0, "GPU-aa11", driver), device(1, "GPU-aa22", driver))
+    session = Session("s", uid=1000, pid=7, asked_gpus=("index:1",))
+    word = admit(session, devices, frozenset(trusted), owned)
+    assert (word.gpus, word.may_command, word.settled) == (("GPU-aa22",), may_command, may_command)
+    assert may_command or "--trust-uid 1000" in word.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("MIG-b1",), (("GPU-aa11",), ())),
+        (("MIG-b2", "MIG-b1"), (("GPU-aa11",), ())),
+        (("MIG-GPU-aa11/3/0",), (("GPU-aa11",), ())),
+        (("MIG-c1",), ((), ("MIG-c1",))),
+        (("MIG-GPU-aa/3/0",), ((), ("MIG-GPU-aa/3/0",))),
+    ],
+)
+def test_a_mig_instance_is_its_whole_gpu(
+    asked: tuple[str, ...], expected: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    assert resolve(asked, (DIVIDED, TWO[1])) == expected
+
+
+def test_one_of_several_tenants_may_not_command_the_gpu_they_share() -> None:
+    session = Session("s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
+    word = admit(session, (DIVIDED,), frozenset(), {"GPU-aa11": True})
+    assert not word.may_command
+    assert "alone (MIG)" in word.reason
+    alone = replace(DIVIDED, tenants=("MIG-b1",))
+    assert admit(session, (alone,), frozenset(), {"GPU-aa11": True}).may_command
+
+
+def test_parts_of_the_host_are_nobodys_to_name() -> None:
+    assert resolve(("index:all",), HOST + TWO) == (("GPU-aa11", "GPU-aa22"), ())
+    assert resolve(("index:0", "CPU-h-package-0"), HOST + TWO) == (("GPU-aa11",), ("CPU-h-package-0",))
+
+
+def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
+    session = Session("s", uid=1000, pid=7, asked_gpus=("index:all",))
+    word = admit(session, TWO, frozenset(), {"GPU-aa11": True, "GPU-aa22": False})
+    assert not word.may_command
+    assert "GPU-aa22" in word.reason
+    assert "GPU-aa11" not in word.reason
+
+
+def test_a_process_that_sends_too_much_is_held_back_and_nobody_else_is() -> None:
+    senders = Senders()
+    assert all(senders.may_send((1, 1), 10, 0) for _ in range(MAX_MESSAGES_PER_S))
+    assert not senders.may_send((1, 1), 10, SECOND_NS - 1)
+    assert senders.may_send((1, 2), 10, SECOND_NS - 1)
+    assert senders.may_send((1, 1), 10, SECOND_NS)
+    assert not senders.may_send((1, 2), MAX_BYTES_PER_S + 1, SECOND_NS)
+
+
+def test_a_user_with_many_processes_is_held_back_and_others_are_not() -> None:
+    senders = Senders()
+    allowed = sum(
+        senders.may_send((1, pid), 10, 0)
+        for pid in range(2 * PROCESSES_OF_USER)
+        for _ in range(MAX_MESSAGES_PER_S)
+    )
+    assert allowed == PROCESSES_OF_USER * MAX_MESSAGES_PER_S
+    assert senders.may_send((2, 5000), 10, 0)
+
+
+def test_trouble_is_counted_for_each_process_and_each_is_named_once() -> None:
+    senders = Senders()
+    named = [senders.wrong((1, pid), second * SECOND_NS) for second, pid in ((0, 1), (1, 1), (2, 2), (3, 2))]
+    assert named == [True, False, True, False]
+    assert (senders.wrongs(), senders.wrong_messages) == ({(1, 1): 2, (1, 2): 2}, 4)
+
+
+def test_however_many_processes_make_trouble_one_a_second_is_named_and_memory_is_bounded() -> None:
+    senders = Senders()
+    named = [senders.wrong((2, pid), pid * SECOND_NS // 1000) for pid in range(2 * MAX_SENDERS)]
+    assert named.count(True) == 2
+    assert len(senders.wrongs()) == MAX_SENDERS
+    assert senders.wrong_messages == 2 * MAX_SENDERS
+
+
+@pytest.mark.parametrize(
+    "event",
+    [EpochBegan(3 * SECOND_NS, 0), StepBoundary(1, 0, 2**62), StepBoundary(1, 2**62, None), RunEnded(2**62)],
+)
+def test_an_event_of_the_future_is_refused(event: Event) -> None:
+    with pytest.raises(MalformedError, match="ahead of this host's CLOCK_MONOTONIC"):
+        check(Session("s"), (event,), (), SECOND_NS)
+    check(Session("s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        pytest.param(Session("a", uid=1, pid=1, run="run"), True, id="another user's"),
+        pytest.param(Session("a", uid=1, pid=1, run="run", over=True), False, id="another user's, over"),
+        pytest.param(Session("a", uid=2, pid=1, run="run"), False, id="another rank of its own"),
+        pytest.param(Session("a", uid=1, pid=1, run="another"), False, id="another run"),
+    ],
+)
+def test_nobody_joins_another_users_run(other: Session, *, refused: bool) -> None:
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    if refused:
+        with pytest.raises(MalformedError, match="run run is user 1's"):
+            check(session, new, [other], 0)
+    else:
+        check(session, new, [other], 0)
+
+
+@pytest.mark.parametrize(
+    ("of_process", "of_user", "allowed"),
+    [
+        pytest.param(MAX_PROCESS_SESSIONS - 1, 0, True, id="there is room"),
+        pytest.param(MAX_PROCESS_SESSIONS, 0, False, id="a process has too many"),
+        pytest.param(0, MAX_USER_SESSIONS, False, id="a user has too many"),
+    ],
+)
+def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
+    of_process: int, of_user: int, *, allowed: bool
+) -> None:
+    others = [
+        *(Session(f"p{n}", uid=2, pid=2) for n in range(of_process)),
+        *(Session(f"u{n}", uid=2, pid=3 + n) for n in range(of_user)),
+        *(Session(f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
+        *(Session(f"x{n}", uid=1, pid=9) for n in range(2_000)),
+    ]
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    if allowed:
+        check(session, new, others, 0)
+    else:
+        with pytest.raises(MalformedError, match="End some"):
+            check(session, new, others, 0)
+
+
+def test_no_run_has_the_name_of_a_budget() -> None:
+    started = replace(STARTED, run="budget:rack1")
+    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (started,)))
+    with pytest.raises(MalformedError, match="Give this one another name"):
+        check(session, new, (), 0)

@@ -1,0 +1,298 @@
+import contextlib
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log, SessionMemory
+from zeus_stream.errors import StorageError
+
+BOOT = "boot-1"
+HOUR_NS = 3_600_000_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.sqlite"
+
+
+def opened(path: Path, boot_id: str = BOOT) -> Log:
+    return Log(path, "host", boot_id)
+
+
+def fill(log: Log, count: int, *, t_ns: int = 0, size: int = 100) -> None:
+    for _ in range(count):
+        log.append([("notes/host", bytes(size))], t_ns)
+
+
+def fill_pairs(log: Log, count: int) -> None:
+    for number in range(count):
+        log.append([("a", bytes(5000))] * 2, 0, SessionMemory("s", number + 1, ""))
+
+
+def killed_while_writing(path: Path, boot_id: str = BOOT, frames: int = 20) -> str:
+    """Have another process write a log and die; return the log's id."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from collectors.log.sqlite import Log, SessionMemory
+log = Log(Path({str(path)!r}), "host", {boot_id!r})
+for i in range({frames}):
+    log.append([("notes/host", bytes([i % 256]))], i, SessionMemory("s", i + 1, ""))
+print(log.log_id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert run.returncode == -9, run.stderr
+    return run.stdout.strip()
+
+
+@contextlib.contextmanager
+def full_disk(bytes_free: int) -> Iterator[None]:
+    """Let no file of this process grow past a size, which fails like a disk without room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_offsets_count_from_0_without_holes_over_a_restart(path: Path) -> None:
+    log = opened(path)
+    first = log.append([("a", b"1"), ("b", b"2")], 7)
+    log_id = log.log_id
+    log.close()
+    log = opened(path)
+    assert log.begun_anew is None
+    second = log.append([("c", b"3")], 8)
+    assert [frame.offset for frame in (*first, *second)] == [0, 1, 2]
+    assert log.fetch(0, 10, 10**6) == [*first, *second]
+    assert log.log_id == log_id == second[0].log_id
+    log.close()
+
+
+def test_a_killed_process_loses_nothing_it_had_appended(path: Path) -> None:
+    log_id = killed_while_writing(path)
+    log = opened(path)
+    assert (log.log_id, log.begun_anew) == (log_id, None)
+    assert [frame.body for frame in log.fetch(0, 100, 10**6)] == [bytes([i]) for i in range(20)]
+    assert log.sessions() == [SessionMemory("s", 20, "")]
+    log.close()
+
+
+def test_after_a_loss_of_power_the_log_begins_anew_with_another_id(path: Path) -> None:
+    log_id = killed_while_writing(path)
+    log = opened(path, "boot-2")
+    assert log.log_id != log_id
+    assert log.begun_anew is not None
+    assert log.extent.next_offset == 0
+    log.close()
+
+
+def test_after_a_reboot_in_order_the_log_goes_on(path: Path) -> None:
+    log = opened(path)
+    fill(log, 3)
+    before = log.extent
+    log.close()
+    log = opened(path, "boot-2")
+    assert log.extent == before
+    log.close()
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_log_whose_newest_part_was_removed_begins_anew(path: Path, restarts: int) -> None:
+    for _ in range(restarts):
+        opened(path).close()
+    log_id = killed_while_writing(path)
+    path.with_name("log.sqlite-wal").unlink()
+    log = opened(path)
+    assert log.log_id != log_id
+    log.close()
+
+
+@pytest.mark.parametrize("at", [-1, -3000, -5000])
+def test_a_log_whose_tail_was_cut_begins_anew(path: Path, at: int) -> None:
+    log_id = killed_while_writing(path)
+    wal = path.with_name("log.sqlite-wal")
+    wal.write_bytes(wal.read_bytes()[:at])
+    log = opened(path)
+    assert log.log_id != log_id
+    assert log.begun_anew == "it was cut: frames 19 to 19 are gone"
+    log.close()
+
+
+def test_a_log_that_was_removed_or_exchanged_begins_anew(path: Path) -> None:
+    log = opened(path)
+    fill(log, 3)
+    log.close()
+    path.rename(path.with_name("kept"))
+    log = opened(path)
+    assert log.begun_anew == "it is gone"
+    log.close()
+    path.with_name("kept").rename(path)
+    log = opened(path)
+    assert (log.begun_anew or "").startswith("it was exchanged")
+    log.close()
+
+
+def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
+    """Whatever it hits: the log is what it was, or another; never one that lacks or alters a frame."""
+    log_id = killed_while_writing(path, frames=400)
+    files = [path.with_name(f"log.sqlite{suffix}") for suffix in ("", "-wal", "-mark")]
+    sound = {file: file.read_bytes() for file in files}
+    rng = random.Random(1)
+    for _ in range(60):
+        for file, content in sound.items():
+            file.write_bytes(content)
+        damaged = rng.choice(files[:2])
+        broken = bytearray(sound[damaged])
+        broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(broken)
+        log = opened(path)
+        if log.log_id == log_id:
+            assert [frame.body for frame in log.fetch(0, 1000, 10**7)] == [
+                bytes([i % 256]) for i in range(400)
+            ]
+            assert log.sessions() == [SessionMemory("s", 400, "")]
+        else:
+            assert log.begun_anew is not None
+            assert log.extent.next_offset == 0
+        log.close()
+
+
+def test_a_broken_file_is_moved_aside_and_another_log_begun(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to be one" * 100)
+    log = opened(path)
+    assert log.begun_anew is not None
+    fill(log, 1)
+    log.close()
+    assert path.with_name("log.sqlite.old").read_bytes().startswith(b"not a database")
+
+
+def test_damage_inside_the_file_is_found(path: Path) -> None:
+    log = opened(path)
+    fill(log, 300, size=2000)
+    log_id = log.log_id
+    log.close()
+    with path.open("r+b") as file:
+        for page in range(20, 60):
+            file.seek(page * 4096)
+            file.write(bytes(range(200)))
+    log = opened(path)
+    assert log.begun_anew is not None
+    assert log.log_id != log_id
+    log.close()
+
+
+def test_another_programs_database_is_moved_aside_not_written_into(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE theirs (x)")
+        db.commit()
+    log = opened(path)
+    assert log.begun_anew == "it is not a log of zeus-stream"
+    log.close()
+    with contextlib.closing(sqlite3.connect(path.with_name("log.sqlite.old"))) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+
+
+def test_the_oldest_go_first_when_the_log_is_too_large(path: Path) -> None:
+    log = opened(path)
+    fill(log, 2 * CHUNK, size=1000)
+    while log.prune(0, 300_000, HOUR_NS):
+        pass
+    assert log.size_bytes <= 300_000
+    extent = log.extent
+    assert extent.next_offset == 2 * CHUNK
+    assert 240 < extent.next_offset - extent.first_offset <= 300
+    assert log.fetch(0, 1, 10**6)[0].offset == extent.first_offset
+    log.close()
+    log = opened(path)
+    assert log.extent == extent
+    log.close()
+
+
+def test_the_oldest_go_when_they_are_too_old_but_the_newest_keeps_the_count(path: Path) -> None:
+    log = opened(path)
+    fill(log, 5, t_ns=0)
+    fill(log, 5, t_ns=HOUR_NS)
+    log.prune(HOUR_NS + 1, 10**9, HOUR_NS)
+    assert log.extent.first_offset == 5
+    log.prune(10 * HOUR_NS, 10**9, HOUR_NS)
+    assert log.extent.first_offset == 9
+    log.close()
+    log = opened(path)
+    assert log.append([("a", b"")], 0)[0].offset == 10
+    log.close()
+
+
+def test_frames_of_an_earlier_boot_are_as_old_as_this_one_at_least(path: Path) -> None:
+    log = opened(path)
+    fill(log, 5, t_ns=1000 * HOUR_NS)
+    log.close()
+    log = opened(path, "boot-2")
+    fill(log, 1, t_ns=HOUR_NS)
+    assert log.prune(HOUR_NS, 10**9, HOUR_NS) == 0
+    assert log.prune(HOUR_NS + 1, 10**9, HOUR_NS) == 5
+    log.close()
+
+
+def test_pruned_room_is_used_again(path: Path) -> None:
+    log = opened(path)
+    sizes = []
+    for _ in range(6):
+        fill(log, CHUNK, size=1000)
+        while log.prune(0, 500_000, HOUR_NS):
+            pass
+        sizes.append(path.stat().st_size)
+    assert sizes[-1] < 3_000_000
+    log.close()
+
+
+def test_a_fetch_is_bounded_in_frames_and_bytes_but_never_empty(path: Path) -> None:
+    log = opened(path)
+    fill(log, 10, size=1000)
+    assert [frame.offset for frame in log.fetch(3, 4, 10**6)] == [3, 4, 5, 6]
+    assert len(log.fetch(0, 10, 3500)) == 3
+    assert len(log.fetch(0, 10, 1)) == 1
+    assert log.fetch(10, 10, 10**6) == []
+    log.close()
+
+
+def test_without_room_nothing_of_a_transaction_is_kept_and_later_it_works_again(path: Path) -> None:
+    log = opened(path)
+    fill(log, 10)
+    with full_disk(path.with_name("log.sqlite-wal").stat().st_size + 100_000):
+        with pytest.raises(StorageError, match="could not be written"):
+            fill_pairs(log, 100)
+        failed_at = log.extent.next_offset
+        with pytest.raises(StorageError):
+            log.append([("a", bytes(50_000))], 0)
+    (memory,) = log.sessions()
+    assert failed_at == 10 + 2 * memory.next_sequence
+    assert log.append([("after", b"")], 0)[0].offset == failed_at
+    assert [frame.offset for frame in log.fetch(0, 1000, 10**7)] == list(range(failed_at + 1))
+    log.close()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="nowhere"):
+        opened(tmp_path / "nowhere" / "log.sqlite")
+
+
+def test_sessions_are_remembered_longest_silent_first_and_bounded(path: Path) -> None:
+    log = opened(path)
+    for number in range(MAX_SESSIONS + 10):
+        log.append([("a", b"")], 0, SessionMemory(f"s{number}", 1, "about"))
+    log.append([("a", b"")], 0, SessionMemory("s50", 2, "again"))
+    log.prune(0, 10**9, HOUR_NS)
+    kept = log.sessions()
+    assert MAX_SESSIONS <= len(kept) <= MAX_SESSIONS + 1
+    assert kept[0].session != "s0"
+    assert kept[-1] == SessionMemory("s50", 2, "again")
+    log.close()

@@ -1,0 +1,167 @@
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from collectors.device import Description, Device, Sample
+from collectors.devices.simulated import SimulatedBus
+from tests.gpu.powercap import Powercap
+from tests.zeus_stream.conftest import SIMULATED, Cli
+from zeus_stream.cli.doctor import examine
+from zeus_stream.errors import LostError
+from zeus_stream.paths import Places
+from zeus_stream.reports.tables import Check
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings(device=SIMULATED)
+A100 = Description("GPU-a", 0, "A100", "570", True, 100_000, 400_000, 400_000)  # noqa: FBT003  (as a table row)
+
+
+@dataclass
+class Bench:
+    """A bus whose devices only describe themselves."""
+
+    descriptions: tuple[Description, ...]
+    lost: bool = False
+
+    def discover(self) -> tuple[Device, ...]:
+        if self.lost:
+            raise LostError("nvml: could not be started: Driver Not Loaded. Load the NVIDIA driver.")
+        return tuple(Still(description) for description in self.descriptions)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Still:
+    description: Description
+
+    def describe(self) -> Description:
+        return self.description
+
+    def sample(self) -> Sample:
+        return Sample(None, 50_000, 300_000, 300_000)
+
+    def requested_limit_mw(self) -> int:
+        return 300_000
+
+    def set_limit(self, limit_mw: int) -> None:
+        raise AssertionError(limit_mw)
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        raise AssertionError(clock_mhz)
+
+    def unlock_clock(self) -> None:
+        raise AssertionError
+
+    def processes(self) -> tuple[int, ...] | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def where(zeus_dir: Path) -> Places:
+    return Places(zeus_dir, zeus_dir)
+
+
+def found(checks: list[Check], what: str) -> Check:
+    (check,) = [check for check in checks if check.what == what]
+    return check
+
+
+def test_on_simulated_gpus_nothing_fails(where: Places) -> None:
+    checks = examine(SETTINGS, where, lambda: SimulatedBus.parse(SIMULATED, directory=where.run))
+    assert [check for check in checks if check.verdict == "fails"] == []
+    gpu = found(checks, "GPU 0").says
+    assert "V100" in gpu
+    assert "limits 100 W to 250 W" in gpu
+    assert "limit requested 250 W" in gpu
+
+
+def test_everything_that_does_not_work_has_a_cure(where: Places) -> None:
+    (where.state / "energy.duckdb").write_text("no database " * 1_000, encoding="utf-8")
+    checks = examine(SETTINGS, where, lambda: Bench((), lost=True))
+    assert {check.what for check in checks if check.verdict == "fails"} == {"driver", "archive"}
+    assert all(check.cure for check in checks if check.verdict != "works")
+    assert all(check.says.endswith(".") for check in checks if check.verdict != "works")
+
+
+def test_without_a_driver_simulated_gpus_are_named(where: Places) -> None:
+    driver = found(examine(SETTINGS, where, lambda: Bench((), lost=True)), "driver")
+    assert "Driver Not Loaded" in driver.says
+    assert "Load the NVIDIA driver." in driver.cure
+    assert "--device simulated:v100x1" in driver.cure
+
+
+def test_a_host_without_gpus_names_simulated_ones(where: Places) -> None:
+    assert "--device simulated:v100x1" in found(examine(SETTINGS, where, lambda: Bench(())), "devices").cure
+
+
+def test_a_gpu_under_mig_or_without_counter_says_so(where: Places) -> None:
+    gpus = (replace(A100, mig=True), replace(A100, index=1, counts_energy=False, min_limit_mw=None))
+    checks = examine(SETTINGS, where, lambda: Bench(gpus))
+    assert found(checks, "GPU 0").verdict == "warns"
+    assert "MIG" in found(checks, "GPU 0").says
+    assert "power readings only, no power limit to set" in found(checks, "GPU 1").says
+
+
+def test_observing_is_said_with_how_to_end_it(where: Places) -> None:
+    settings = Settings(device="nvml", observe=True)
+    permission = found(examine(settings, where, lambda: Bench((A100,))), "permission to set limits")
+    assert permission.verdict == "warns"
+    assert "ZEUS_STREAM_OBSERVE" in permission.cure
+
+
+def test_a_directory_too_deep_for_sockets_fails_with_the_cure(where: Places) -> None:
+    deep = Places(where.run / ("d" * 100), where.state)
+    paths = found(examine(SETTINGS, deep, lambda: Bench((A100,))), "socket paths")
+    assert paths.verdict == "fails"
+    assert "ZEUS_STREAM_DIR" in paths.cure
+
+
+def test_no_port_is_open_unless_it_is_set_and_doctor_says_so(where: Places) -> None:
+    def others(settings: Settings) -> list[Check]:
+        return [
+            check for check in examine(settings, where, lambda: Bench((A100,))) if check.what == "other hosts"
+        ]
+
+    (closed,) = others(SETTINGS)
+    assert (closed.verdict, closed.says) == ("works", "No TCP port is opened: listen is not set.")
+    (opened,) = others(replace(SETTINGS, listen="0.0.0.0:5600"))
+    assert "Ports 5600 to 5602 of 0.0.0.0" in opened.says
+    _, keyless = others(replace(SETTINGS, follow=("gpu7:5600",)))
+    assert keyless.verdict == "fails"
+    assert "zeus-stream keys create" in keyless.cure
+
+
+def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> None:
+    well = zeus("doctor", "--device", SIMULATED)
+    assert (well.returncode, well.stderr) == (0, "")
+    ill = zeus("doctor", "--device", "tpu")
+    assert ill.returncode == 1
+    assert "simulated:v100x4" in ill.stdout
+
+
+def test_cpus_that_can_be_read_are_named_and_those_that_are_not_there_are_no_trouble_unless_wanted(
+    where: Places, tmp_path: Path
+) -> None:
+    def checked(cpu: str) -> Check:
+        return found(examine(replace(SETTINGS, cpu=cpu), where, lambda: Bench((A100,)), tmp_path), "CPUs")
+
+    assert checked("auto").verdict == "works"
+    assert checked("on").verdict == "fails"
+    assert "intel_rapl_msr" in checked("on").cure
+    Powercap(tmp_path).package(0)
+    assert "CPU package 0" in checked("auto").says
+
+
+def test_a_module_and_the_tenants_of_a_divided_gpu_are_named(where: Places) -> None:
+    module = replace(A100, index=1, gpu="GPU-b", scope="module")
+    divided = replace(A100, mig=True, tenants=("MIG-1", "MIG-2"))
+    checks = examine(SETTINGS, where, lambda: Bench((divided, module)))
+    assert "MIG-1, MIG-2" in found(checks, "GPU 0").says
+    assert found(checks, "GPU 1").verdict == "warns"
+    assert "CPU included" in found(checks, "GPU 1").says

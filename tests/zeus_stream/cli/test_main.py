@@ -1,0 +1,297 @@
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from collectors.devices.simulated import SimulatedBus
+from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
+from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.settings import Settings
+
+COUNT = "SELECT count(*) AS trials FROM trials"
+
+
+@contextmanager
+def serving(zeus: Cli, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """A collector or analyzer that has said it is ready."""
+    with zeus.start(*arguments, **environment) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert said.startswith(("collector:", "analyzer:")), said + process.stderr.read()
+            yield process
+        finally:
+            process.terminate()
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
+    end_ns = monotonic_ns() + round(timeout_s * 1e9)
+    while not condition():
+        assert monotonic_ns() < end_ns, "it never came true"
+        time.sleep(0.01)
+
+
+def said(completed: "subprocess.CompletedProcess[str]") -> str:
+    """Return the one sentence of a command that failed as it should."""
+    assert completed.returncode == 1, completed
+    assert completed.stdout == ""
+    assert "Traceback" not in completed.stderr
+    assert completed.stderr.startswith("zeus-stream: ")
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    return completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "cure"),
+    [
+        (("analyze", "--select", "fastest"), "fastest", "slowdown:"),
+        (("analyze", "--select", "slowdown:0.5"), "0.5", "1"),
+        (("analyze", "--stride-w", "0"), "stride_w = '0'", "expected 1 to 1000"),
+        (("collect", "--device", "tpu"), "'tpu'", "simulated:v100x4"),
+        (("collect", "--device", "simulated:h100x1"), "h100", "v100"),
+        (("collect", "--device", "simulated:v100,colour=1"), "'colour'", "options:"),
+        (("budget", "--watts", "500", "--until", "noon"), "'noon'", "Write 18:00"),
+        (("collect", "--poll-ms", "often"), "poll_ms = 'often'", "expected a number"),
+        (("collect", "--device", SIMULATED, "--dir", "d" * 120), "over 107 bytes", "Set ZEUS_STREAM_DIR"),
+        (("sql", "SELECT 1"), "energy.duckdb", "zeus-stream analyze"),
+        (("run", "--device", SIMULATED, "--", "no-such-command"), "no-such-command", "after `--`"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_one_sentence_with_the_cure(
+    zeus: Cli, arguments: tuple[str, ...], wrong: str, cure: str
+) -> None:
+    sentence = said(zeus(*arguments))
+    assert wrong in sentence
+    assert cure in sentence
+
+
+def test_a_wrong_type_in_the_settings_file_is_named_with_file_and_key(zeus: Cli) -> None:
+    (zeus.directory / "zeus-stream.toml").write_text('profile_steps = "many"\n', encoding="utf-8")
+    assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(zeus("analyze"))
+
+
+def test_a_budget_is_about_a_group_that_the_settings_file_names(zeus: Cli) -> None:
+    text = '[budget_groups]\nrack1 = ["gpu7", "gpu8:0"]\n'
+    (zeus.directory / "zeus-stream.toml").write_text(text, encoding="utf-8")
+    assert (
+        "rack1: 500 W for gpu7:all, gpu8:0, from"
+        in zeus("budget", "--watts", "500", "--group", "rack1").stdout
+    )
+    assert "Name one of rack1, or give --gpus" in said(zeus("budget", "--watts", "500", "--group", "rakc1"))
+    assert "Leave out" in said(zeus("budget", "--watts", "5", "--group", "rack1", "--hosts", "gpu9"))
+
+
+def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
+    assert "search = 'wild': could not be understood" in said(zeus("analyze", "--search", "wild"))
+
+
+def test_an_archive_of_another_program_is_left_alone(zeus: Cli) -> None:
+    theirs = zeus.directory / "theirs.duckdb"
+    with duckdb.connect(str(theirs)) as connection:
+        connection.execute("CREATE TABLE customers (id INTEGER)")
+    assert "theirs.duckdb" in said(zeus("analyze", "--archive", str(theirs)))
+    with duckdb.connect(str(theirs), read_only=True) as connection:
+        assert connection.sql("SHOW TABLES").fetchall() == [("customers",)]
+
+
+def test_a_file_that_is_no_archive_is_named(zeus: Cli) -> None:
+    path = zeus.directory / "notes.txt"
+    path.write_text("not a database " * 1000, encoding="utf-8")
+    assert "notes.txt" in said(zeus("sql", COUNT, "--archive", str(path)))
+
+
+def test_an_archive_that_another_process_holds_names_that_process(zeus: Cli) -> None:
+    path = zeus.directory / "held.duckdb"
+    hold = f"import duckdb; c = duckdb.connect({str(path)!r}); print('held', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert str(holder.pid) in said(zeus("analyze", "--archive", str(path)))
+        holder.communicate("\n")
+
+
+def test_a_missing_argument_is_a_usage_error(zeus: Cli) -> None:
+    assert zeus("sql").returncode == 2
+    assert zeus("collect", "--pole-ms", "3").returncode == 2
+
+
+def test_status_of_nothing_says_what_to_start(zeus: Cli) -> None:
+    completed = zeus("status")
+    assert completed.returncode == 1
+    assert "zeus-stream collect" in completed.stderr
+    assert "zeus-stream analyze" in completed.stderr
+    assert "Traceback" not in completed.stderr
+
+
+def test_a_second_collector_in_a_directory_is_refused_with_the_pid_of_the_first(zeus: Cli) -> None:
+    with serving(zeus, "collect", "--device", SIMULATED) as first:
+        assert f"process {first.pid} already is the collector" in said(zeus("collect", "--device", SIMULATED))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "arguments", [("collect", "--device", SIMULATED), ("analyze",)], ids=["collect", "analyze"]
+)
+def test_a_signal_ends_a_service_in_order(
+    zeus: Cli, arguments: tuple[str, ...], number: signal.Signals
+) -> None:
+    with serving(zeus, *arguments) as process:
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 0
+
+
+def test_a_collector_that_is_told_to_end_while_a_limit_is_set_restores_what_it_found(zeus: Cli) -> None:
+    bus = SimulatedBus.parse(SIMULATED, directory=zeus.directory)
+    (gpu,) = bus.discover()
+    found_mw = gpu.requested_limit_mw()
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with serving(zeus, "collect", "--device", SIMULATED) as collector, serving(zeus, "analyze", *QUICK):
+        train = [sys.executable, str(script), "100000"]
+        with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
+            until(lambda: gpu.requested_limit_mw() < found_mw)
+            collector.send_signal(signal.SIGTERM)
+            assert collector.wait(timeout=60) == 0
+            assert gpu.requested_limit_mw() == found_mw
+            training.kill()
+    bus.close()
+
+
+def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> None:
+    with serving(zeus, "analyze"):
+        assert json.loads(zeus("sql", COUNT, "--format", "json").stdout) == [{"trials": 0}]
+        wrong = zeus("sql", "SELECT * FROM nothing")
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        assert "Table with name nothing does not exist" in wrong.stderr
+        assert "SELECT" in said(zeus("sql", "DROP TABLE trials"))
+    assert json.loads(zeus("sql", COUNT, "--format", "json").stdout) == [{"trials": 0}]
+
+
+def test_every_format_says_the_same(ran: Ran) -> None:
+    query = "SELECT power_limit_w, energy_j FROM trials ORDER BY number"
+    csv, rows, table = (ran.zeus("sql", query, "--format", form).stdout for form in ("csv", "json", "table"))
+    limits = [row["power_limit_w"] for row in json.loads(rows)]
+    assert len(limits) > 1
+    assert [float(line.split(",")[0]) for line in csv.splitlines()[1:]] == limits
+    assert [float(line.split()[0]) for line in table.splitlines()[2:]] == limits
+    arrow = subprocess.run(
+        [sys.executable, "-m", "zeus_stream", "sql", query, "--format", "arrow"],
+        env=ran.zeus.environment,
+        capture_output=True,
+        check=True,
+    )
+    assert pa.ipc.open_stream(io.BytesIO(arrow.stdout)).read_all()["power_limit_w"].to_pylist() == limits
+
+
+def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> None:
+    completed = ran.zeus("export", str(tmp_path / "out"))
+    assert completed.returncode == 0, completed.stderr
+    assert (tmp_path / "out" / "trials.parquet").exists()
+    assert "trials.parquet" in completed.stdout
+
+
+def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> None:
+    archive = Archive.open(zeus.directory / "energy.duckdb", Settings(memory_mb=256))
+    fill(archive)
+    archive.close()
+    seconds = [(BOOTED_NS // 10**9 + second, POWER_W[A] if second <= 60 else 50) for second in range(5, 115)]
+    record = "\n".join(f"{t_s},{power_w / 0.95}" for t_s, power_w in seconds)
+    (zeus.directory / "meter.csv").write_text(f"t_s,power_w\n{record}\n", encoding="utf-8")
+
+    several = said(zeus("calibrate", "--reference", "meter.csv"))
+    assert A in several
+    assert B in several
+    fitted = zeus("calibrate", "--reference", "meter.csv", "--gpu", A)
+    assert fitted.returncode == 0, fitted
+    assert "110 samples, columns t_s, power_w" in fitted.stdout
+    assert f"{A}: gain 0.9" in fitted.stdout
+    assert zeus("calibrate").stdout.startswith(f"{A}  gain 0.9")
+    assert zeus("calibrate", "--remove", "--gpu", A).returncode == 0
+    assert zeus("calibrate").stdout == "No GPU is calibrated.\n"
+    assert "there is none" in said(zeus("calibrate", "--remove", "--gpu", A))
+
+
+def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(zeus: Cli) -> None:
+    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+        gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
+        (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
+        until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)
+        (zeus.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
+        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status").stdout)
+
+
+def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
+    completed = ran.zeus("replay", "--format", "json")
+    assert completed.returncode == 0, completed.stderr
+    decided = "SELECT power_limit_w, reason FROM decisions ORDER BY number"
+    stored = json.loads(ran.zeus("sql", decided, "--format", "json").stdout)
+    again = json.loads(completed.stdout)
+    assert again
+    assert [{name: row[name] for name in stored[0]} for row in again] == stored
+    assert f"gave the same {len(again)} decision(s) again" in completed.stderr
+
+
+def test_another_selector_is_asked_about_what_was_measured(ran: Ran) -> None:
+    completed = ran.zeus("replay", "--select", "time", "--format", "json")
+    assert completed.returncode == 0, completed.stderr
+    assert "not known" in completed.stderr
+    row, *_ = json.loads(completed.stdout)
+    assert row["other_step_ms"] <= row["step_ms"] * (1 + 1e-9)  # sums in another order
+    assert row["other_limit_w"] >= row["power_limit_w"]
+
+
+def test_decisions_that_are_not_what_they_were_are_listed(ran: Ran, tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    shutil.copy(ran.zeus.directory / "energy.duckdb", path)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE decisions SET power_limit_w = 123")
+    completed = ran.zeus("replay", str(path), "--format", "json")
+    assert completed.returncode == 1
+    assert "did not give the decisions that are stored" in completed.stderr
+    assert {(row["what"], row["stored"]) for row in json.loads(completed.stdout)} == {
+        ("power_limit_w", "123.0")
+    }
+
+
+def test_an_archive_that_an_analyzer_holds_is_not_replayed(zeus: Cli) -> None:
+    with serving(zeus, "analyze") as analyzer:
+        assert str(analyzer.pid) in said(zeus("replay"))
+
+
+def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
+    (run,) = json.loads(ran.zeus("sql", "SELECT DISTINCT run FROM runs", "--format", "json").stdout)
+    last, named = ran.zeus("report"), ran.zeus("report", run["run"])
+    assert last.returncode == 0, last.stderr
+    assert last.stdout == named.stdout
+    assert "chosen" in last.stdout
+    assert "run nothing" in said(ran.zeus("report", "nothing"))
+
+
+def test_what_a_training_leaves_is_listed_and_forgotten(ran: Ran) -> None:
+    listed = ran.zeus("profiles", "--format", "json")
+    assert listed.returncode == 0, listed.stderr
+    (row,) = json.loads(listed.stdout)
+    assert (row["job"], row["gpus"], row["batch_size"]) == ("train", 1, None)
+    assert row["limits"] > 1
+    assert row["least_limit_w"] <= row["chosen_limit_w"] <= row["highest_limit_w"]
+    assert "there is no profile of it. Name one of these jobs: train" in said(
+        ran.zeus("profiles", "forget", "nightly")
+    )
+    forgotten = ran.zeus("profiles", "forget", "train")
+    assert forgotten.stdout == "The next run of train searches anew.\n", forgotten.stderr
+    assert json.loads(ran.zeus("profiles", "--format", "json").stdout) == []

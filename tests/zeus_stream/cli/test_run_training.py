@@ -1,0 +1,81 @@
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.zeus_stream.cli.test_main import until
+from tests.zeus_stream.conftest import ROOT, SCRIPT, SIMULATED, Cli, Ran
+from zeus_stream.cli.run_training import as_environment
+from zeus_stream.paths import holder
+from zeus_stream.settings import Settings, load
+
+
+def test_settings_survive_the_environment() -> None:
+    settings = Settings(
+        dir=Path("/d"), observe=True, trust_uid=(1, 2), stride_w=12.5, select="energy", poll_ms=1.5
+    )
+    assert load({}, as_environment(settings)) == settings
+    assert load({}, as_environment(Settings())) == Settings()
+    assert len(as_environment(settings)) == len(
+        [value for value in asdict(settings).values() if value is not None]
+    )
+
+
+def test_a_run_says_what_it_cost_and_leaves_nothing_running(ran: Ran) -> None:
+    assert ran.completed.returncode == 0, ran.completed.stderr
+    assert ran.completed.stdout == "trained\n"
+    for words in ("train", "240 steps", "4 epochs", "J", "chosen", "250", "100", "zeus-stream sql"):
+        assert words in ran.completed.stderr, words
+    for process in ("collector", "analyzer"):
+        assert holder(ran.zeus.directory / f"{process}.lock") is None
+
+
+def test_a_command_that_publishes_nothing_is_told_the_one_line(zeus: Cli) -> None:
+    completed = zeus("run", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
+    assert (completed.returncode, completed.stdout) == (3, "1\n")
+    assert "zeus_stream.steps(" in completed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli, number: signal.Signals) -> None:
+    ready = zeus.directory / "ready"
+    script = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    with zeus.start("run", "--device", SIMULATED, "--", sys.executable, "-c", script) as ours:
+        until(lambda: ready.exists() or ours.poll() is not None)
+        ours.send_signal(number)
+        ours.communicate(timeout=300)
+    assert ours.returncode == 128 + number
+    assert holder(zeus.directory / "collector.lock") is None
+
+
+def test_services_that_run_already_are_used_and_left_running(zeus: Cli) -> None:
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with zeus.start("collect", "--device", SIMULATED) as collector:
+        try:
+            completed = zeus("run", "--device", "nvml", "--", sys.executable, str(script), "8")
+            assert completed.returncode == 0, completed.stderr
+            assert "8 steps" in completed.stderr
+            assert holder(zeus.directory / "collector.lock") == collector.pid
+        finally:
+            collector.terminate()
+
+
+def test_a_service_that_cannot_start_shows_its_words(zeus: Cli) -> None:
+    completed = zeus("run", "--device", SIMULATED, "--select", "fastest", "--", "true")
+    assert completed.returncode == 1
+    assert "fastest" in completed.stderr
+    assert "Traceback" not in completed.stderr
+
+
+def test_the_example_learns_and_is_measured(zeus: Cli) -> None:
+    pytest.importorskip("sklearn", reason="the example needs the extra `demo`")
+    script = str(ROOT / "examples" / "train_digits.py")
+    example = (sys.executable, script, "--epochs", "2", "--work-ms", "10")
+    completed = zeus("run", "--device", SIMULATED, "--select", "none", "--", *example)
+    assert completed.returncode == 0, completed.stderr
+    assert "accuracy 9" in completed.stdout
+    assert "2 epochs, 92 steps on 1 GPU" in completed.stderr
+    assert "J (95 %:" in completed.stderr

@@ -1,0 +1,161 @@
+"""Simulated games go into an archive once, and a page is drawn of them."""
+
+import csv
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from analyzers.archive.query import read_file
+from tests.zeus_stream.conftest import Cli
+from zeus_stream.cli.simulate import Wanted, simulate
+from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings()
+SIZES = {16: (4, 5), 32: (4, 4), 64: ("nan", 8)}
+GAMES = 2 * 2 * 2
+"""Players, seeds, etas."""
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Return a directory of traces of one workload, squad, on two GPU models."""
+    train = "dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch\n" + "".join(
+        f"squad,bert,{size},adamw,1e-5,{run},84.0,{epochs}\n"
+        for size, runs in SIZES.items()
+        for run, epochs in enumerate(runs)
+    )
+    power = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n" + "".join(
+        f"squad,bert,{size},adamw,{limit},{1600 / size * slow},{limit / 2}\n"
+        for size in SIZES
+        for limit, slow in ((200, 1.0), (100, 1.1))
+    )
+    directory = tmp_path / "traces"
+    directory.mkdir()
+    (directory / "summary_train.csv").write_text(train, encoding="utf-8")
+    for gpu in ("v100", "a40"):
+        (directory / f"summary_power_{gpu}.csv").write_text(power, encoding="utf-8")
+    return directory
+
+
+def wanted(traces: Path, seeds: int = 2) -> Wanted:
+    return Wanted(traces, ["default", "reference"], seeds, ["v100"], ["squad"], etas=(0.5, 1.0))
+
+
+def played(archive: Path, of: Wanted, report: Path | None = None) -> tuple[pa.Table, str]:
+    console = Console(file=io.StringIO(), width=200)
+    table = simulate(archive, SETTINGS, of, processes=1, report=report, console=console)
+    assert isinstance(console.file, io.StringIO)
+    return table, console.file.getvalue()
+
+
+def test_games_are_played_once_and_what_was_broken_off_goes_on(traces: Path, tmp_path: Path) -> None:
+    archive, other = tmp_path / "a.duckdb", tmp_path / "b.duckdb"
+    played(archive, wanted(traces, seeds=1))
+    resumed, says = played(archive, wanted(traces))
+    assert f"{GAMES // 2} of {GAMES} games are in {archive} already." in says
+    assert resumed.to_pylist() == played(other, wanted(traces))[0].to_pylist()
+    counts = "SELECT count(*) AS games, count(DISTINCT game) AS different FROM simulations"
+    assert read_file(archive, counts, SETTINGS).to_pylist() == [{"games": GAMES, "different": GAMES}]
+    again = "SELECT count(*) AS n FROM simulated_tries GROUP BY game, number HAVING n > 1"
+    assert read_file(archive, again, SETTINGS).num_rows == 0
+
+
+def test_the_default_costs_what_it_costs_and_regret_is_above_the_optimum(
+    traces: Path, tmp_path: Path
+) -> None:
+    table, _ = played(tmp_path / "a.duckdb", wanted(traces))
+    default = next(row for row in table.to_pylist() if row["player"] == "default")
+    assert (default["world"], default["seeds"], default["not_reached"]) == ("v100 squad", 2, 0)
+    assert (default["energy_change_percent"], default["cost_of_first_5"]) == (0, 1)
+    # The optimum is 32 at 100 W: an epoch takes 55 s and 2750 J there, cost 6875, and at 200 W cost 7500.
+    rows = read_file(tmp_path / "a.duckdb", "FROM simulated WHERE player = 'default' AND eta = 0.5", SETTINGS)
+    assert {row["cost_j"] for row in rows.to_pylist()} == {30_000}
+    assert default["regret"] == pytest.approx(12 * (7500 / 6875 - 1))
+
+
+def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    played(tmp_path / "a.duckdb", wanted(traces), report)
+    text = report.read_text(encoding="utf-8")
+    assert not re.search(r"<(script|link|img)|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        "Cumulative regret", "Search paths", "Energy and time against the default", "What eta trades",
+    ]  # fmt: skip
+    assert text.count("<svg") == 2 + 2 + 2 + 1
+    tables = [
+        list(csv.DictReader(io.StringIO(unescape(one))))
+        for one in re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+    ]
+    regret, paths, against, frontier = tables
+    assert len(regret) == 2 * 2 * 12
+    assert {row["batch_size"] for row in paths if row["player"] == "default"} == {"32"}
+    assert {row["energy"] for row in against if row["player"] == "default"} == {"1"}
+    assert sorted(row["eta"] for row in frontier) == ["0.5", "0.5", "1", "1"]
+    assert "synthetic" not in text
+
+
+def test_overlapping_submissions_are_labelled(traces: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    of = Wanted(traces, ["reference"], 1, ["a40"], ["squad"], overlap=2.0)
+    table, _ = played(tmp_path / "a.duckdb", of, report)
+    assert table["overlap"].to_pylist() == [2.0]
+    assert "Overlapping submissions are synthetic" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("option", "changed"),
+    [
+        ("--policy oracle", {"players": ["oracle"]}),
+        ("--workload mnist", {"workloads": ["mnist"]}),
+        ("--gpu h100", {"gpus": ["h100"]}),
+        ("--drift sudden", {"drifts": ["sudden"]}),
+    ],
+)
+def test_what_is_not_known_is_named(
+    traces: Path, tmp_path: Path, option: str, changed: dict[str, list[str]]
+) -> None:
+    of = Wanted(**{"traces": traces, "players": ["reference"], "seeds": 1, **changed})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=f"{option} is not known. Name some of: "):
+        played(tmp_path / "a.duckdb", of)
+
+
+def test_what_the_files_have_is_played_and_a_pool_as_one(traces: Path, tmp_path: Path) -> None:
+    every, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+    assert every["world"].to_pylist() == ["a40 squad", "v100 squad"]
+    pool, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["adaptive"], 1, ["v100+a40"]))
+    assert pool["world"].to_pylist() == ["v100+a40 squad"]
+
+
+def test_a_workload_that_no_size_reaches_is_named(traces: Path, tmp_path: Path) -> None:
+    (traces / "workloads.csv").write_text(
+        "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\nsquad,adamw,32,84.0,1,0\n"
+    )
+    with pytest.raises(SettingsError, match="squad on v100 has no batch size at which every run reaches"):
+        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1, ["v100"], ["squad"]))
+    with pytest.raises(SettingsError, match="the traces have no workload"):
+        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+
+
+def test_a_report_that_cannot_be_written_says_so(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Name another file with --report"):
+        played(tmp_path / "a.duckdb", wanted(traces, 1), tmp_path / "none" / "report.html")
+
+
+def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path) -> None:
+    given = ("--traces", str(traces), "--gpu", "v100", "--workload", "squad", "--seeds", "1", "--eta", "0,1")
+    done = zeus("simulate", *given, "--format", "json", "--processes", "1")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["world"] for row in rows} == {"v100 squad, eta 0", "v100 squad, eta 1"}
+    assert {row["player"] for row in rows} == {"default", "known", "reference", "zeus", "adaptive"}
+    assert (zeus.directory / "energy.duckdb").exists()
+    wrong = zeus("simulate", *given, "--eta", "half")
+    assert wrong.returncode == 2
+    assert "'half': expected numbers" in wrong.stderr

@@ -1,0 +1,99 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zeus_stream import paths
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
+
+
+def test_one_directory_replaces_all_places() -> None:
+    where = paths.places({"ZEUS_STREAM_DIR": "/tmp/zs", "XDG_RUNTIME_DIR": "/run/user/7"})
+    assert {where.publish.parent, where.control.parent, where.archive.parent, where.records.parent} == {
+        Path("/tmp/zs")
+    }
+
+
+def test_a_training_process_looks_for_a_root_collector_before_its_own() -> None:
+    candidates = paths.publish_candidates({"XDG_RUNTIME_DIR": "/run/user/7"})
+    assert candidates == (Path("/run/zeus-stream/publish"), Path("/run/user/7/zeus-stream/publish"))
+    assert paths.publish_candidates({"ZEUS_STREAM_DIR": "/tmp/zs"}) == (Path("/tmp/zs/publish"),)
+
+
+def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    where = paths.Places(tmp_path / "run", tmp_path / "state")
+    paths.prepare(where)
+    assert stat.S_IMODE(where.run.stat().st_mode) == 0o755
+    assert stat.S_IMODE(where.state.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_cannot_be_made_is_a_sentence_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Set ZEUS_STREAM_DIR"):
+        paths.prepare(paths.Places(tmp_path / "file" / "run", tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_stranger_s_directory_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 12345, -1)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        paths.prepare(paths.Places(tmp_path / "run", tmp_path / "state"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_socket_that_a_stranger_may_have_put_under_tmp_is_not_trusted(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "tmp"
+    ours, theirs = open_to_all / "ours", open_to_all / "theirs"
+    for directory in (ours, theirs):
+        directory.mkdir(parents=True)
+    open_to_all.chmod(0o1777)
+    os.chown(theirs, 12345, -1)
+    (open_to_all / "link").symlink_to(ours)
+    os.lchown(open_to_all / "link", 12345, -1)
+    assert paths.trusted(ours / "publish")
+    assert not paths.trusted(theirs / "publish")
+    assert not paths.trusted(open_to_all / "link" / "publish")
+    open_to_all.chmod(0o755)
+    assert paths.trusted(theirs / "publish"), "only root could have let that user make it: a service's own"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+def test_a_directory_behind_a_stranger_s_link_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    os.lchown(tmp_path / "link", 12345, -1)
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        paths.prepare(paths.Places(tmp_path / "link", tmp_path))
+
+
+def test_an_unknown_group_is_a_setting_to_correct(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no-such-group"):
+        paths.prepare(paths.Places(tmp_path, tmp_path), group="no-such-group")
+
+
+def test_a_path_too_long_for_a_socket_is_refused() -> None:
+    assert paths.endpoint(Path("/" + "a" * 106)).startswith("ipc:///a")
+    with pytest.raises(SettingsError, match="shorter directory"):
+        paths.endpoint(Path("/" + "a" * 107))
+
+
+def test_a_second_owner_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    lock = paths.claim(tmp_path / "collector.lock", "collector")
+    with pytest.raises(RefusedError, match=f"process {os.getpid()} already is the collector"):
+        paths.claim(tmp_path / "collector.lock", "collector")
+    lock.close()
+    paths.claim(tmp_path / "collector.lock", "collector").close()
+
+
+def test_a_killed_owner_owns_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys; from zeus_stream import places;"
+        "lock = places.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
+    assert done.returncode == -9
+    paths.claim(tmp_path / "lock", "collector").close()

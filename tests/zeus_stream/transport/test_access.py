@@ -1,0 +1,291 @@
+"""Real sockets on 127.0.0.1: who is let in, who is not, and how both sides learn of it."""
+
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+import zmq
+
+from zeus_stream.errors import RefusedError
+from zeus_stream.transport import keys, sockets
+from zeus_stream.transport.access import Gate
+from zeus_stream.transport.endpoints import Address, Distant
+from zeus_stream.transport.keys import Role, Ticket
+
+pytestmark = pytest.mark.anyio
+PATIENCE_S = 180.0
+
+
+def free_port() -> int:
+    """Return a port that is free, with the two after it, below those that connections are given."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        try:
+            for needed in range(port, port + 3):
+                with socket.socket() as tried:
+                    tried.bind(("127.0.0.1", needed))
+        except OSError:
+            continue
+        return port
+
+
+@dataclass
+class Host:
+    """A host with a control socket that echoes and a feed that counts, and its gate."""
+
+    directory: Path
+    port: int
+    gate: Gate
+    feed: sockets.Channel
+    control: sockets.Channel
+
+    async def ticket(self, name: str, *roles: Role) -> Ticket:
+        """Make a key, and wait until the gate knows it."""
+        ring = self.directory / "keys"
+        server = keys.server_pair(ring, make=sockets.new_keys)
+        issued = keys.create(ring, name, roles, "alpha", make=sockets.new_keys, server=server)
+        there = self.directory / name / "servers" / f"127.0.0.1:{self.port}.key"
+        there.parent.mkdir(parents=True)
+        issued.rename(there)
+        await until(lambda: f"key {name}" in [row[1] for row in self.gate.status()])
+        return keys.ticket(self.directory / name, f"127.0.0.1:{self.port}")
+
+    def distant(self, ticket: Ticket) -> Distant:
+        return Distant("127.0.0.1", self.port, ticket)
+
+    def revoke(self, name: str) -> None:
+        keys.revoke(self.directory / "keys", name)
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[Host]:
+    context = sockets.context()
+    control = sockets.listen(context, directory / "control")
+    feed = sockets.listen(context, directory / "feed", feed=True)
+    port = free_port()
+    gate = Gate(context, f"127.0.0.1:{port}", directory / "keys", {"control": control, "feed": feed})
+
+    async def echo() -> None:
+        while True:
+            for message in await control.receive():
+                objection = gate.objection(message, "command")
+                control.send(
+                    message.sender,
+                    message.parts[0],
+                    (message.key or "local").encode(),
+                    str(objection).encode(),
+                )
+
+    async def publish() -> None:
+        while True:
+            feed.send(b"tick")
+            await anyio.sleep(0.005)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.run)
+            tasks.start_soon(echo)
+            tasks.start_soon(publish)
+            yield Host(directory, port, gate, feed, control)
+            tasks.cancel_scope.cancel()
+    finally:
+        context.destroy(linger=0)
+
+
+class Clients:
+    """Opens sockets as other hosts and local processes do, and closes them."""
+
+    def __init__(self) -> None:
+        self._context = sockets.context()
+        self._opened: list[sockets.Channel] = []
+
+    def ask(self, address: Address) -> sockets.Asking:
+        asking = sockets.ask(self._context, address)
+        self._opened.append(asking)
+        return asking
+
+    def follow(self, address: Address) -> sockets.Channel:
+        self._opened.append(sockets.follow(self._context, address))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for channel in self._opened:
+            channel.close()
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    with closing(Clients()) as made:
+        yield made
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+async def echoed(channel: sockets.Channel, text: bytes = b"hello") -> tuple[str, str]:
+    """Return by which name we are known, and what we lack to command."""
+    with anyio.fail_after(PATIENCE_S):
+        while not channel.send(text):
+            await anyio.sleep(0.005)
+        while True:
+            for message in await channel.receive():
+                if message.parts[0] == text:
+                    return message.parts[1].decode(), message.parts[2].decode()
+
+
+async def ticks(channel: sockets.Channel) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        await channel.receive()
+
+
+async def test_who_has_a_key_comes_in_by_name_and_who_is_local_needs_none(
+    zeus_dir: Path, clients: Clients
+) -> None:
+    async with running(zeus_dir) as host:
+        there = host.distant(await host.ticket("anna", "follow", "command"))
+        assert await echoed(clients.ask(there.control)) == ("anna", "None")
+        await ticks(clients.follow(there.feed))
+        assert await echoed(clients.ask(zeus_dir / "control")) == ("local", "None")
+        await ticks(clients.follow(zeus_dir / "feed"))
+        assert host.gate.refused == 0
+
+
+async def test_a_key_that_is_not_on_the_list_is_refused_with_a_sentence_on_both_sides(
+    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(zeus_dir) as host:
+        ticket = replace(await host.ticket("anna", "follow"), pair=sockets.new_keys())
+        for _ in range(3):
+            asking = clients.ask(host.distant(ticket).control)
+            await until(lambda: asking.trouble)  # noqa: B023  (it is over within the turn)
+            assert "refused the key anna" in str(asking.trouble)
+            assert "zeus-stream keys create" in str(asking.trouble)
+        assert host.gate.refused >= 3
+        refusals = [record.getMessage() for record in caplog.records]
+        assert len(refusals) == 1, "named once"
+        assert "could not let in 127.0.0.1" in refusals[0]
+        assert ticket.pair.public in refusals[0]
+
+
+async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
+    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(zeus_dir) as host:
+        ticket = replace(await host.ticket("anna", "follow"), server=sockets.new_keys().public)
+        asking = clients.ask(host.distant(ticket).control)
+        await until(lambda: asking.trouble)
+        assert "could not agree on keys" in str(asking.trouble)
+        await until(lambda: host.gate.refused > 2)
+        assert [record.getMessage().count("it knows another key") for record in caplog.records] == [1]
+
+
+async def test_who_comes_without_a_key_is_not_let_in(zeus_dir: Path) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        async with running(zeus_dir) as host:
+            plain = context.socket(zmq.DEALER)
+            plain.connect(f"tcp://127.0.0.1:{host.port + 1}")
+            plain.send(b"hello")
+            await until(lambda: host.gate.refused)
+            assert not plain.poll(50)
+    finally:
+        context.destroy(linger=0)
+
+
+async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, clients: Clients) -> None:
+    async with running(zeus_dir) as host:
+        only_asks = clients.ask(host.distant(await host.ticket("otto", "query")).control)
+        await until(lambda: only_asks.trouble)
+        follower = host.distant(await host.ticket("anna", "follow"))
+        await ticks(clients.follow(follower.feed))
+        name, objection = await echoed(clients.ask(follower.control))
+        assert name == "anna"
+        assert "has no role 'command'" in objection
+        assert "--roles command" in objection
+
+
+async def test_a_revoked_key_is_cut_off_within_a_second_and_all_others_go_on(
+    zeus_dir: Path, clients: Clients
+) -> None:
+    async with running(zeus_dir) as host:
+        anna, otto = [host.distant(await host.ticket(name, "follow", "command")) for name in ("anna", "otto")]
+        annas, ottos = (clients.follow(there.feed) for there in (anna, otto))
+        local = clients.ask(zeus_dir / "control")
+        asking = clients.ask(anna.control)
+        for channel in (annas, ottos):
+            await ticks(channel)
+        await echoed(asking)
+        await echoed(local, b"before")
+        host.revoke("anna")
+        with anyio.fail_after(PATIENCE_S):
+            while asking.trouble is None:
+                await anyio.sleep(0.005)
+        while True:  # what came in before that
+            with anyio.move_on_after(0.2):
+                await annas.receive()
+                continue
+            break
+        await ticks(ottos)
+        await ticks(ottos)
+        assert await echoed(clients.ask(otto.control)) == ("otto", "None")
+        assert local.send(b"after"), "a local connection was never cut"
+
+
+async def test_a_role_that_is_taken_away_is_gone_at_once(zeus_dir: Path, clients: Clients) -> None:
+    async with running(zeus_dir) as host:
+        there = host.distant(await host.ticket("anna", "follow", "command"))
+        asking = clients.ask(there.control)
+        assert await echoed(asking, b"1") == ("anna", "None")
+        listed = zeus_dir / "keys" / "allowed" / "anna.toml"
+        less = listed.with_suffix(".new")
+        less.write_text(listed.read_text(encoding="utf-8").replace('"command", ', ""), encoding="utf-8")
+        less.rename(listed)
+        objection = ""
+        with anyio.fail_after(PATIENCE_S):
+            while "no role 'command'" not in objection:
+                with anyio.move_on_after(0.1):  # what was under way when the connection was cut is lost
+                    _, objection = await echoed(asking, b"2")
+
+
+async def test_the_socket_file_needs_no_key_and_the_port_does_after_all_was_cut(
+    zeus_dir: Path, clients: Clients
+) -> None:
+    async with running(zeus_dir) as host:
+        there = host.distant(await host.ticket("anna", "follow", "command"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(host.control.cut)
+            tasks.start_soon(host.control.cut_distant)
+        assert await echoed(clients.ask(zeus_dir / "control")) == ("local", "None")
+        assert await echoed(clients.ask(there.control)) == ("anna", "None")
+        stranger = clients.ask(host.distant(replace(there.ticket, pair=sockets.new_keys())).control)
+        await until(lambda: stranger.trouble)
+
+
+async def test_who_asks_once_is_told_at_once_that_its_key_is_refused(zeus_dir: Path) -> None:
+    async with running(zeus_dir) as host:
+        there = host.distant(await host.ticket("anna", "query")).control
+        with anyio.fail_after(PATIENCE_S), pytest.raises(RefusedError, match="refused the key anna"):
+            await anyio.to_thread.run_sync(partial(sockets.exchange, there, b"hello", 60))
+
+
+async def test_without_an_address_to_listen_at_there_is_no_port(zeus_dir: Path) -> None:
+    context = sockets.context()
+    try:
+        control = sockets.listen(context, zeus_dir / "control")
+        gate = Gate(context, None, zeus_dir / "keys", {"control": control})
+        await gate.run()
+        assert gate.status() == []
+        assert not (zeus_dir / "keys").exists()
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,248 @@
+"""Plays games of recurring jobs on published traces, into an archive, and draws what came of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
+from analyzers.simulation.baselines import PLAYERS
+from analyzers.simulation.html_report import QUERIES, page
+from analyzers.simulation.recorded_jobs import (
+    Drift,
+    Played,
+    Traces,
+    World,
+    drifting,
+    pooled,
+    recorded_workload,
+    world,
+)
+from analyzers.simulation.runner import CHUNK, Game, play_all
+from analyzers.simulation.traces import PUBLISHED, read
+from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.settings import Settings
+from zeus_stream.transport.client import quoted
+
+BATCH = 10_000
+"""Rows of an answer at a time."""
+_RESULT = """
+SELECT world, drift, overlap, player, count(DISTINCT seed) AS seeds,
+    sum(regret) / count(DISTINCT seed) AS regret,
+    round(100 * (avg(energy_j / default_energy_j) FILTER (recurrence >= recurrences - 5) - 1), 9)
+        AS energy_change_percent,
+    round(100 * (avg(time_s / default_time_s) FILTER (recurrence >= recurrences - 5) - 1), 9)
+        AS time_change_percent,
+    avg(cost_j / default_cost_j) FILTER (recurrence < 5) AS cost_of_first_5,
+    avg(cost_j / default_cost_j) FILTER (recurrence < 20) AS cost_of_first_20,
+    count(*) FILTER (NOT converged) AS not_reached
+FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Games to be played: every combination."""
+
+    traces: Path | None
+    """Directory; None: those of the package."""
+    players: Sequence[str]
+    seeds: int
+    gpus: Sequence[str] = ()
+    """GPU models, joined by + where recurrences run on any of them; none: each that the traces have."""
+    workloads: Sequence[str] = ()
+    """None: each that the traces have."""
+    etas: Sequence[float] = (0.5,)
+    betas: Sequence[float] = (2.0,)
+    window: int = 0
+    drifts: Sequence[str] = ("none",)
+    overlap: float = 0.0
+
+
+def simulate(
+    path: Path,
+    settings: Settings,
+    wanted: Wanted,
+    *,
+    processes: int | None = None,
+    report: Path | None = None,
+    console: Console,
+) -> pa.Table:
+    """Play what is not in the archive yet, and return the results of all that was wanted.
+
+    Args:
+        path: of the archive.
+        settings: it is opened with.
+        wanted: games.
+        processes: that play; None: one for each core.
+        report: where an HTML page is written; None: nowhere.
+        console: shows how far it is.
+
+    Raises:
+        SettingsError: there is no such policy, workload, GPU model or drift.
+        StorageError: the traces cannot be read, the archive opened or written, or the report written.
+    """
+    games = {_key(game): game for game in _games(wanted)}
+    archive = Archive.open(path, settings)
+    try:
+        played = {row["game"] for row in _rows(archive, "SELECT game FROM simulations")}
+        left = [game for key, game in games.items() if key not in played]
+        if len(left) < len(games):
+            console.print(f"{len(games) - len(left)} of {len(games)} games are in {path} already.")
+        with Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=console,
+        ) as progress:  # fmt: skip
+            task = progress.add_task("games", total=len(left))
+            rows: list[Row] = []
+            for number, (game, tries) in enumerate(play_all(left, processes), 1):
+                rows += _stored(game, tries)
+                progress.advance(task)
+                if number % CHUNK == 0 or number == len(left):
+                    archive.put_rows(rows, {}, replaying=False)
+                    rows = []
+        which = _which(list(games.values()))
+        if report is not None:
+            answers = {name: _rows(archive, sql.format(which=which)) for name, sql in QUERIES.items()}
+            _write(report, page(answers))
+        return _ask(archive, _RESULT.format(which=which))
+    finally:
+        archive.close()
+
+
+def _games(wanted: Wanted) -> Iterator[Game]:
+    drifts: tuple[Drift, ...] = get_args(Drift)
+    _known("policy", wanted.players, PLAYERS)
+    _known("drift", wanted.drifts, drifts)
+    traces = read(wanted.traces or PUBLISHED)
+    _known("workload", wanted.workloads, traces.workloads)
+    _known("gpu", [gpu for gpus in wanted.gpus for gpu in gpus.split("+")], traces.powered)
+    worlds = [
+        made
+        for gpus in wanted.gpus or traces.powered
+        for name in wanted.workloads or traces.workloads
+        for eta in wanted.etas
+        for beta in wanted.betas
+        if (made := _world(traces, gpus, name, eta, beta, wanted))
+    ]
+    if not worlds:
+        raise SettingsError(
+            "simulate: could not play: the traces have no workload with time and power on these GPU models"
+            " whose every run reaches its target at some batch size. Name other GPU models or workloads,"
+            " or an easier target in workloads.csv."
+        )
+    for made in worlds:
+        for player in wanted.players:
+            for drift in (known for known in drifts if known in wanted.drifts):
+                for seed in range(wanted.seeds):
+                    yield Game(_named(made), player, seed, drift, wanted.overlap)
+
+
+def _world(traces: Traces, gpus: str, name: str, eta: float, beta: float, wanted: Wanted) -> World | None:
+    """Return a workload on a GPU model, or on a pool of them.
+
+    None: that was not recorded, and it was not asked for by name.
+    """
+    members = []
+    for gpu in gpus.split("+"):
+        workload = recorded_workload(traces, gpu, traces.workloads[name])
+        if workload is not None:
+            members.append(world(traces, gpu, workload, eta=eta, beta=beta, window=wanted.window))
+        elif wanted.workloads and wanted.gpus:
+            raise SettingsError(
+                f"simulate: could not play: {name} on {gpu} has no batch size at which every run reaches its"
+                f" target, {traces.workloads[name].target:g}. Name another GPU model or workload,"
+                " or an easier target in workloads.csv."
+            )
+        else:
+            return None
+    try:
+        return members[0] if len(members) == 1 else pooled(members)
+    except ValueError as wrong:
+        raise SettingsError(
+            f"simulate: could not play {name} on {gpus}: {wrong}. Name another pool or workload."
+        ) from wrong
+
+
+def _known(option: str, given: Sequence[str], known: Sequence[str] | Mapping[str, object]) -> None:
+    for name in given:
+        if name not in known:
+            raise SettingsError(
+                f"simulate: could not play: --{option} {name} is not known. Name some of: {', '.join(known)}."
+            )
+
+
+def _named(made: World) -> World:
+    """Return a world with what is not usual about it in its name."""
+    job = made.job
+    parts = (("eta", job.eta, 0.5), ("beta", job.beta, 2.0), ("window", job.window, 0))
+    unusual = "".join(f", {name} {value:g}" for name, value, usual in parts if value != usual)
+    return replace(made, name=made.name + unusual)
+
+
+def _key(game: Game) -> str:
+    return f"{game.world.name}; {game.player}; {game.drift}; overlap {game.overlap:g}; seed {game.seed}"
+
+
+def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:
+    made, key, worlds = game.world, _key(game), drifting(game.world, game.drift)
+    optimum = {id(here): here.optimum_j for here in worlds}
+    default = made.by_default
+    return [
+        SimulationRow(
+            key, made.name, made.gpu, made.dataset, game.player, game.seed, made.job.eta, made.job.beta,
+            made.job.window, game.drift, game.overlap, len(worlds), default.energy_j, default.time_s,
+            default.cost_j,
+        ),
+        *(
+            SimulatedTryRow(
+                key, number, one.recurrence, one.batch_size, one.epochs, one.spent.energy_j, one.spent.time_s,
+                one.spent.cost_j, one.ended, optimum[id(worlds[one.recurrence])],
+            )
+            for number, one in enumerate(tries)
+        ),
+    ]  # fmt: skip
+
+
+def _which(games: Sequence[Game]) -> str:
+    """Return, in SQL, what tells these games from others in the archive."""
+
+    def one_of(column: str, values: set[str]) -> str:
+        return f"{column} IN ({', '.join(map(quoted, sorted(values)))})"
+
+    seeds = max((game.seed for game in games), default=-1)
+    overlaps = ", ".join(f"{overlap:g}" for overlap in sorted({game.overlap for game in games}))
+    return " AND ".join(
+        [
+            one_of("world", {game.world.name for game in games}),
+            one_of("player", {game.player for game in games}),
+            one_of("drift", {game.drift for game in games}),
+            f"overlap IN ({overlaps})",
+            f"seed <= {seeds}",
+        ]
+    )
+
+
+def _ask(archive: Archive, sql: str) -> pa.Table:
+    with archive.reading() as reader:
+        schema, batches = reader.batches(sql, BATCH)
+        return pa.Table.from_batches(batches, schema)
+
+
+def _rows(archive: Archive, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _ask(archive, sql).to_pylist()
+    return rows
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: the report could not be written: {wrong.strerror}. Name another file with --report."
+        ) from wrong

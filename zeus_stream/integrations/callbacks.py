@@ -1,0 +1,234 @@
+"""What the callbacks of frameworks have in common: steps, epochs and pauses in, energies for their logs out.
+
+    begin_step, end_step, begin_step, ...  -> steps, and windows of the name INTERVAL over steps in a row
+    log                                    -> the interval ends, and what earlier ones cost
+
+Nothing waits: a log has what the analyzer has answered by then.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.windows import Later, Window, WindowEnergy
+
+INTERVAL = "logging interval"
+ANSWER_S = 60.0
+"""A question is given up after this; its interval is in no log then."""
+MAX_UNANSWERED = 100
+"""Intervals that wait for their energy; of more, the oldest is in no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Steps whose energy was asked for."""
+
+    steps: int
+    tokens: int | None
+    """None: nobody counted them."""
+    energies: tuple[Later, ...]
+    """Of the parts between its pauses."""
+
+    @property
+    def answered(self) -> bool:
+        return all([energy() is not None for energy in self.energies])  # noqa: C419  (all are looked at)
+
+    @property
+    def costs(self) -> Sequence[WindowEnergy] | None:
+        """What its parts cost. None: that of one is missing, and a sum without it would be another sum."""
+        known = [cost for energy in self.energies if isinstance(cost := energy(), WindowEnergy)]
+        return known if len(known) == len(self.energies) else None
+
+
+def averages(intervals: Sequence[Interval]) -> dict[str, float]:
+    """Return what a step and a token cost, in joules, and the power, in watts, over answered intervals.
+
+    What is missing has no key. Energies are those of this process's GPUs: with several ranks, ``tokens`` is
+    this rank's share.
+    """
+    known = [(interval, costs) for interval in intervals if (costs := interval.costs)]
+    if not known:
+        return {}
+    energy_j = sum(cost.energy_j for _, costs in known for cost in costs)
+    duration_s = sum(cost.duration_s for _, costs in known for cost in costs)
+    found = {"energy_per_step_j": energy_j / sum(interval.steps for interval, _ in known)}
+    if all(interval.tokens for interval, _ in known):
+        found["energy_per_token_j"] = energy_j / sum(interval.tokens or 0 for interval, _ in known)
+    if duration_s > 0:
+        found["average_power_w"] = energy_j / duration_s
+    return found
+
+
+class Training:
+    """The training that a framework runs in this process."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._epoch: int | None = None
+        self._stepping = self._untold = False
+        self._part: Window | None = None
+        """Of the interval: it ends at the next pause."""
+        self._steps = self._part_steps = 0
+        """Of the interval, and of its part."""
+        self._energies: list[Later] = []
+        self._intervals: deque[Interval] = deque(maxlen=MAX_UNANSWERED)
+        self._pause: Window | None = None
+
+    def begin(self, step: int, batch_size: int | None = None) -> None:
+        """A training begins with a step of this number. What an interrupted one left open is forgotten.
+
+        ``batch_size``: samples of this rank in a step of the optimizer; None: the framework does not say.
+        """
+        self._publisher.know(batch_size)
+        self.forget()
+        self._publisher.continue_from(step=step)
+
+    def end(self) -> None:
+        """It has ended."""
+        self.end_epoch()
+        self.forget()
+
+    def close(self) -> None:
+        """Nothing more is to come."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave what is under way: it has no end that is known. Steps that ended have been."""
+        self.cancel_pause()
+        self.cancel_step()
+        self._rest()
+        self._steps, self._epoch = 0, None
+        self._energies.clear()
+
+    # ---- epochs and steps
+
+    def begin_epoch(self, number: int) -> None:
+        """An epoch begins: of this number, or of a higher one where an earlier training had it."""
+        self._publisher.continue_from(epoch=number)
+        self._epoch = self._publisher.begin_epoch()
+
+    def end_epoch(self) -> None:
+        if self._epoch is not None:
+            self._publisher.end_epoch(self._epoch)
+            self._epoch = None
+
+    @property
+    def stepping(self) -> bool:
+        """A step is open."""
+        return self._stepping
+
+    def begin_step(self) -> None:
+        """The batch of a step is there; a pause that was not ended was none."""
+        self.cancel_pause()
+        self._publisher.begin_step()
+        self._stepping, self._untold = True, False
+        self._begin_part()
+
+    def end_step(self, steps: int = 1) -> None:
+        """The optimizer has made its step, or so many in one go."""
+        self._publisher.end_step(pauses=False)
+        self._stepping, self._untold = False, True
+        self._count(steps)
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        self._part_steps += steps
+
+    def cancel_step(self) -> None:
+        """Forget the step that is open, if one is."""
+        if self._stepping:
+            self._publisher.cancel_step()
+            self._stepping = False
+
+    # ---- what is not steps
+
+    def begin_pause(self, name: str) -> None:
+        """Something else than steps begins, a window of this name."""
+        self.cancel_pause()
+        self._rest()
+        self._pause = self._publisher.window(name).restart()
+
+    def end_pause(self) -> None:
+        """It has ended, if it is known to have begun."""
+        if self._pause is not None:
+            self._pause.end()
+            self._pause = None
+        if self._stepping:
+            self._begin_part()
+
+    def cancel_pause(self) -> None:
+        """It was none."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    @property
+    def pausing(self) -> bool:
+        return self._pause is not None
+
+    @contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """Return a context that is something else than steps: a window of this name."""
+        self.begin_pause(name)
+        try:
+            yield
+        finally:
+            self.end_pause()
+
+    # ---- logs
+
+    def log(self, tokens: int | None = None) -> dict[str, float]:
+        """End an interval, and return what has been answered since the last call about earlier ones.
+
+        Args:
+            tokens: that this rank trained on since the last interval ended.
+
+        Returns:
+            ``energy_per_step_j``, ``energy_per_token_j`` and ``average_power_w``, for a log.
+            What is not known is not there: at first nothing is.
+        """
+        self.end_interval(tokens)
+        answered = [interval for interval in self._intervals if interval.answered]
+        for interval in answered:
+            self._intervals.remove(interval)
+        return averages(answered)
+
+    def end_interval(self, tokens: int | None = None) -> None:
+        """Ask for the energy of the steps since the last call. Never waits."""
+        if self._steps == 0:
+            return
+        goes_on = self._part is not None
+        self._end_part()
+        self._intervals.append(Interval(self._steps, tokens, tuple(self._energies)))
+        self._energies.clear()
+        self._steps = 0
+        if goes_on:
+            self._begin_part()
+
+    def _rest(self) -> None:
+        """No step follows at once."""
+        if self._untold:
+            self._publisher.end_step()
+            self._untold = False
+        self._end_part()
+
+    def _begin_part(self) -> None:
+        if self._part is None:
+            self._part = self._publisher.window(INTERVAL).restart()
+
+    def _end_part(self) -> None:
+        if self._part is None:
+            return
+        if self._part_steps or self._stepping:
+            self._part.end()
+            self._energies.append(self._part.energy_later(ANSWER_S))
+        else:
+            self._part.cancel()
+        self._part, self._part_steps = None, 0
+
+
+def training(publisher: Publisher) -> Training:
+    """Return the training of this publisher."""
+    return publisher.follow(Training, lambda: Training(publisher))

@@ -1,0 +1,276 @@
+"""Messages to bytes and back. Knows bytes, not sockets.
+
+A message is MessagePack ``[VERSION, kind, {field: value}]``; one inside another is ``[kind, {...}]``.
+Bytes from outside become a message of this package with every field of its type and within its bounds,
+or `MalformedError`. Unknown fields are ignored, so that a newer sender is understood; an unknown kind
+inside a batch becomes `Unknown`.
+"""
+
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import msgpack
+
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol.fields import VERSION, Unknown, Within
+from zeus_stream.protocol.frames import Frame
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest message part on any socket."""
+
+_UNPACK_BOUNDS = {
+    "max_str_len": 200_000,
+    "max_bin_len": MAX_BYTES,
+    "max_array_len": 10_000,
+    "max_map_len": 64,
+    "max_ext_len": 0,
+}
+
+M = TypeVar("M")
+N = TypeVar("N")
+P = TypeVar("P")
+
+Check = Callable[[Any], Any]
+"""Takes what MessagePack decoded, returns the value, or raises ValueError saying what was expected."""
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as bytes."""
+    kind, content = _plain(message)
+    packed: bytes = msgpack.packb([VERSION, kind, content])
+    return packed
+
+
+@overload
+def decode(data: bytes | memoryview, expected: type[M], /) -> M: ...
+@overload
+def decode(data: bytes | memoryview, first: type[M], second: type[N], /) -> M | N: ...
+@overload
+def decode(data: bytes | memoryview, first: type[M], second: type[N], third: type[P], /) -> M | N | P: ...
+@overload
+def decode(data: bytes | memoryview, /, *expected: type) -> Any: ...
+def decode(data: bytes | memoryview, /, *expected: type) -> Any:
+    """Return the message in ``data``, one of the ``expected`` kinds.
+
+    Raises:
+        MalformedError: not MessagePack, another version, another kind, or a field out of its bounds.
+    """
+    outer = _unpack(data)
+    match outer:
+        case [int(version), str(kind), dict(content)]:
+            pass
+        case _:
+            raise MalformedError("message: could not be read: it is not [version, kind, fields].")
+    if version != VERSION:
+        raise MalformedError(
+            f"message: could not be read: schema version {version}, this process speaks {VERSION}."
+            " Run the same version of zeus-stream on both sides."
+        )
+    for cls in expected:
+        if cls.__name__ == kind:
+            return _build(cls, content, f"message {kind}")
+    names = ", ".join(cls.__name__ for cls in expected)
+    raise MalformedError(f"message: could not be read: kind {kind[:40]!r}, expected {names}.")
+
+
+def encode_frame(frame: Frame) -> tuple[bytes, bytes, bytes]:
+    """Return a frame's message parts: topic (what subscribers match), envelope, body as it is."""
+    envelope: bytes = msgpack.packb([frame.log_id, frame.offset, frame.host, frame.t_ns])
+    return frame.topic.encode(), envelope, frame.body
+
+
+def decode_frame(topic: bytes, envelope: bytes, body: bytes) -> Frame:
+    """Return the frame in three message parts. Raises MalformedError."""
+    outer = _unpack(envelope)
+    if not isinstance(outer, list) or len(outer) != 4:
+        raise MalformedError("frame: could not be read: its envelope is not [log, offset, host, time].")
+    log_id, offset, host, t_ns = outer
+    content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "body": body}
+    return _build(Frame, content | {"topic": topic.decode(errors="replace")}, "frame")
+
+
+def _build(cls: type[M], content: dict[str, Any], what: str) -> M:
+    check: Check = _checker(cast("type", cls))
+    try:
+        built: M = check(content)
+    except ValueError as wrong:
+        raise MalformedError(f"{what}: could not be read: {wrong}.") from wrong
+    return built
+
+
+def _unpack(data: bytes | memoryview) -> Any:
+    if len(data) > MAX_BYTES:
+        raise MalformedError(f"message: could not be read: {len(data)} bytes, at most {MAX_BYTES} are taken.")
+    try:
+        return msgpack.unpackb(data, use_list=True, strict_map_key=True, **_UNPACK_BOUNDS)
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as wrong:
+        raise MalformedError("message: could not be read: not MessagePack within our bounds.") from wrong
+
+
+def _plain(message: Any) -> tuple[str, dict[str, Any]]:
+    cls: type = type(message)
+    return cls.__name__, {name: _plain_value(getattr(message, name)) for name in _field_names(cls)}
+
+
+def _plain_value(value: Any) -> Any:
+    if value is None or type(value) in _SCALARS:
+        return value
+    if isinstance(value, tuple):
+        return [_plain_value(item) for item in value]
+    return _plain(value) if is_dataclass(value) else value
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
+@cache
+def _checker(cls: type) -> Check:
+    """Return the check that builds a message of class ``cls`` from its decoded fields."""
+    hints = get_type_hints(cls, include_extras=True)
+    required = {field.name for field in fields(cls) if field.default is MISSING}
+    checks = {name: _check(hint) for name, hint in hints.items()}
+
+    def build(content: Any) -> Any:
+        if not isinstance(content, dict):
+            raise ValueError(f"{cls.__name__}: expected its fields")  # noqa: TRY004  (one error a caller catches)
+        values = {}
+        for name, check in checks.items():
+            if name in content:
+                try:
+                    values[name] = check(content[name])
+                except ValueError as wrong:
+                    raise ValueError(f"{name}: {wrong}") from wrong
+            elif name in required:
+                raise ValueError(f"{name}: absent")
+        return cls(**values)
+
+    return build
+
+
+def _check(hint: Any) -> Check:
+    """Return the check for one type as the message classes write them."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [extra for extra in args[1:] if isinstance(extra, Within)]
+        return _bounded(_check(args[0]), bounds)
+    if origin is Literal:
+        return _one_of(args)
+    if origin in (Union, types.UnionType):
+        return _either(args)
+    if origin is tuple:
+        return _many(_check(args[0])) if args[-1] is Ellipsis else _each([_check(arg) for arg in args])
+    if is_dataclass(hint):
+        return _either((hint,))
+    return _SCALARS[hint]
+
+
+def _bounded(check: Check, bounds: list[Within]) -> Check:
+    def checked(value: Any) -> Any:
+        value = check(value)
+        size = len(value) if isinstance(value, str | bytes | tuple) else value
+        for bound in bounds:
+            if not bound.least <= size <= bound.most:
+                raise ValueError(f"{size} is not within {bound.least:g} to {bound.most:g}")
+        return value
+
+    return checked
+
+
+def _one_of(allowed: tuple[Any, ...]) -> Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"expected one of {', '.join(allowed)}")
+        return value
+
+    return checked
+
+
+def _either(options: Sequence[Any]) -> Check:
+    """Return the check for a union: of messages (told apart by kind), or of a scalar and None."""
+    kinds = {
+        str(option.__name__): option
+        for option in options
+        if isinstance(option, type) and is_dataclass(option)
+    }
+    others = [_check(o) for o in options if o is not types.NoneType and not is_dataclass(o)]
+    optional = types.NoneType in options
+
+    def checked(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if kinds:
+            match value:
+                case [str(kind), content] if kind in kinds and kind != "Unknown":
+                    return _checker(kinds[kind])(content)
+                case [str(kind), _] if Unknown in options:
+                    return Unknown(kind[:40])
+                case _:
+                    raise ValueError(f"expected one of {', '.join(kinds)}")
+        return others[0](value)
+
+    return checked
+
+
+def _many(check: Check) -> Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise ValueError("expected an array")  # noqa: TRY004
+        return tuple(check(item) for item in value)
+
+    return checked
+
+
+def _each(checks: list[Check]) -> Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(checks):
+            raise ValueError(f"expected an array of {len(checks)}")
+        return tuple(check(item) for check, item in zip(checks, value, strict=True))
+
+    return checked
+
+
+def _integer(value: Any) -> Any:
+    if type(value) is not int:
+        raise ValueError("expected an integer")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return float(value)
+
+
+def _exactly(cls: type, word: str) -> Check:
+    def checked(value: Any) -> Any:
+        if type(value) is not cls:
+            raise ValueError(f"expected {word}")
+        return value
+
+    return checked
+
+
+_SCALARS: dict[Any, Check] = {
+    int: _integer,
+    float: _number,
+    str: _exactly(str, "a string"),
+    bool: _exactly(bool, "true or false"),
+    bytes: _exactly(bytes, "bytes"),
+}

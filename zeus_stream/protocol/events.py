@@ -1,0 +1,232 @@
+"""Events and questions of a training process, and the answers to it (publish socket).
+
+training process --publish-->  collector
+  Batch, Ask, AskTry
+        <--Ack, Answer, Advice
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from zeus_stream.protocol.fields import BatchSize, Count, Gpu, Gpus, Name, Ns, Text, Unknown, WallNs, Within
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """First event of every session. One session is one publisher in one process: one rank of a run."""
+
+    t_ns: Ns
+    job: Name
+    """What recurs: runs of one job can be compared."""
+    run: Name
+    """Unique; shared by all ranks of one training."""
+    rank: Count
+    world_size: Count
+    """Ranks of the run; 0: it computes on no GPU, and only measures windows of those it names."""
+    gpus: Gpus
+    pid: Count
+    boot_id: Name
+    wall_ns: WallNs
+    """UTC at ``t_ns``, ns since 1970, within ``wall_error_ns``."""
+    wall_error_ns: Ns
+    boundary: Name = "dispatch"
+    """How step ends are placed, where that is possible; see `Placed`. Each `StepBoundary` says its own."""
+    batch_size: Count | None = None
+    """Samples of one rank's batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    t_ns: Ns
+    index: Count
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded:
+    t_ns: Ns
+    index: Count
+
+
+Placed = Literal["dispatch", "device", "ready"]
+"""How a boundary's instant is known: by when Python came by; by a timing event in the device's queue; by when
+the step's output was ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBoundary:
+    """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
+
+    ``index`` counts over the whole run, from 0. At the first boundary of a loop nothing ended; at the
+    last nothing began. Where neither is told, step ``index - 1`` was begun and is cancelled.
+    """
+
+    index: Count
+    ended_ns: Ns | None
+    began_ns: Ns | None
+    placed: Placed = "dispatch"
+    uncertainty_ns: Ns | None = None
+    """Both stamps are at most so far off. None: not known, as by dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBegan:
+    t_ns: Ns
+    window: Count
+    """Unique within the session."""
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEnded:
+    t_ns: Ns
+    window: Count
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCancelled:
+    t_ns: Ns
+    window: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    t_ns: Ns
+    name: Name
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TryWanted:
+    """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
+
+    ``attempt`` counts within the session, from 0: a try that misses the target may be followed by another.
+    """
+
+    t_ns: Ns
+    attempt: Count
+    job: Name
+    batch_sizes: Annotated[tuple[BatchSize, ...], Within(1, 100)]
+    """Ascending."""
+    default: BatchSize
+    """One of them."""
+    target: float
+    metric: Name
+    lower_is_better: bool
+    max_epochs: Annotated[int, Within(1, 1_000_000)]
+    eta: Annotated[float, Within(0, 1)]
+    beta: Annotated[float, Within(1, 1e6)]
+    window: Count
+
+
+@dataclass(frozen=True, slots=True)
+class TryBegan:
+    """From here on the session trains with this batch size, whether or not it was the one advised."""
+
+    t_ns: Ns
+    attempt: Count
+    batch_size: BatchSize
+
+
+@dataclass(frozen=True, slots=True)
+class TryEnded:
+    """How the session's try ended; one whose session ends without it was lost."""
+
+    t_ns: Ns
+    attempt: Count
+    how: Literal["converged", "stopped", "exhausted", "lost"]
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class EventsDropped:
+    """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
+
+    t_ns: Ns
+    count: Count
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The session's last event, sent by a publisher that closes in order."""
+
+    t_ns: Ns
+
+
+Event = (
+    RunStarted
+    | EpochBegan
+    | EpochEnded
+    | StepBoundary
+    | WindowBegan
+    | WindowEnded
+    | WindowCancelled
+    | Metric
+    | TryWanted
+    | TryBegan
+    | TryEnded
+    | EventsDropped
+    | RunEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events ``sequence``, ``sequence + 1``, ... of a session. Sent again until acknowledged."""
+
+    session: Name
+    sequence: Count
+    events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The session's events below ``next_sequence`` are in the log."""
+
+    session: Name
+    next_sequence: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A script asks for the energy of a window it has ended; the collector passes it to its analyzer."""
+
+    question: Name
+    session: Name
+    window: Count
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEnergy:
+    gpu: Gpu
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    question: Name
+    duration_s: float | None
+    gpus: Annotated[tuple[GpuEnergy, ...], Within(0, 256)]
+    missing: Text | None
+    """Why there is no energy; then ``gpus`` is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskTry:
+    """A script asks which batch size to try (``epochs`` is 0), or whether to go on after so many epochs."""
+
+    question: Name
+    session: Name
+    attempt: Count
+    epochs: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    question: Name
+    batch_size: BatchSize | None
+    """None: there is none, for the reason given."""
+    go_on: bool
+    reason: Text

@@ -1,0 +1,51 @@
+"""Types and bounds of message fields.
+
+Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not known", never 0.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+VERSION = 1
+"""Of this schema. A message of another version is refused with a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Bound of a field: an integer's or float's range, or the length of a string, bytes or tuple."""
+
+    least: float
+    most: float
+
+
+Name = Annotated[str, Within(1, 200)]
+"""Job, run, window, metric, host, owner, ids."""
+Text = Annotated[str, Within(0, 2000)]
+"""A sentence for people."""
+Gpu = Annotated[str, Within(1, 80)]
+"""UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
+``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
+Ns = Annotated[int, Within(0, 2**62)]
+WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
+"""Until 2100: with any `Ns` added it still is an int64."""
+Count = Annotated[int, Within(0, 2**53)]
+Milliwatts = Annotated[int, Within(0, 100_000_000)]
+Megahertz = Annotated[int, Within(1, 100_000)]
+Milliseconds = Annotated[int, Within(0, 86_400_000)]
+Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
+BatchSize = Annotated[int, Within(1, 2**40)]
+BUDGET = "budget:"
+"""Begins the name under which an analyzer holds limits for a power budget, in place of a run's. No run may
+have such a name."""
+
+
+def of_host(gpu: Gpu) -> bool:
+    """Tell whether it is no GPU but a part of the host, used by all who run there: a CPU or its memory."""
+    return gpu.startswith(("CPU-", "DRAM-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A kind this version does not know, from a newer sender: counted, never an error."""
+
+    kind: str

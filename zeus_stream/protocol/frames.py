@@ -1,0 +1,43 @@
+"""Frames: what the log stores and the feed carries.
+
+collector --feed--> analyzer      Frame(Readings | Events | Notes)
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from zeus_stream.protocol.events import Event
+from zeus_stream.protocol.fields import Count, Name, Ns, Unknown, Within
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A `Batch` as the collector logged it: what was new in it, and who the kernel says sent it."""
+
+    session: Name
+    sequence: Count
+    uid: int | None
+    pid: int | None
+    events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
+
+
+Body = Readings | Events | Notes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
+
+    ``body`` stays encoded (`wire.decode` makes it a `Body`): who only archives or forwards need not look.
+    """
+
+    log_id: Name
+    offset: Count
+    host: Name
+    t_ns: Ns
+    """When it was logged."""
+    topic: Name
+    """``readings/<host>``, ``events/<host>/<job>`` or ``notes/<host>``."""
+    body: bytes

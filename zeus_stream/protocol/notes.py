@@ -1,0 +1,220 @@
+"""Notes: what a collector states about itself, its devices, runs and commands."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from zeus_stream.protocol.fields import (
+    Count,
+    Gpu,
+    Gpus,
+    Megahertz,
+    Milliwatts,
+    Name,
+    Ns,
+    Text,
+    Unknown,
+    WallNs,
+    Within,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorStarted:
+    t_ns: Ns
+    incarnation: Name
+    version: Name
+    boot_id: Name
+    wall_ns: WallNs
+    wall_error_ns: Ns
+    observe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnchored:
+    t_ns: Ns
+    wall_ns: WallNs
+    wall_error_ns: Ns
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFound:
+    t_ns: Ns
+    gpu: Gpu
+    index: Count
+    name: Name
+    driver: Name
+    counts_energy: bool
+    min_limit_mw: Milliwatts | None
+    max_limit_mw: Milliwatts | None
+    default_limit_mw: Milliwatts | None
+    found_limit_mw: Milliwatts | None
+    """The limit requested when it was found, before any change of ours: our upper bound."""
+    mig: bool
+    scope: Literal["gpu", "module"] = "gpu"
+    """What its figures are of; a module's (Grace Hopper) include the CPU beside the GPU."""
+    tenants: Gpus = ()
+    """UUIDs (``MIG-...``) of the instances that share the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGone:
+    t_ns: Ns
+    gpu: Gpu
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class RunAdmitted:
+    """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
+
+    t_ns: Ns
+    session: Name
+    run: Name
+    gpus: Gpus
+    may_command: bool
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session's process is gone, with or without `RunEnded` before it."""
+
+    t_ns: Ns
+    session: Name
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Outcome of a command: read back from the device."""
+
+    t_ns: Ns
+    command: Name
+    gpu: Gpu
+    limit_mw: Milliwatts
+
+
+@dataclass(frozen=True, slots=True)
+class ClockApplied:
+    """Outcome of a command: the device took it. No driver tells a lock, so this is not read back."""
+
+    t_ns: Ns
+    command: Name
+    gpu: Gpu
+    clock_mhz: Megahertz | None
+    """Locked now. None: it is unlocked."""
+
+
+Cause = Literal[
+    "permission", "observe", "range", "owned", "stale", "ownership", "storage", "device", "stranger"
+]
+"""Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
+ended lease; the run does not own the GPU; no restore record could be written; the device failed; somebody
+else set another limit meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Outcome of a command that changed nothing."""
+
+    t_ns: Ns
+    command: Name
+    gpu: Gpu
+    cause: Cause
+    reason: Text
+
+
+LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "restart", "device"]
+"""Why a lease ended: its owner gave it back; its owner was silent; its run ended; somebody else set the
+limit; the collector stopped; a collector started after one that was killed; the device was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """Ours no longer: released, run out, or taken by a stranger whose value stays.
+
+    An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
+    """
+
+    t_ns: Ns
+    gpu: Gpu
+    owner: Name
+    cause: LeaseCause
+    reason: Text
+    limit_mw: Milliwatts | None
+    """The limit requested now: the value found, restored, or a stranger's. None: could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLeaseEnded:
+    """A clock is locked by us no longer. Asking again as after `LeaseEnded`; there is no "stranger"."""
+
+    t_ns: Ns
+    gpu: Gpu
+    owner: Name
+    cause: LeaseCause
+    reason: Text
+    unlocked: bool
+    """False: it could not be unlocked yet, which is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a bounded buffer, a full disk or a broken log had to drop. Becomes a row in ``gaps``."""
+
+    t_ns: Ns
+    what: Name
+    count: Count
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The power limits of a group of GPUs together are to be no more than this."""
+
+    group: Name
+    limit_mw: Annotated[int, Within(1, 10**12)]
+    gpus: Annotated[tuple[Name, ...], Within(0, 1000)]
+    """Words ``GPU-...`` (UUID), ``HOST:INDEX`` (PCI order) and ``HOST:all``; none: every GPU of the site."""
+    set_ns: WallNs
+    begin_ns: WallNs
+    """UTC, as all times here. From then on it holds."""
+    end_ns: WallNs
+    ramp_ns: Ns
+    """From what was to the limit, and back after the end."""
+    before_mw: Annotated[int, Within(1, 10**12)] | None = None
+    """The limit that it replaces; None: what was found on the GPUs."""
+    way: Annotated[float, Within(0, 1)] = 0.0
+    """How far the ramp is, at the time of a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsSet:
+    """The analyzer's own word, in a log of its own: from here on these budgets hold, and no others."""
+
+    t_ns: Ns
+    budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
+
+
+Note = (
+    CollectorStarted
+    | ClockAnchored
+    | DeviceFound
+    | DeviceGone
+    | RunAdmitted
+    | SessionEnded
+    | Applied
+    | ClockApplied
+    | Refused
+    | LeaseEnded
+    | ClockLeaseEnded
+    | Lost
+    | BudgetsSet
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What the collector itself has to say."""
+
+    notes: Annotated[tuple[Note | Unknown, ...], Within(0, 1000)]

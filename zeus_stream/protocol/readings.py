@@ -1,0 +1,51 @@
+"""Readings of devices, in bulk: fixed-width rows."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from zeus_stream.protocol.fields import Gpus, Within
+
+
+class Seen(IntEnum):
+    """What a reading saw at ``t_hi_ns``."""
+
+    FIRST = 0
+    """First read since start or return: the counter's value, but not when it changed to it."""
+    CHANGED = 1
+    """The counter changed to this value between ``t_lo_ns`` and ``t_hi_ns``."""
+    UNCHANGED = 2
+    """Heartbeat: the counter was still at this value, read between the two stamps."""
+    RESET = 3
+    """The counter fell: a new counter epoch. The difference to the last value means nothing."""
+    POWER = 4
+    """A device without counter: power, read between the two stamps."""
+
+
+READING_FIELDS = (
+    ("t_lo_ns", "<i8"),
+    ("t_hi_ns", "<i8"),
+    ("energy_mj", "<i8"),
+    ("power_mw", "<i4"),
+    ("limit_mw", "<i4"),
+    ("requested_mw", "<i4"),
+    ("clock_mhz", "<i4"),
+    ("temperature_c", "<i2"),
+    ("utilization_pct", "<i2"),
+    ("gpu", "<u2"),
+    ("seen", "<u2"),
+)
+"""Columns of one row of `Readings.rows`, in order, as NumPy spells types. ``gpu`` indexes `Readings.gpus`."""
+READING_STRUCT = "<qqqiiiihhHH"
+"""The same row for `struct`."""
+READING_BYTES = 48
+ABSENT = -1
+"""In a row of `Readings`: the device does not say. (Nowhere else: elsewhere it is None.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU."""
+
+    gpus: Gpus
+    rows: Annotated[bytes, Within(0, READING_BYTES * 10_000)]

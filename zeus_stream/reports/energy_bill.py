@@ -1,0 +1,162 @@
+"""What a span of time cost, GPU by GPU: asked of the archive in SQL, shown to people or as JSON."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.reports.tables import ABSENT
+from zeus_stream.transport.client import quoted
+
+_WINDOW = """
+SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
+    energy_j / duration_s AS average_power_w, quality, of_host(gpu) AS of_host
+FROM windows LEFT JOIN gpus USING (gpu) WHERE run = {run} AND kind = 'window' ORDER BY gpus.index, gpu
+"""
+J_PER_WH = 3600
+MOST_PLACES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The energy of whole GPUs during one window: joules, seconds, watts."""
+
+    name: str
+    parts: tuple[Mapping[str, Any], ...]
+    """A row a GPU; what was not measured is None, for the reason in its ``quality``. Never empty."""
+    host: tuple[Mapping[str, Any], ...] = ()
+    """Likewise of the host's CPUs and their memory, if they are read. They are in no sum."""
+
+    @property
+    def duration_s(self) -> float:
+        duration_s: float = self.parts[0]["duration_s"]
+        return duration_s
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is no sum: a sum without one of its parts would be another sum."""
+        for part in self.parts:
+            if part["energy_j"] is None:
+                return part["quality"] if part["gpu"] is None else f"{part['gpu']}: {part['quality']}"
+        return None
+
+    @property
+    def energy_j(self) -> float | None:
+        """The sum over the GPUs, None if a part is missing."""
+        return None if self.missing else sum(part["energy_j"] for part in self.parts)
+
+    @property
+    def interval_j(self) -> tuple[float, float] | None:
+        """The 95 % interval of `energy_j`: errors of GPUs are independent, their widths add up in squares."""
+        energy_j = self.energy_j
+        if energy_j is None:
+            return None
+        below_j = math.hypot(*(part["energy_j"] - part["energy_p2_5_j"] for part in self.parts))
+        above_j = math.hypot(*(part["energy_p97_5_j"] - part["energy_j"] for part in self.parts))
+        return max(energy_j - below_j, 0.0), energy_j + above_j
+
+    @property
+    def host_j(self) -> float | None:
+        """The sum over the host's CPUs and their memory; None if there is none, or a part is missing."""
+        energies = [part["energy_j"] for part in self.host]
+        return sum(energies) if energies and None not in energies else None
+
+
+def bill(answer: Callable[[str], pa.Table], run: str, name: str) -> Bill | None:
+    """Return what the one window of a run cost, None while it is not measured. ``answer`` answers SQL."""
+    rows = answer(_WINDOW.format(run=quoted(run))).to_pylist()
+    parts, host = ([row for row in rows if row["of_host"] is wanted] for wanted in (False, True))
+    return Bill(name, tuple(parts), tuple(host)) if parts else None
+
+
+def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
+    """Show a bill to people. ``sql`` is the command that finds it again."""
+    console = Console(file=out, highlight=False)
+    console.rule(Text(bill.name), align="left", style="dim")
+    grid = Table.grid(padding=(0, 3))
+    for name, value in _facts(bill):
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+    if len(bill.parts) > 1:
+        console.print()
+        console.print(_by_gpu(bill))
+    console.print(Text(f"\nLater: {sql}", style="dim"), soft_wrap=True)
+
+
+def _facts(bill: Bill) -> list[tuple[str, str]]:
+    facts = [("took", f"{bill.duration_s:.3f} s")]
+    energy_j, interval_j = bill.energy_j, bill.interval_j
+    if energy_j is None or interval_j is None:
+        return [*facts, ("energy", f"missing: {bill.missing}")]
+    low_j, high_j = interval_j
+    width_j = high_j - low_j
+    energy, low, high = (_shown(value, width_j) for value in (energy_j, low_j, high_j))
+    watt_hours = _shown(energy_j / J_PER_WH, width_j / J_PER_WH)
+    power = _shown(energy_j / bill.duration_s, width_j / bill.duration_s)
+    facts += [
+        ("energy", f"{energy} J (95 %: {low} to {high}), {watt_hours} Wh"),
+        ("power", f"{power} W on average"),
+    ]
+    if bill.host_j is not None:
+        facts.append(("beside it", f"{bill.host_j:,.1f} J of the host's CPUs and their memory"))
+    facts += [("beware", remark) for remark in sorted({part["quality"] for part in bill.parts} - {"ok"})]
+    if len(bill.parts) == 1:
+        (part,) = bill.parts
+        facts.append(("GPU", f"{_index(part)}, {part['name'] or 'of unknown model'}, {part['gpu']}"))
+    return facts
+
+
+def _shown(value: float, width: float) -> str:
+    """Return a figure with two digits of the distance between its bounds, and none that mean nothing."""
+    places = 1 - math.floor(math.log10(width)) if width > 0 else MOST_PLACES
+    return f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
+
+
+def _index(part: Mapping[str, Any]) -> str:
+    return ABSENT if part["index"] is None else str(part["index"])
+
+
+def _by_gpu(bill: Bill) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(no_wrap=True)
+    for _ in range(4):
+        grid.add_column(justify="right", no_wrap=True)
+    heads = ("GPU", "energy J", "2.5 %", "97.5 %", "power W", "")
+    grid.add_row(*(Text(head, style="bold") for head in heads))
+    for part in bill.parts:
+        figures = [ABSENT] * 4
+        if part["energy_j"] is not None:
+            width_j = part["energy_p97_5_j"] - part["energy_p2_5_j"]
+            figures = [
+                _shown(part[name], width_j) for name in ("energy_j", "energy_p2_5_j", "energy_p97_5_j")
+            ]
+            figures.append(_shown(part["average_power_w"], width_j / bill.duration_s))
+        grid.add_row(*map(Text, (_index(part), *figures, part["name"] or part["gpu"])))
+    return grid
+
+
+def write_bill(bill: Bill, out: TextIO) -> None:
+    """Write a bill as one JSON object; what is not known is null, for the reason in ``missing``."""
+    energy_j, (low_j, high_j) = bill.energy_j, bill.interval_j or (None, None)
+    content = {
+        "name": bill.name,
+        "duration_s": bill.duration_s,
+        "energy_j": energy_j,
+        "energy_p2_5_j": low_j,
+        "energy_p97_5_j": high_j,
+        "energy_wh": None if energy_j is None else energy_j / J_PER_WH,
+        "average_power_w": None if energy_j is None else energy_j / bill.duration_s,
+        "cpu_energy_j": bill.host_j,
+        "missing": bill.missing,
+        "gpus": [
+            {name: value for name, value in part.items() if name not in ("duration_s", "of_host")}
+            for part in bill.parts
+        ],
+    }
+    out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")

@@ -1,0 +1,117 @@
+"""Jobs that recur, as the archive has them: asked in SQL, shown with rich."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TextIO, TypeVar
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choose, learn
+from analyzers.batch_size.registry import beliefs, parse
+from analyzers.results.rows import JobRow, TryRow
+from zeus_stream.reports.tables import write
+from zeus_stream.transport.client import quoted
+
+ALL = "SELECT * FROM job_savings ORDER BY job, setup"
+_JOB = "SELECT {columns} FROM jobs WHERE job = {job} ORDER BY version DESC LIMIT 1"
+_TRIES = "SELECT {columns} FROM tries WHERE job = {job} ORDER BY number DESC LIMIT {most}"
+_HISTORY = """
+FROM (
+    SELECT number, recurrence, batch_size, setup, ended, epochs, metrics[-1] AS metric, energy_j, duration_s,
+        cost_j, coalesce(nullif(ended_why, ''), reason) AS why
+    FROM tries WHERE job = {job} AND version = {version} ORDER BY number DESC LIMIT 40
+) ORDER BY number
+"""
+_POLICY = "SELECT value FROM settings WHERE name = 'policy' ORDER BY start DESC LIMIT 1"
+_SIZES = "SELECT * EXCLUDE (job) FROM job_sizes WHERE job = {job} ORDER BY setup, batch_size"
+_SAVED = "SELECT * FROM job_savings WHERE job = {job} ORDER BY setup"
+
+R = TypeVar("R", JobRow, TryRow)
+Ask = Callable[[str], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One job, as the archive has it, and as a policy sees it."""
+
+    learned: Learned
+    policy: str
+    history: pa.Table
+    sizes: pa.Table
+    saved: pa.Table
+    next: tuple[tuple[str, int, str], ...]
+    """By setup: what the next try would train with, and why."""
+    beliefs: tuple[str, ...]
+    """The policy's own words, a line each; empty where it has none."""
+
+
+def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
+    """Return what the archive has of a job; None: nothing.
+
+    ``ask`` answers SQL. ``name``: of the policy that looks at it; the analyzer's if not given.
+    """
+    name = name or str(ask(_POLICY)["value"].to_pylist()[0])
+    policy = parse(name)
+    specs = ask(_JOB.format(columns=_columns(JobRow), job=quoted(job))).to_pylist()
+    if not specs:
+        return None
+    spec = _row(JobRow, specs[0])
+    about = {"job": quoted(job), "version": spec.version, "most": MAX_TRIES}
+    rows = ask(_TRIES.format(columns=_columns(TryRow), **about)).to_pylist()
+    tries = tuple(_row(TryRow, row) for row in reversed(rows))
+    learned = by_job(Known((spec,), tries))[job]
+    setups = list(dict.fromkeys(row.setup for row in learned.tries.values()))
+    chosen = []
+    for setup in setups:
+        choice = choose(policy, learned, setup)
+        chosen.append((setup, choice.batch_size, choice.reason))
+    return Shown(
+        learned,
+        name,
+        ask(_HISTORY.format(**about)),
+        ask(_SIZES.format(**about)),
+        ask(_SAVED.format(**about)),
+        tuple(chosen),
+        tuple(
+            f"{size} on {setup} costs {believed}"
+            for setup in setups
+            for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())
+        ),
+    )
+
+
+def _columns(kind: type[JobRow] | type[TryRow]) -> str:
+    return ", ".join(field.name for field in fields(kind))
+
+
+def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    )
+
+
+def print_job(shown: Shown, out: TextIO) -> None:
+    """Show a job: what it is for, its tries, what is known of its sizes, what comes next, what was saved."""
+    console, row = Console(file=out, highlight=False), shown.learned.row
+    console.rule(Text(row.job), align="left", style="dim")
+    better = "at most" if row.lower_is_better else "at least"
+    sizes = ", ".join(map(str, row.batch_sizes))
+    grid = Table.grid(padding=(0, 3))
+    facts = [
+        ("target", f"{row.metric} of {better} {row.target:g} within {row.max_epochs} epochs"),
+        ("sizes", f"{sizes}; {row.default_batch_size} where nothing is known"),
+        ("cost", f"{row.eta:g} x energy + {1 - row.eta:g} x highest power limit x time"),
+    ]
+    facts.append(("policy", shown.policy))
+    facts += [("next", f"{size} on {setup}: {why}") for setup, size, why in shown.next]
+    facts += [("believes", line) for line in shown.beliefs]
+    for name, value in facts:
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+    for title, table in (("Tries", shown.history), ("Sizes", shown.sizes), ("Saved", shown.saved)):
+        if table.num_rows:
+            console.print(f"\n{title}")
+            write(table, "table", out)

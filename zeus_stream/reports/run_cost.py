@@ -1,0 +1,225 @@
+"""What a run cost, in a few lines: asked of the archive in SQL, shown with rich."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.reports.tables import write
+from zeus_stream.transport.client import quoted
+
+_TOTALS = """
+SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
+    len(list_distinct(flatten(list(gpus)))) AS gpus,
+    (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
+    (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
+    (SELECT count(*) FROM steps WHERE run = {run}) AS steps
+FROM runs WHERE run = {run}
+"""
+_WHOLE = """
+SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
+    string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS energy_p2_5_j,
+    sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
+    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
+FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
+"""
+_TRIALS = """
+SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
+    average_power_w, temperature_c, confirms AS confirming
+FROM trials WHERE run = {run} ORDER BY number
+"""
+_SAVING = "SELECT * FROM savings WHERE run = {run}"
+_PROFILES = """
+SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
+    100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
+        AS energy_saved_percent,
+    count(*) AS limits, measured_at, run
+FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
+"""
+_SINGLE = """
+SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
+    min(power_limit_w) AS lowest_w,
+    any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
+FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
+"""
+_LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
+_GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run, as the archive has it."""
+
+    run: str
+    totals: Mapping[str, Any]
+    whole: Mapping[str, Any]
+    trials: pa.Table
+    saving: Mapping[str, Any] | None
+    """None: nothing was decided."""
+    gaps: pa.Table
+    """Of the whole archive: what it is known to lack."""
+    single: Mapping[str, Any] | None
+    """Of the last round that looked for GPUs which wait for others; None: none did."""
+
+    @property
+    def closed(self) -> bool:
+        """Every session of the run was measured to its end."""
+        return bool(self.totals["closed"] == self.totals["sessions"])
+
+
+def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
+    """Return what the archive has of a run, or None while it has nothing. ``answer`` answers SQL."""
+
+    def ask(query: str) -> pa.Table:
+        return answer(query.format(run=quoted(run)))
+
+    (totals,) = ask(_TOTALS).to_pylist()
+    if not totals["sessions"]:
+        return None
+    (whole,) = ask(_WHOLE).to_pylist()
+    (saving,) = ask(_SAVING).to_pylist() or (None,)
+    (single,) = ask(_SINGLE).to_pylist() or (None,)
+    return Summary(run, totals, whole, ask(_TRIALS), saving, ask(_GAPS), single)
+
+
+def last_run(answer: Callable[[str], pa.Table]) -> str | None:
+    """Return the run that began last, None while there is none."""
+    names = answer(_LAST)["run"].to_pylist()
+    return names[0] if names else None
+
+
+def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
+    """Return what later runs start from, a row a profile.
+
+    Args:
+        answer: answers SQL.
+        forgotten_wall_ns: by job, profiles measured until then are left out.
+    """
+    kept = [
+        f"(job <> {quoted(job)} OR measured_wall_ns > {until_ns})"
+        for job, until_ns in forgotten_wall_ns.items()
+    ]
+    return answer(_PROFILES.format(kept=" AND ".join(kept) or "true"))
+
+
+def print_summary(summary: Summary, archive: Path | None, sql: str, out: TextIO) -> None:
+    """Show what a run cost, which limit was chosen, and where to ask for more.
+
+    ``sql`` is how to ask; ``archive`` the file, if it is known.
+    """
+    console = Console(file=out, highlight=False)
+    console.print()
+    console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
+    grid = Table.grid(padding=(0, 3))
+    for name, value in _facts(summary):
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+    if summary.trials.num_rows:
+        console.print()
+        write(summary.trials, "table", out)
+    if summary.gaps.num_rows:
+        console.print("\nKnown to be missing from the archive:")
+        write(summary.gaps, "table", out)
+    console.print()
+    if archive is not None:
+        console.print(f"Everything is in {archive}", soft_wrap=True)
+    console.print(Text(f'Try: {sql} "FROM epochs"'), soft_wrap=True)
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    totals, whole = summary.totals, summary.whole
+    facts = [
+        ("did", f"{totals['epochs']} epochs, {totals['steps']} steps on {totals['gpus']} GPU(s)"),
+        ("took", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
+        ("energy", _energy(whole)),
+    ]
+    if whole["cpu_energy_j"] is not None:
+        facts.append(("beside it", f"{whole['cpu_energy_j']:,.1f} J of the host's CPUs and their memory"))
+    if not summary.closed:
+        facts.append(("beware", "the run was not closed in time: figures are of what came in until now"))
+    if whole["shared"]:
+        facts.append(("beware", "another run used the same GPU meanwhile; its energy is in here too"))
+    if summary.saving is not None:
+        facts += chosen(summary.saving)
+        facts += _single(summary.single) if summary.single is not None else []
+    elif summary.trials.num_rows:
+        undecided = "no power limit: the training ended before all were measured. Train longer, or set a"
+        facts.append(("chosen", f"{undecided} smaller --profile-steps or a larger --stride-w"))
+    return facts
+
+
+def _energy(whole: Mapping[str, Any]) -> str:
+    energy_j, duration_s = whole["energy_j"], whole["duration_s"]
+    if energy_j is None or not duration_s:
+        return f"missing: {whole['quality'] or 'no GPU was measured'}"
+    interval = f"{whole['energy_p2_5_j']:,.1f} to {whole['energy_p97_5_j']:,.1f}"
+    return f"{energy_j:,.1f} J (95 %: {interval}), {energy_j / duration_s:.1f} W on average"
+
+
+def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was decided, and what it saves, from a row of the view ``savings``: names and texts."""
+    if saving["power_limit_w"] is None:
+        return [("chosen", f"no power limit: {saving['reason']}")]
+    applied = "" if saving["applied"] else ", not set"
+    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied}: {saving['reason']}")]
+    if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
+        return facts
+    verb = "saves" if saving["applied"] else "would save"
+    cost = (
+        f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
+        f" {_interval(saving, 'time_added', '+.1f')} of its time,"
+        f" against {saving['default_limit_w']:g} W as found"
+    )
+    facts.append((verb, cost))
+    if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
+        facts.append(("beware", "how sure that is is not known: too few steps were measured at these limits"))
+    if saving["applied"]:
+        if saving["saved_j"] is not None:
+            facts.append(("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at it"))
+        return facts
+    if saving["would_save_j"] is not None:
+        at_found = f"of what the steps at {saving['default_limit_w']:g} W took"
+        facts.append(("in all", f"{saving['would_save_j']:,.1f} J {at_found}"))
+    if saving["trials_run"] != saving["run"]:
+        facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
+    return facts
+
+
+def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was found of single GPUs."""
+    if not single["lowered"]:
+        return [("single GPUs", f"none of {single['gpus']} can be lowered without slowing the others")]
+    below = f"{single['lowered']} of {single['gpus']} are lower, down to {single['lowest_w']:g} W"
+    energy, time = f"{single['energy_percent']:+.1f}", f"{single['time_percent']:+.1f}"
+    effect = f"{energy} % of a step's energy for {time} % of its time"
+    return [("single GPUs", f"{below}: {effect}, against the job's limit on all")]
+
+
+def _interval(saving: Mapping[str, Any], what: str, form: str) -> str:
+    """Return a share with its 95 % interval, if that is known."""
+    share, low, high = (saving[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
+    sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+    return f"{share:{form}} %{sure}"
+
+
+def _changed(saving: Mapping[str, Any]) -> str:
+    """Return how far this run's steps are from those that were profiled: so far its saving may be as well."""
+    if saving["changed_percent"] is None:
+        return "; whether steps are still as they were then is not known"
+    return f"; a step at its highest limit took {saving['changed_percent']:+.1f} % energy now, against then"
+
+
+def print_unpublished(out: TextIO) -> None:
+    """Say that nothing was measured, and the line that changes it."""
+    console = Console(file=out, highlight=False)
+    console.print(
+        "\nThe command published no run, so there is nothing to say about what it cost. Add one line:"
+    )
+    console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -1,0 +1,189 @@
+"""Shows tables, states and checks: to people with rich, to programs as csv, json or arrow."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import groupby
+from typing import Any, Literal, TextIO
+
+import pyarrow as pa
+import pyarrow.csv
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.protocol.queries import Status
+
+Form = Literal["table", "csv", "json", "arrow"]
+SHOWN = 1_000
+"""Rows of a table that people are shown; programs get all."""
+WIDE = 100_000
+"""Columns of a terminal that is none: what is piped away is not folded."""
+ABSENT = "-"
+DIGITS = 5
+"""Significant digits of the largest value of a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing the doctor looked at. ``cure`` is empty where nothing is to be done."""
+
+    verdict: Literal["works", "warns", "fails"]
+    what: str
+    says: str
+    cure: str = ""
+
+
+def write(table: pa.Table, form: Form, out: TextIO) -> None:
+    """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8, a missing value empty or null."""
+    match form:
+        case "table":
+            _show(_named(table), Console(file=out, highlight=False, width=None if out.isatty() else WIDE))
+        case "csv":
+            named = _named(table)
+            flat = [_flat(column) for column in named.columns]
+            pa.csv.write_csv(pa.Table.from_arrays(flat, names=named.column_names), out.buffer)
+        case "json":
+            rows = ({name: _plain(value) for name, value in row.items()} for row in _named(table).to_pylist())
+            lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+            out.write(f"[{lines}]\n")
+        case "arrow":
+            with pa.ipc.new_stream(out.buffer, table.schema) as stream:
+                stream.write_table(table)
+    out.flush()
+
+
+def _named(table: pa.Table) -> pa.Table:
+    """Return the table with a number after each name that occurs again, as JSON needs it."""
+    names: list[str] = []
+    for name in table.column_names:
+        again = sum(earlier == name for earlier in table.column_names[: len(names)])
+        names.append(f"{name}_{again + 1}" if again else name)
+    return table.rename_columns(names)
+
+
+def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column that csv can hold: lists and structs as JSON, bytes as hexadecimal, spans as text."""
+    kinds = (pa.types.is_nested, pa.types.is_binary, pa.types.is_duration, pa.types.is_interval)
+    if any(is_kind(column.type) for is_kind in kinds):
+        texts = [None if value is None else _text(_plain(value)) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    return column
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: no NaN, times as ISO 8601, bytes as hexadecimal."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case None | bool() | int() | str():
+            return value
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case bytes():
+            return value.hex()
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case _ if hasattr(value, "isoformat"):
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show(table: pa.Table, console: Console) -> None:
+    """Show rows below each other where they fit the terminal, else each row as a block of its own."""
+    columns = [_cells(column[:SHOWN]) for column in table.columns]
+    grid = Table(box=SIMPLE_HEAD, show_edge=False)
+    for name, (_, justify) in zip(table.column_names, columns, strict=True):
+        grid.add_column(name, justify=justify, no_wrap=True)
+    rows = list(zip(*(cells for cells, _ in columns), strict=True))
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    if console.measure(grid, options=console.options.update(max_width=WIDE)).maximum <= console.width:
+        console.print(grid)
+    else:
+        _show_records(table.column_names, rows, console)
+    if table.num_rows > SHOWN:
+        console.print(f"The first {SHOWN} of {table.num_rows} rows. --format csv writes all.")
+    elif table.num_rows == 0:
+        console.print("No rows.")
+
+
+def _show_records(names: Sequence[str], rows: Iterable[Sequence[str]], console: Console) -> None:
+    for number, row in enumerate(rows, 1):
+        grid = Table.grid(padding=(0, 2))
+        for name, cell in zip(names, row, strict=True):
+            grid.add_row(Text(name, style="bold"), Text(cell))
+        console.rule(str(number), align="left", style="dim")
+        console.print(grid)
+
+
+def _cells(column: pa.ChunkedArray) -> tuple[list[str], Literal["left", "right"]]:
+    """Return a column's values as people read them, and the side they line up on."""
+    values = column.to_pylist()
+    if pa.types.is_floating(column.type):
+        places = decimals(values)
+        return [figure(value, places) for value in values], "right"
+    numeric = pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)
+    return [_cell(value) for value in values], "right" if numeric else "left"
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ABSENT
+        case Decimal():
+            return str(value)
+        case datetime():
+            instant = value if value.tzinfo is None else value.astimezone(UTC)
+            return f"{instant:%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}"
+        case _:
+            return _text(_plain(value))
+
+
+def figure(value: float | None, places: int) -> str:
+    """Return a number with so many decimals; what would be rounded away to 0 keeps its magnitude."""
+    if value is None or math.isnan(value):
+        return ABSENT
+    return f"{value:.0e}" if 0 < abs(value) < 0.5 * 10**-places else f"{value:.{places}f}"
+
+
+def decimals(values: Iterable[float | None]) -> int:
+    """Return how many decimals show DIGITS significant digits of the largest of these: one for a column."""
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0)
+    return min(max(DIGITS - 1 - math.floor(math.log10(largest)), 0), 9) if largest else 0
+
+
+def print_status(process: str, status: Status, out: TextIO) -> None:
+    """Show one process's state, a block a section."""
+    console = Console(file=out, highlight=False)
+    console.print(Text(process, style="bold"))
+    for section, rows in groupby(status.rows, key=lambda row: row[0]):
+        grid = Table.grid(padding=(0, 2))
+        for _, name, value in rows:
+            grid.add_row("", Text(name), Text(value))
+        console.print(Text(f"  {section}", style="cyan"))
+        console.print(grid)
+
+
+def print_checks(checks: Iterable[Check], out: TextIO) -> None:
+    """Show what the doctor found, each cure below its trouble."""
+    console = Console(file=out, highlight=False)
+    colours = {"works": "green", "warns": "yellow", "fails": "red"}
+    grid = Table.grid(padding=(0, 2))
+    for check in checks:
+        says = Text(check.says)
+        if check.cure:
+            says.append(f"\n{check.cure}", style="bold")
+        grid.add_row(Text(check.verdict, style=colours[check.verdict]), Text(check.what), says)
+    console.print(grid)

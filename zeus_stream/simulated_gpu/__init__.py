@@ -1,0 +1,1 @@
+"""Simulated GPUs that a training script drives and a collector reads."""

@@ -1,0 +1,261 @@
+"""The board of a simulated GPU: where its training process and its collectors meet.
+
+For a simulated GPU this is what the driver is for a real one, and like a driver's its state outlives
+the processes that use it. It is two files in ``<runtime directory>/simulated``:
+
+``GPU-*.gpu``
+    Written by the collector's side: model, energy counter, lock of the clock, every change of the limit.
+    Locked, shared, by every process that runs the GPU.
+``GPU-*.load``
+    Written by one training process, which holds the lock on it: its pid and its loads.
+
+Every record carries its number and a checksum, so that a reader takes a torn record for one that is not
+there yet. A load states when it ends unless it is renewed: the load of a killed process ends by itself.
+"""
+
+import fcntl
+import mmap
+import os
+import zlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from zeus_stream.clock import boot_id
+from zeus_stream.errors import StorageError
+from zeus_stream.simulated_gpu.workloads import load as load_models
+
+LOADS = 4096
+"""Loads a board holds. A collector that looks less often than a trainer fills it counts the loss."""
+LIMITS = 256
+"""Changes of the limit a board holds."""
+
+IDENTITY = Struct("<64s")  # model, boot and how much slower than the model it is
+COUNTER = Struct("<qQ")  # index of its refresh, nJ
+PID = Struct("<Q")
+CLOCK = Struct("<Q")  # MHz at which it is locked, 0: it is not
+LIMIT = Struct("<QQQ")  # number, since ns, mW
+LOAD = Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
+_CHECK = Struct("<I")
+COUNTER_AT = 128
+CLOCK_AT = 192
+_RINGS_AT = 256
+STATE_BYTES = _RINGS_AT + LIMITS * (LIMIT.size + _CHECK.size)
+WORK_BYTES = _RINGS_AT + LOADS * (LOAD.size + _CHECK.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A GPU works on ``workload`` from ``begin_ns`` until ``until_ns`` (CLOCK_MONOTONIC)."""
+
+    begin_ns: int
+    until_ns: int
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """From ``since_ns`` on, ``limit_mw`` was in force."""
+
+    since_ns: int
+    limit_mw: int
+
+
+class Board:
+    """One GPU's board as the collector's side uses it. Any number of processes may, at once or in turn.
+
+    Creates the board, or takes it up as it was left, unless the host was restarted since: then it is a
+    GPU after a reboot, at its default limit. One process at a time may set the limit.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        gpu: str,
+        model: str,
+        default_limit_mw: int,
+        now_ns: int,
+        slower: float = 1.0,
+    ) -> None:
+        folder = directory / "simulated"
+        expected = f"{model} {boot_id()} {slower:g}".encode()
+        with ExitStack() as opened:
+            try:
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            except OSError as wrong:
+                raise _unusable(folder, wrong) from wrong
+            mutex = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, mutex)
+            fcntl.flock(mutex, fcntl.LOCK_EX)
+            self._state = Region(folder / f"{gpu}.gpu", STATE_BYTES, create_mode=0o644)
+            # trainers of any user write their loads here; what they write is never more than arithmetic
+            self._work = Region(folder / f"{gpu}.load", WORK_BYTES, create_mode=0o666)
+            self._limits = Ring(self._state, LIMIT, LIMITS)
+            self._loads = Ring(self._work, LOAD, LOADS)
+            if identity(self._state) != expected:
+                self._state.clear()
+                self._work.clear()
+                self._state.put(IDENTITY, 0, expected)
+                self.set_limit(default_limit_mw, now_ns)
+            fcntl.flock(self._state.fd, fcntl.LOCK_SH)
+        self._workloads = tuple(load_models()[model].workloads)
+        self._next_limit = self._limits.oldest()
+        self._first_load = self._loads.oldest()
+        self._last_load: tuple[int, ...] = (0,)
+
+    def set_limit(self, limit_mw: int, since_ns: int) -> None:
+        """Put a limit in force."""
+        self._limits.put(self._limits.newest() + 1, since_ns, limit_mw)
+
+    def limits(self) -> list[LimitChange]:
+        """Return changes of the limit since the last call, oldest first; at first, all the board holds."""
+        records = self._limits.since(self._next_limit)
+        if records:
+            self._next_limit = records[-1][0] + 1
+        return [LimitChange(since_ns, limit_mw) for _, since_ns, limit_mw in records]
+
+    def loads(self) -> list[tuple[int, Load]]:
+        """Return numbered loads since the last call, and the newest of then again if it was renewed.
+
+        A number that is missing was overwritten before it was read, or named no workload.
+        """
+        records = self._loads.since(max(self._last_load[0], self._first_load))
+        news = [record for record in records if record != self._last_load]
+        if news:
+            self._last_load = news[-1]
+        return [
+            (number, Load(begin_ns, until_ns, self._workloads[index]))
+            for number, begin_ns, until_ns, index in news
+            if index < len(self._workloads)
+        ]
+
+    def counter(self) -> tuple[int, int] | None:
+        """Return the counter as saved last (index of its refresh, nJ), or None when it never was."""
+        saved = self._state.get(COUNTER, COUNTER_AT)
+        return None if saved is None else (saved[0], saved[1])
+
+    def save_counter(self, refresh: int, energy_nj: int) -> None:
+        """Keep the counter for whoever runs this GPU next."""
+        self._state.put(COUNTER, COUNTER_AT, refresh, energy_nj)
+
+    def locked_mhz(self) -> int:
+        """Return at what the clock is locked, MHz; 0: it is not."""
+        saved = self._state.get(CLOCK, CLOCK_AT)
+        return 0 if saved is None else int(saved[0])
+
+    def lock_clock(self, clock_mhz: int) -> None:
+        """Lock the clock, MHz; 0: unlock it."""
+        self._state.put(CLOCK, CLOCK_AT, clock_mhz)
+
+    def processes(self) -> tuple[int, ...]:
+        """Return the pid of the training process, if one is there."""
+        saved = self._work.get(PID, 0)
+        pid = 0 if saved is None else saved[0]
+        return (pid,) if pid and Path(f"/proc/{pid}").exists() else ()
+
+    def close(self) -> None:
+        """Let go of the board, and leave it as it is."""
+        self._state.close()
+        self._work.close()
+
+
+class Region:
+    """A file in shared memory, and the descriptor on which it is locked."""
+
+    def __init__(self, path: Path, size: int, *, write: bool = True, create_mode: int | None = None) -> None:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        try:
+            if create_mode is None:
+                self.fd = os.open(path, flags)
+            else:
+                self.fd = os.open(path, flags | os.O_CREAT, create_mode)
+                if os.fstat(self.fd).st_size < size:  # new: the umask shall not close it to other users
+                    os.fchmod(self.fd, create_mode)
+                    os.ftruncate(self.fd, size)
+        except OSError as wrong:
+            raise _unusable(path, wrong) from wrong
+        self._memory = mmap.mmap(self.fd, size, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
+
+    def get(self, layout: Struct, at: int) -> tuple[Any, ...] | None:
+        """Return the values at a place, or None while it is empty or being written."""
+        body = self._memory[at : at + layout.size]
+        (check,) = _CHECK.unpack_from(self._memory, at + layout.size)
+        return layout.unpack(body) if zlib.crc32(body) == check else None
+
+    def put(self, layout: Struct, at: int, *values: Any) -> None:
+        body = layout.pack(*values)
+        self._memory[at : at + layout.size + _CHECK.size] = body + _CHECK.pack(zlib.crc32(body))
+
+    def clear(self) -> None:
+        self._memory[:] = bytes(len(self._memory))
+
+    @property
+    def closed(self) -> bool:
+        return self._memory.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self._memory.close()
+            os.close(self.fd)
+
+
+class Ring:
+    """Numbered records (1, 2, ...) in a region, the newest over the oldest."""
+
+    def __init__(self, region: Region, layout: Struct, slots: int) -> None:
+        self._region, self._layout, self._slots = region, layout, slots
+
+    def put(self, number: int, *values: int) -> None:
+        self._region.put(self._layout, self._at(number), number, *values)
+
+    def newest(self) -> int:
+        """Return the highest number there is; 0: none."""
+        records = (self._region.get(self._layout, self._at(slot)) for slot in range(self._slots))
+        return max((int(record[0]) for record in records if record is not None), default=0)
+
+    def oldest(self) -> int:
+        """Return the number to begin reading at."""
+        return max(self.newest() - self._slots + 1, 1)
+
+    def since(self, number: int) -> list[tuple[int, ...]]:
+        """Return the records from ``number`` on, without those overwritten meanwhile."""
+        found = []
+        while (record := self._region.get(self._layout, self._at(number))) and record[0] >= number:
+            if record[0] == number:
+                found.append(record)
+                number += 1
+            else:
+                number = record[0] - self._slots + 1
+        return found
+
+    def _at(self, number: int) -> int:
+        return _RINGS_AT + number % self._slots * (self._layout.size + _CHECK.size)
+
+
+def _unusable(path: Path, wrong: OSError) -> StorageError:
+    return StorageError(
+        f"{path}: could not be used for simulated GPUs: {wrong.strerror}."
+        " Set ZEUS_STREAM_DIR to a directory that this user may write."
+    )
+
+
+def identity(state: Region) -> bytes:
+    """Return "model boot slower", or nothing for a board that was never set up."""
+    found = state.get(IDENTITY, 0)
+    return b"" if found is None else found[0].rstrip(b"\0")
+
+
+def running(directory: Path) -> dict[str, Path]:
+    """Return the boards in a runtime directory that a collector holds, by UUID."""
+    found = {}
+    for path in sorted((directory / "simulated").glob("*.gpu")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found[path.stem] = path
+        finally:
+            os.close(descriptor)
+    return found

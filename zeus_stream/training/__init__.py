@@ -1,0 +1,1 @@
+"""The publisher: what a training script imports."""

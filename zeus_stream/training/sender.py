@@ -1,0 +1,233 @@
+"""Takes an outbox to the collector of this host: finds it, loses it, finds it again.
+
+A daemon thread wakes every 20 ms by timer, never by event, sends one batch, and takes in what was
+acknowledged; while nobody acknowledges anything it wakes less often. This file and `sockets` are the only
+ones that import zmq; here there is no event loop.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import zmq
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.paths import endpoint, trusted
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
+from zeus_stream.protocol.queries import No
+from zeus_stream.training.outbox import Outbox, Question
+
+TICK_S = 0.02
+FLUSH_S = 0.5
+"""At exit, the training waits at most so long for its last events to be acknowledged, unless told longer."""
+LOOK_NS = 1_000_000_000
+"""Between two looks for a collector while there is none."""
+PATIENCE_NS = 1_000_000_000
+"""Without an acknowledgement for so long, the socket is made anew: doubled each time, up to the most."""
+MOST_PATIENCE_NS = 8_000_000_000
+STUCK_NS, STUCK_TICKS = 300_000_000, 10
+"""Without one for so long, it wakes so many times less often: who trains has no use for its trying."""
+DRAIN = 100
+"""Messages taken in a turn, and queued in a socket."""
+
+Say: TypeAlias = Callable[[str, str], None]
+"""Says a sentence, once for each cause."""
+
+
+def pause_s(turns: int) -> float:
+    """Return the time to the next turn, TICK_S on average, and uneven: steps must not fall in with it."""
+    return TICK_S * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
+
+
+class Courier:
+    """Takes an outbox to a collector: finds one, loses it, finds it again."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        candidates: Sequence[Path],
+        say: Say,
+        fail: Callable[[Exception], None],
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        self._outbox = outbox
+        self._flush_s = flush_s
+        self._candidates = candidates
+        self._say = say
+        self._fail = fail
+        self._thread = threading.Thread(target=self._run, name="zeus-stream", daemon=True)
+        self._going = threading.Lock()
+        """Held until it is to stop: waiting for a lock costs four fifths of waiting for an Event."""
+        self._going.acquire()
+        self._answers: WeakValueDictionary[str, queue.SimpleQueue[Any]] = WeakValueDictionary()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._path: Path | None = None
+        self._sent: tuple[str, int] | None = None
+        """Session and sequence of the batch that was sent on this socket."""
+        self._progress_ns = self._next_look_ns = 0
+        self._patience_ns = PATIENCE_NS
+        self.reconnects = 0
+        self.errors = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hand over what can be while there is a collector, within ``flush_s``, and return."""
+        if self._going.locked():
+            self._going.release()
+        self._thread.join(self._flush_s + 0.1)
+
+    def ask(self, window: int, timeout_s: float) -> Answer | None:
+        """Ask the analyzer; None: there was no answer in time."""
+        try:
+            return self.question(window, monotonic_ns() + round(timeout_s * 1e9)).get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def question(self, window: int, until_ns: int) -> "queue.SimpleQueue[Answer]":
+        """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""
+        return self._question(Ask, (window,), until_ns)
+
+    def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
+        """Ask the analyzer, likewise, what to try or whether to go on."""
+        return self._question(AskTry, (attempt, epochs), until_ns)
+
+    def _question(
+        self, kind: type[Ask] | type[AskTry], about: tuple[int, ...], until_ns: int
+    ) -> "queue.SimpleQueue[Any]":
+        name = os.urandom(8).hex()
+        box = self._answers[name] = queue.SimpleQueue()
+        self._outbox.put((Question, name, kind, about, until_ns))
+        return box
+
+    def silence(self) -> str:
+        """Return who did not answer."""
+        return self._no_collector() if self._path is None else f"the collector at {self._path} gave no answer"
+
+    def _no_collector(self) -> str:
+        return f"no collector at {' or '.join(map(str, self._candidates))}"
+
+    def _run(self) -> None:
+        try:
+            self._deliver()
+        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: said, and over)
+            self.errors += 1
+            self._fail(wrong)
+
+    def _deliver(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            turns = 0
+            while not self._going.acquire(timeout=self._pause_s(turns)):
+                turns += 1
+                self._turn(context, monotonic_ns())
+            until_ns = monotonic_ns() + round(self._flush_s * 1e9)
+            self._turn(context, monotonic_ns())
+            while self._outbox.waiting and self._path is not None and monotonic_ns() < until_ns:
+                if self._socket is not None:  # else it was hung up, and the next turn makes another
+                    self._socket.poll(round(TICK_S * 100))
+                self._turn(context, monotonic_ns())
+        finally:
+            context.destroy(linger=0)
+
+    def _pause_s(self, turns: int) -> float:
+        """Return the time to the next turn: one is seldom while there is nobody to take in anything."""
+        now_ns = monotonic_ns()
+        if self._socket is None and turns:
+            return max(TICK_S, (self._next_look_ns - now_ns) / 1e9)
+        stuck = self._socket is not None and now_ns - self._progress_ns > STUCK_NS
+        return pause_s(turns) * (STUCK_TICKS if stuck else 1)
+
+    def _turn(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
+        if self._socket is None and now_ns >= self._next_look_ns:
+            self._look(context, now_ns)
+        if self._socket is None:
+            return
+        self._receive(self._socket, now_ns)
+        batch = self._outbox.batch(now_ns)
+        if batch is None:
+            self._progress_ns = now_ns
+        if _is(self._socket, zmq.POLLOUT):
+            if batch and self._sent != (batch.session, batch.sequence) and self._send(self._socket, batch):
+                self._sent = batch.session, batch.sequence
+            for ask in self._outbox.asks(now_ns):
+                self._send(self._socket, ask)
+        if now_ns - self._progress_ns > self._patience_ns:
+            self._hang_up(self._socket)
+
+    def _look(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
+        there = [path for path in self._candidates if os.access(path, os.W_OK) and trusted(path)]
+        if not there:
+            self._next_look_ns = now_ns + LOOK_NS
+            self._path = None
+            cure = "training goes on unmeasured. Start one with `zeus-stream collect`."
+            self._say("collector", f"{self._no_collector()}: {cure}")
+            return
+        # One that did not answer may be the socket file of a dead collector: then it is the other's turn.
+        self._path = there[self.reconnects % len(there)]
+        self._socket = context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),  # nothing is queued for a collector that is not there
+            (zmq.SNDHWM, DRAIN),
+            (zmq.RCVHWM, DRAIN),
+            (zmq.MAXMSGSIZE, codec.MAX_BYTES),
+            (zmq.RECONNECT_IVL, 50),
+            (zmq.HANDSHAKE_IVL, 5_000),
+        ):
+            self._socket.setsockopt(option, value)
+        self._socket.connect(endpoint(self._path))
+        self._sent = None
+        self._progress_ns = now_ns
+
+    def _hang_up(self, socket: "zmq.Socket[bytes]") -> None:
+        socket.close(linger=0)
+        self._socket = None
+        self.reconnects += 1
+        self._patience_ns = min(2 * self._patience_ns, MOST_PATIENCE_NS)
+        self._say(
+            "silence",
+            f"the collector at {self._path} takes in nothing: training goes on, and its events are kept while"
+            " there is room. Start it again with `zeus-stream collect`.",
+        )
+
+    def _send(self, socket: "zmq.Socket[bytes]", message: Batch | Ask | AskTry) -> bool:
+        try:
+            socket.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _receive(self, socket: "zmq.Socket[bytes]", now_ns: int) -> None:
+        for _ in range(DRAIN):
+            if not _is(socket, zmq.POLLIN):
+                return
+            try:
+                data = socket.recv_multipart(zmq.NOBLOCK)[-1]
+                message: Ack | Answer | Advice | No = codec.decode(data, Ack, Answer, Advice, No)
+            except MalformedError as wrong:
+                self.errors += 1
+                self._say("malformed", f"the collector at {self._path} was not understood: {wrong}")
+                continue
+            match message:
+                case Ack():
+                    if self._outbox.acknowledge(message):
+                        self._progress_ns, self._patience_ns = now_ns, PATIENCE_NS
+                case Answer(question) | Advice(question):
+                    self._outbox.answered(question)
+                    if (box := self._answers.get(question)) is not None:
+                        box.put(message)
+                case No(reason):
+                    self._say("refused", f"the collector at {self._path} refused what was sent: {reason}")
+
+
+def _is(socket: "zmq.Socket[bytes]", ready: int) -> bool:
+    events = socket.getsockopt(zmq.EVENTS)
+    return isinstance(events, int) and bool(events & ready)

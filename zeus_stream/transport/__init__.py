@@ -1,0 +1,1 @@
+"""Sockets, keys and the client side of every connection."""

@@ -1,0 +1,163 @@
+"""Lets other hosts in over TCP: by key, each for its roles, until the key is revoked.
+
+    a key that is not on the list, or without a role for the door   refused; named once, with its address
+    a key that is revoked, or loses a role                          all TCP connections are cut at once;
+                                                                    those still allowed are back at once
+
+The list is `keys`' directory, looked at every LOOK_S. Peers on this host need no key: the modes of the
+socket files have let them in.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+import anyio
+
+from zeus_stream.errors import StorageError
+from zeus_stream.transport import keys, sockets
+from zeus_stream.transport.endpoints import PORTS, parse
+from zeus_stream.transport.keys import Allowed, Role
+
+LOOK_S = 0.25
+MAX_NAMED = 1_000
+"""Addresses named in the log; those of more are counted only."""
+Door: TypeAlias = Literal["feed", "control", "query"]
+ROLES: Mapping[Door, frozenset[Role]] = {
+    "feed": frozenset({"follow"}),
+    "control": frozenset({"follow", "command"}),
+    "query": frozenset({"query"}),
+}
+"""Of which one has to be had, to be let in at a door."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    door: Door
+    address: str
+    channel: sockets.Channel
+    failures: sockets.Failures
+
+
+class Gate:
+    """The TCP side of a process's sockets. Without an address to listen at, nobody comes in."""
+
+    def __init__(
+        self,
+        context: sockets.Context,
+        listen: str | None,
+        directory: Path,
+        channels: Mapping[Door, sockets.Channel],
+    ) -> None:
+        """Listen. Raises SettingsError, StorageError."""
+        self.refused = 0
+        """Handshakes that failed."""
+        self._directory = directory
+        self._seen: object = None
+        self._allowed: Mapping[str, Allowed] = {}
+        self._named: set[tuple[str, str]] = set()
+        self._listeners: tuple[_Listener, ...] = ()
+        if listen is None:
+            return
+        host, port = parse(listen)
+        secret = keys.server_pair(directory, make=sockets.new_keys).secret
+        self._look()
+        self._judge = sockets.Judge(context)
+        self._listeners = tuple(
+            _Listener(door, address, channel, channel.let_in(address, secret, door))
+            for door, channel in channels.items()
+            for address in (f"tcp://{host}:{port + PORTS[door]}",)
+        )
+
+    async def run(self) -> None:
+        """Let in and shut out until cancelled; without a TCP address there is nothing to do."""
+        if not self._listeners:
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._answer)
+            tasks.start_soon(self._watch)
+            for listener in self._listeners:
+                tasks.start_soon(self._count, listener)
+
+    def objection(self, message: sockets.Received, role: Role) -> str | None:
+        """Return why a sender may not do what needs a role, or None."""
+        if message.uid is not None:
+            return None
+        if any(who.name == message.key and role in who.roles for who in self._allowed.values()):
+            return None
+        return (
+            f"key {message.key}: has no role {role!r} on this host."
+            f" Make one that has it with `zeus-stream keys create NAME --roles {role}`."
+        )
+
+    def status(self) -> list[tuple[str, str, str]]:
+        rows: list[tuple[str, str, str]] = [
+            ("other hosts", listener.door, listener.address) for listener in self._listeners
+        ]
+        rows += [
+            ("other hosts", f"key {who.name}", ", ".join(sorted(who.roles)))
+            for who in list(self._allowed.values())[:100]
+        ]
+        return [*rows, ("other hosts", "refused", str(self.refused))] if rows else []
+
+    async def _answer(self) -> None:
+        while True:
+            for knock in await self._judge.knocks():
+                who = self._allowed.get(knock.public)
+                welcome = who is not None and not who.roles.isdisjoint(ROLES[cast("Door", knock.door)])
+                self._judge.answer(knock, who.name if who is not None and welcome else None)
+                if not welcome:
+                    self.refused += 1
+                    self._name(knock, who)
+
+    def _name(self, knock: sockets.Knock, who: Allowed | None) -> None:
+        whose = f"its key {knock.public} is not on the list" if who is None else f"key {who.name} has no role"
+        if (knock.address, whose) in self._named or len(self._named) >= MAX_NAMED:
+            return
+        self._named.add((knock.address, whose))
+        _log.warning(
+            "%s: could not let in %s: %s. If it should be let in, make a key for it with"
+            " `zeus-stream keys create NAME --roles %s`. It is named once.",
+            knock.door, knock.address, whose, ",".join(sorted(ROLES[cast("Door", knock.door)])),
+        )  # fmt: skip
+
+    async def _count(self, listener: _Listener) -> None:
+        """Count those who never got as far as to be judged."""
+        told = False
+        while True:
+            count = await listener.failures.count()
+            self.refused += count
+            if count and not told:
+                told = True
+                _log.warning(
+                    "%s: could not let somebody in at %s: it knows another key of this host, or none."
+                    " Give it the file of a key that was made here. This is said once.",
+                    listener.door, listener.address,
+                )  # fmt: skip
+
+    async def _watch(self) -> None:
+        """Cut the connections of keys that are allowed less than before."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            if not self._look():
+                continue
+            for listener in self._listeners:
+                await listener.channel.cut_distant()
+
+    def _look(self) -> bool:
+        """Look at the list. Tells whether somebody may do less than before."""
+        try:
+            seen: object = keys.fingerprint(self._directory)
+            allowed, wrong = ({}, ()) if seen == self._seen else keys.allowed(self._directory)
+        except StorageError as unreadable:  # then nobody is known
+            seen, allowed, wrong = str(unreadable), {}, (str(unreadable),)
+        if seen == self._seen:
+            return False
+        for sentence in wrong:
+            _log.warning("%s", sentence)
+        less = any(allowed.get(public) != who for public, who in self._allowed.items())
+        self._seen, self._allowed = seen, allowed
+        return less

@@ -1,0 +1,124 @@
+"""Asks the running processes, for the command line and for notebooks. Blocking, bounded in time."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zeus_stream import paths
+from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.queries import (
+    AskStatus,
+    ForgetJob,
+    Forgotten,
+    No,
+    Query,
+    QueryDone,
+    Request,
+    Status,
+)
+from zeus_stream.transport import sockets
+from zeus_stream.transport.endpoints import Address, Distant, distant
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+M = TypeVar("M")
+
+
+def status(where: paths.Places | Distant, process: str, timeout_s: float = 2.0) -> Status:
+    """Return the state of the ``collector`` or ``analyzer`` of a setup. Raises UnreachableError."""
+    path = where.control if process == "collector" else where.query
+    reply, _ = _ask(path, AskStatus(), Status, timeout_s, process)
+    return reply
+
+
+def forget(where: paths.Places | Distant, job: str, timeout_s: float = 10.0) -> int:
+    """Let a job that recurs begin anew; return how many tries count no more.
+
+    Raises:
+        UnreachableError: no analyzer runs there.
+        RefusedError: it knows no such job, or this is not for the key to ask.
+    """
+    reply, _ = _ask(where.query, ForgetJob(job), Forgotten, timeout_s, "analyzer")
+    return reply.tries
+
+
+class Connection:
+    """A running analyzer, as a source of tables."""
+
+    def __init__(self, where: paths.Places | Distant) -> None:
+        self._where = where
+
+    def sql(self, query: str, *, max_rows: int = 1_000_000, timeout_s: float = 30.0) -> "pa.Table":
+        """Return the answer to one SQL statement over the archive, as it is now.
+
+        Raises:
+            RefusedError: DuckDB's or the analyzer's sentence: an error in the SQL, too long, too many rows.
+            UnreachableError: no analyzer answers.
+        """
+        import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
+
+        request = Query(query, max_rows, round(timeout_s * 1000))
+        done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
+        table: pa.Table = pa.ipc.open_stream(b"".join(parts)).read_all()
+        if done.truncated:
+            raise RefusedError(
+                f"query: could not return everything: there are more than {max_rows} rows."
+                " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
+            )
+        return table
+
+    def windows(
+        self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
+    ) -> "pa.Table":
+        """Return the named windows of a run, or of all, the latest last: rows of the view ``named``.
+
+        A window is there once it is measured. Raises as `sql` does.
+        """
+        wanted = {"run": run, "name": name}
+        which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
+        where = f" WHERE {' AND '.join(which)}" if which else ""
+        return self.sql(f"FROM named{where} ORDER BY began_at, run, name, occurrence", timeout_s=timeout_s)
+
+
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def connect(environ: Mapping[str, str] = os.environ) -> Connection:
+    """Return a connection to the analyzer of this setup, or to that at ``ZEUS_STREAM_ANALYZER``.
+
+    Raises:
+        UnreachableError: none runs there.
+        RefusedError, SettingsError: the key for another host is refused there, or absent here.
+    """
+    where = analyzer(environ, environ.get("ZEUS_STREAM_ANALYZER"))
+    status(where, "analyzer")
+    return Connection(where)
+
+
+def analyzer(environ: Mapping[str, str], address: str | None) -> paths.Places | Distant:
+    """Return where the analyzer at ``HOST:PORT`` is asked; None: that of this setup."""
+    here = paths.places(environ)
+    return here if address is None else distant(address, here.keys)
+
+
+def _ask(
+    address: Address, request: Request, expected: type[M], timeout_s: float, process: str
+) -> tuple[M, list[bytes]]:
+    there = not isinstance(address, Path) or (address.exists() and paths.trusted(address))
+    parts = sockets.exchange(address, codec.encode(request), timeout_s) if there else None
+    if not parts:
+        verb = "collect" if process == "collector" else "analyze"
+        at = address if isinstance(address, Path) else address.address
+        raise UnreachableError(
+            f"{process}: did not answer at {at}: none runs there, or it hangs."
+            f" Start one with `zeus-stream {verb}`, or set ZEUS_STREAM_DIR to where it is."
+        )
+    reply: M | No = codec.decode(parts[0], expected, No)
+    if isinstance(reply, No):
+        raise RefusedError(reply.reason)
+    return reply, parts[1:]

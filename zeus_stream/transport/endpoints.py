@@ -1,0 +1,84 @@
+"""Where a collector or analyzer is reached: socket files on this host, TCP and a key on another."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from zeus_stream.errors import SettingsError
+from zeus_stream.paths import Places
+from zeus_stream.transport.keys import Ticket, ticket
+
+PORTS = {"feed": 0, "control": 1, "query": 2}
+"""Added to the port that is set: three ports in a row, for three doors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tcp:
+    """A listener on another host, and what opens it."""
+
+    address: str
+    """``tcp://HOST:PORT``."""
+    ticket: Ticket
+
+
+Address: TypeAlias = Path | Tcp
+
+
+class Source(Protocol):
+    """A collector that can be followed and commanded: `Places` of this host, or a `Distant` one."""
+
+    @property
+    def feed(self) -> Address: ...
+    @property
+    def control(self) -> Address: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Distant:
+    """A collector or analyzer on another host."""
+
+    host: str
+    port: int
+    ticket: Ticket
+
+    def _door(self, name: str) -> Tcp:
+        return Tcp(f"tcp://{self.host}:{self.port + PORTS[name]}", self.ticket)
+
+    @property
+    def feed(self) -> Tcp:
+        return self._door("feed")
+
+    @property
+    def control(self) -> Tcp:
+        return self._door("control")
+
+    @property
+    def query(self) -> Tcp:
+        return self._door("query")
+
+
+def parse(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; the host as ZeroMQ wants it. Raises SettingsError."""
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    if (
+        not host
+        or not port.isascii()
+        or not port.isdecimal()
+        or not 1 <= int(port) <= 65_535 - max(PORTS.values())
+    ):
+        raise SettingsError(
+            f"{text}: could not be an address: expected HOST:PORT. Two ports after that one are used, too."
+        )
+    return host, int(port)
+
+
+def distant(text: str, keys: Path) -> Distant:
+    """Return the endpoint ``HOST:PORT``. Raises SettingsError, StorageError (see `keys.ticket`)."""
+    host, port = parse(text)
+    return Distant(host, port, ticket(keys, f"{host}:{port}"))
+
+
+def source(text: str, keys: Path) -> Places | Distant:
+    """Return a collector by its directory (with a slash in it) or its ``HOST:PORT``."""
+    directory = Path(text)
+    return Places(directory, directory) if "/" in text.removeprefix("tcp://") else distant(text, keys)

@@ -1,0 +1,85 @@
+"""What others may take of a process that listens: descriptors and memory.
+
+ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
+has no descriptor left. So both are looked at, often: past a bound all connections are cut. Who means
+well is back within a second, with what was not acknowledged.
+
+What large messages took is not back with the system when they are freed: glibc keeps it, in ZeroMQ's thread
+for ever. So it is asked for it now and then.
+"""
+
+import ctypes
+import os
+import resource
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from zeus_stream.clock import to_next_s
+from zeus_stream.transport.sockets import Channel
+
+LOOK_S = 0.05
+"""Between two looks; in that time some 2,500 connections or 100 MB can come in."""
+FILES_PER_S = 100_000
+"""More than can come in: a process that may open few files looks before so many could have used them up."""
+PAUSE_S = 1.0
+"""Between two cuts."""
+MAX_GROWTH_BYTES = 512 << 20
+"""Beyond the memory in use at the start."""
+TRIM_S = 5.0
+"""Between two returns of freed memory: each looks through all that is free."""
+TRIM_BYTES = 32 << 20
+"""Growth since the start that is worth it."""
+
+
+async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
+    """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
+    most_files = _all_files() // 2
+    look_s = min(LOOK_S, most_files / FILES_PER_S)
+    most_bytes = memory_bytes() + MAX_GROWTH_BYTES
+    while True:
+        await anyio.sleep(to_next_s(look_s))
+        if (reason := _trouble(most_files, most_bytes)) is not None:
+            for channel in channels:
+                await channel.cut()
+            say(f"{reason}: all connections were cut")
+            await anyio.sleep(PAUSE_S)
+
+
+async def give_back() -> None:
+    """Give freed memory back to the system, now and then, once this process has grown. Until cancelled."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return  # not glibc
+    most_bytes = memory_bytes() + TRIM_BYTES
+    while True:
+        await anyio.sleep(TRIM_S)
+        if memory_bytes() > most_bytes:
+            trim(0)
+
+
+def _all_files() -> int:
+    """Let this process open as many files as it may, and return how many that is."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def _trouble(most_files: int, most_bytes: int) -> str | None:
+    free = os.eventfd(0)  # the kernel gives the lowest free number: about how many are open
+    os.close(free)
+    if free > most_files:
+        return f"over {most_files} files were open, half of all that may be"
+    if memory_bytes() > most_bytes:
+        return f"over {most_bytes >> 20} MiB of memory were in use"
+    return None
+
+
+def memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        resident = os.read(statm, 200).split()[1]
+    finally:
+        os.close(statm)
+    return int(resident) * resource.getpagesize()
