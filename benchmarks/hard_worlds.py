@@ -1,18 +1,18 @@
-"""Worlds of recurring jobs that no published trace shows; drawn once, and frozen before the policy was changed.
+"""Worlds of recurring jobs that no published trace shows, drawn once, before the policy was changed.
 
 Each is made up, but for the pools of recorded GPU models. Kinds:
 
     scatter      what an epoch costs scatters from try to try, by 3 to 15 %
     failing      a run never reaches the target with probability 5, 20 or 50 %, at some sizes or at all
-    heavy tails  epochs are log-normal with a deviation of 0.3 to 0.7, or some runs take three to six times as many
+    heavy tails  epochs are log-normal with a deviation of 0.3 to 0.7, or some runs take 3 to 6 times as many
     drift        the best size moves, or the job gets harder
     flat         all sizes cost nearly the same
-    misleading   a second, deeper valley away from the default's; or one size that is much better than its neighbours
+    misleading   a second, deeper valley far from the default; or one size much better than its neighbours
     few epochs   a training takes 1 to 6 epochs; a continuous metric tells fractions
     pool         recurrences run on one of two or three GPU models
     mixed        scatter, failing runs and tails together
 
-`hard_worlds(1)` is the draw that the policy was improved on; `hard_worlds(2)` is another one, played once at the end.
+The policy was improved on `hard_worlds(1)`; `hard_worlds(2)` is another draw, played once at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,8 @@ from itertools import combinations
 from math import ceil, exp, inf, log, log2
 from random import Random
 
-from analyzers.game import (
+from analyzers.batch_size.policy import Job
+from analyzers.simulation.recorded_jobs import (
     Drift,
     Size,
     Spent,
@@ -33,7 +34,6 @@ from analyzers.game import (
     recorded_workload,
     world,
 )
-from analyzers.recurring import Job
 
 RUNS = 20
 """Of each batch size; a try draws one of them."""

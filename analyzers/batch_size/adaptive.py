@@ -83,20 +83,22 @@ FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
+BAD_LONG = 0.25
+"""Probability that a bad run needs more epochs than one that is given up has had."""
 OWN, EXACT, WHOLE = 0.015, 0.001, 0.1
-"""Standard deviations of the log of an epoch's cost: what a size has to itself; the least as which it is known
-once the power limit is chosen; as it is seen before, from a try with its profiling."""
+"""Standard deviations of the log of an epoch's cost: what a size has to itself; the least as which it is
+known once the power limit is chosen; as it is seen before, from a try with its profiling."""
 PRICES, PRICES_DOF = 0.03, 1.0
 """Standard deviation of the log of an epoch's cost from try to try, before any was seen; worth so many."""
 NEVER = 0.06
 """With each octave from the nearest that did, so likely a size never reaches the target."""
 PROFILING = 1.2
 """What the first epoch at a size costs, power limits being searched, over what others do."""
-COVERAGE = 0.25
-"""First tries may cost so much above the best size, for each doubling of the recurrences, that sizes which the
-curve does not recommend are tried as well; ..."""
+COVERAGE, COVERAGE_OF = 0.02, 3.0
+"""What each recurrence to come may save by a size that is unlike the curve, in units of the best size's cost,
+times the probability of that; it falls with the sizes tried, as if `COVERAGE_OF` had been before."""
 COVERAGE_STOP = 1.25
-"""... such a try may cost so many times what the best size costs."""
+"""A try of a size that the curve does not recommend may cost so many times what the best size costs."""
 HORIZON = 10
 NODES, COST_NODES = 15, 5
 """Equally likely epochs, and costs of an epoch, that stand for all."""
@@ -146,8 +148,6 @@ class _Seen:
     """Log of an epoch's cost at the chosen limit, by batch size."""
     whole: Mapping[tuple[Group, int], float] = field(default_factory=dict)
     """The same of tries that had not chosen a limit; the latest."""
-    opened: Mapping[int, tuple[float, bool]] = field(default_factory=dict)
-    """In this era: cost of the first try of a size, J, and whether it converged."""
     cheapest_j: Mapping[str, float] = field(default_factory=dict)
     """Least cost of a try that converged in this era, by setup."""
     era: int = 0
@@ -191,8 +191,6 @@ class _Seen:
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
             up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
-        if size not in seen.opened:
-            seen = replace(seen, opened={**seen.opened, size: (a_try.cost_j, converged)})
         if not converged:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
             return replace(seen, more=more, failed=seen.failed | {size})
@@ -489,7 +487,7 @@ def _epochs(
     for at, least in more:
         bad = 0 if at in heard else BAD
         found, above = found.given_more(at, least, noise, bad)
-        by_chance = bad + (1 - bad) * float(weight @ above)
+        by_chance = bad * BAD_LONG + (1 - bad) * float(weight @ above)
         lost[at] /= lost[at] + (1 - lost[at]) * by_chance
         heard.add(at)
     return found.only(np.full(len(noise), True), count), noise, weight, np.array(lost[:count])  # noqa: FBT003
@@ -670,7 +668,7 @@ class Adaptive:
             new := _uncovered(job, seen, belief, left)
         ) is not None:
             at = new
-            why = f"{told[at]}; it was never tried, and that may cost little."
+            why = f"{told[at]}; no try has judged it, and that may cost little."
         elif at == least:
             why = f"{told[at]}, the least expected."
         else:
@@ -691,33 +689,39 @@ class Adaptive:
 
 
 def _uncovered(job: Job, seen: _Seen, belief: _Belief, left: Sequence[int]) -> int | None:
-    """Return a size, by index, that was not tried in this era and may be, whatever the curve says of it.
+    """Return a size, by index, that no try of this era has judged and that may be tried despite the curve.
 
-    What all first tries cost above the best size's cost is bounded; the size that is expected to cost least of
-    it goes first.
+    A size may be unlike all others. A try judges it when it converges, or costs as much as the best size. The
+    size that is expected to cost least above the best one goes first, once the recurrences to come may save
+    more than that.
     """
+    if belief.fresh.all():
+        return None  # nothing has run on this setup yet
     best = float(belief.log_cost.min())
-    spent = sum(max(0.0, cost_j * exp(-best) - converged) for cost_j, converged in seen.opened.values())
-    room = COVERAGE * log2(max(1, seen.last + 1 - seen.first)) - spent
-    new = [at for at in left if job.batch_sizes[at] not in seen.opened]
-    if not new or room <= 0:
-        return None
+    judged = set(belief.proven) | {
+        at
+        for at, size in enumerate(job.batch_sizes)
+        if any(of == size and least + belief.cost.mean[0, at] >= best for of, least in seen.more)
+    }
+    new = [at for at in left if at not in judged]
     above = _above(belief)
-    at = min(new, key=lambda at: (above[at], at))
-    return at if above[at] <= room else None
+    at = min(new, key=lambda at: (above[at], at), default=None)
+    may_save = seen.horizon * COVERAGE / (COVERAGE_OF + len(judged))
+    return at if at is not None and above[at] <= may_save else None
 
 
 def _above(belief: _Belief) -> Floats:
-    """Return what a first try of each size costs above the best size, in units of that; shape (n,).
+    """Return what judging each size is expected to cost above the best one, in units of that; shape (n,).
 
-    It is given up at `COVERAGE_STOP`, and the best size follows then.
+    A try is given up at `COVERAGE_STOP`, and the best size follows then.
     """
+    best = belief.log_cost.min()
     deviation = np.sqrt(belief.epochs.variance + belief.noise[:, None] + belief.cost.variance[0])
-    log_cost = belief.epochs.mean + belief.cost.mean[0] - belief.log_cost.min()
+    log_cost = belief.epochs.mean + belief.cost.mean[0] - best
     costs = np.exp(_within(log_cost[:, :, None] + deviation[:, :, None] * _Z))
-    ends = np.where(costs > COVERAGE_STOP, COVERAGE_STOP, costs - 1).mean(axis=2)
-    profiling = (PROFILING - 1) * np.exp(_within(belief.cost.mean[0] - belief.log_cost.min()))
-    return np.asarray(belief.weight @ ends + belief.fresh * profiling)
+    above = np.where(costs > COVERAGE_STOP, COVERAGE_STOP, costs - 1).mean(axis=2)
+    profiling = (PROFILING - 1) * np.exp(_within(belief.cost.mean[0] - best))
+    return np.asarray(belief.weight @ above + belief.fresh * profiling)
 
 
 def _listed(sizes: frozenset[int] | set[int]) -> str:
@@ -746,6 +750,6 @@ def _limit(job: Job, seen: _Seen, a_try: Try) -> int:
     if (least_j := seen.cheapest_j.get(a_try.setup)) is not None:
         bound = min(bound, job.beta * least_j * exp(-float(_within(belief.cost.mean[0, at]))))
     pays = float(_outlook(belief, seen.horizon)[1][at])
-    if a_try.batch_size not in seen.opened and _uncovered(job, seen, belief, [at]) is not None:
+    if _uncovered(job, seen, belief, [at]) is not None:
         pays = max(pays, COVERAGE_STOP * exp(best))
     return max(1, ceil(min(bound, pays) - 1e-9))

@@ -477,6 +477,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
               help="none, abrupt, slow (the best size moves by four), harder 1.4, harder 2.2.")  # fmt: skip
 @click.option("--overlap", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Trainings that run at a time, on average; submitted at random.")  # fmt: skip
+@click.option("--cluster", type=click.Path(path_type=Path), is_flag=False, flag_value="synthetic",
+              help="Play a cluster of overlapping job groups as well: CSV of group, gpu, dataset,"
+              " recurrences, overlap.  [a synthetic one]")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1), help="That play.  [one for each core]")
 @click.option("--report", type=click.Path(path_type=Path), help="HTML page to write, with charts.")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json", "arrow"]), default="table")
@@ -494,6 +497,7 @@ def simulate(
     window: int,
     drift: tuple[str, ...],
     overlap: float,
+    cluster: Path | None,
     processes: int | None,
     report: Path | None,
     form: "Form",
@@ -508,7 +512,7 @@ def simulate(
     from zeus_stream.cli.simulate import simulate as play
     from zeus_stream.reports.tables import write
 
-    wanted = Wanted(traces, policy, seeds, gpu, workload, eta, beta, window, drift, overlap)
+    wanted = Wanted(traces, policy, seeds, gpu, workload, eta, beta, window, drift, overlap, cluster)
     path = settings.archive
     if path is None:
         where = places(os.environ)
