@@ -1,7 +1,6 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
-python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
-                                                                   adaptive development holdout transfer recorded hard]
+python benchmarks/batch_size.py [--traces DIR] [--seeds 50] [--draw 1] [--only PART ...]
 
 Rules: ``analyzers/simulation/recorded_jobs.py``; players: ``analyzers/simulation/baselines.py``.
 "zeus" is the reference's policy with its faults, "reference" the same policy mended, as a training lives it.
