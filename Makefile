@@ -2,12 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEVICE ?= simulated:v100x1
+DEVICE ?= simulated:a40x1
 KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch
 
-.PHONY: help install demo test test-frameworks check fuzz soak lock clean
+.PHONY: help install demo test test-fast test-frameworks check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -32,6 +32,9 @@ check: install   ## format, lint, types, layers
 
 test: check      ## everything a change needs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
+
+test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not sweep"
 
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks

@@ -8,8 +8,9 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -20,10 +21,11 @@ from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Fleet, Gpu, Use
+from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.sensors import Gain
-from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
+from analyzers.measurement.timeline import IDLE_NS, RECENT_NS, Timeline
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
@@ -54,16 +56,16 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown, of_host
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     BudgetsSet,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    LeaseEnded,
     Lost,
     Note,
     Notes,
-    Refused,
     RunAdmitted,
     SessionEnded,
 )
@@ -77,6 +79,8 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+MAX_UNCERTAINTY_NS = 1_000_000_000
+"""A boundary that is less certain says nothing about power, so it is no mark."""
 PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 AHEAD_NS = 1_000_000_000
@@ -120,6 +124,7 @@ class Interpreter:
         self._known = KnownProfiles(memory)
         name, chooser = policy or ("default", Default())
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
+        self._claims = Claims()
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
@@ -160,20 +165,60 @@ class Interpreter:
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
         self._fleet.now_ns[frame.host] = frame.t_ns
+        outputs: list[Output] = []
         match body:
             case Readings():
-                outputs = self._readings(frame, body)
+                outputs += self._attempt(frame, "readings", lambda: self._readings(frame, body))
             case Events():
-                outputs = self._events(frame.host, body)
+                outputs += self._events(frame, body)
             case Notes():
-                outputs = [
-                    output
-                    for note in body.notes
-                    if not isinstance(note, Unknown)
-                    for output in self._note(frame.host, note)
-                ]
-        outputs += self._measure(frame.host)
-        return outputs + self._ledger.keep(frame.host, outputs)
+                for note in body.notes:
+                    if not isinstance(note, Unknown):
+                        outputs += self._attempt(frame, "notes", partial(self._note, frame.host, note))
+        outputs += self._measure(frame)
+        return outputs + self._attempt(frame, "budgets", lambda: self._ledger.keep(frame.host, outputs))
+
+    # ---- what cannot be interpreted
+
+    def _attempt(
+        self,
+        frame: Frame,
+        what: str,
+        work: Callable[[], list[Output]],
+        session: Session | None = None,
+    ) -> list[Output]:
+        """Return the outputs of some work. If it fails: a gap that says where; its session is set aside."""
+        try:
+            return work()
+        except Exception as wrong:  # noqa: BLE001  (no frame ends the process: it becomes a row in ``gaps``)
+            who = "it" if session is None else f"session {session.session}"
+            reason = (
+                f"log {frame.log_id}, offset {frame.offset}: {who} could not be interpreted:"
+                f" {repr(wrong)[:500]}. Report this with the log."
+            )
+            outputs: list[Output] = [GapRow(frame.host, what, frame.t_ns, 1, reason)]
+            return outputs if session is None else [*outputs, *self._set_aside(session, frame.t_ns)]
+
+    def _set_aside(self, session: Session, t_ns: int) -> list[Output]:
+        """End a session that cannot be interpreted; its later events are left out."""
+        how = "set aside: it could not be interpreted"
+        run = self._runs.get(session.started.run)
+        outputs: list[Output] = []
+        try:
+            outputs += self._end(session, t_ns, how)
+        except Exception:  # noqa: BLE001  (what failed once may fail again; it is in ``gaps`` already)
+            session.ended = session.ended or (t_ns, how)
+            outputs = [session.row(), *(run.abandon() if run is not None else ())]
+            for gpu in session.gpus:
+                for use in self._fleet.gpus[gpu].uses:
+                    if use.run == session.started.run and use.ended_ns is None:
+                        use.ended_ns = t_ns
+        outputs += session.windows.abandon(t_ns, how)
+        self._drop(session)
+        if run is not None and not run.sessions:
+            self._runs.pop(run.name, None)
+        _remember(self._strangers, session.session, None)
+        return outputs
 
     def ask(self, host: str, ask: Ask | AskTry) -> list[Instruction]:
         """Take in a question. It is answered now, or by `hear` once it can be, or in vain."""
@@ -204,14 +249,18 @@ class Interpreter:
             return [GapRow(host, "readings", frame.t_ns, len(rows), "they are later than they were logged")]
         if self._full(body.gpus):
             return [GapRow(host, "readings", frame.t_ns, len(rows), _FULL)]
+        owned, outputs = self._owned(host, body.gpus, "readings")
         rows = rows.take(np.argsort(rows["gpu"], kind="stable"))
         indices, starts = np.unique(rows["gpu"], return_index=True)
         for index, (start, end) in zip(
             indices.tolist(), pairwise([*starts.tolist(), len(rows)]), strict=True
         ):
             uuid = body.gpus[index]
+            if uuid not in owned:
+                continue
             gpu = self._gpu(host, uuid)
             gpu.timeline.add(rows[start:end])
+            outputs += _hangs(host, uuid, gpu.timeline)
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
@@ -232,6 +281,32 @@ class Interpreter:
             if of_host(uuid):
                 self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
+
+    def _owner(self, host: str, uuid: str) -> str:
+        """Return the host that may speak for a GPU; a host that claims it may follow a silent one."""
+        gpu = self._fleet.gpus.get(uuid)
+        if gpu is None or gpu.host == host:
+            return host
+        if self._claims.passes(host, uuid, gpu.host, self._fleet.now_ns):
+            self._fleet.gpus[uuid] = Gpu(host)
+            return host
+        return gpu.host
+
+    def _owned(self, host: str, gpus: Iterable[str], what: str) -> tuple[set[str], list[Output]]:
+        """Return the GPUs for which a host may speak, and a gap for each of another host."""
+        owners = {uuid: self._owner(host, uuid) for uuid in gpus}
+        gaps = [
+            gap
+            for uuid, owner in owners.items()
+            if owner != host
+            for gap in self._objection(host, uuid, owner, what)
+        ]
+        return {uuid for uuid, owner in owners.items() if owner == host}, gaps
+
+    def _objection(self, host: str, name: str, owner: str, what: str) -> list[Output]:
+        """Return a gap the first time that a host speaks for what belongs to another."""
+        reason = self._claims.objection(host, name, owner)
+        return [] if reason is None else [GapRow(host, what, self._fleet.now_ns[host], 1, reason)]
 
     def _devices(self, session: Session) -> list[str]:
         """Return the GPUs of a session, and the parts of its host, which everybody uses."""
@@ -270,24 +345,31 @@ class Interpreter:
 
     # ---- events of training processes
 
-    def _events(self, host: str, body: Events) -> list[Output]:
-        outputs: list[Output] = []
+    def _events(self, frame: Frame, body: Events) -> list[Output]:
+        host, outputs = frame.host, list[Output]()
+        known = self._sessions.get(body.session)
+        if known is not None and known.host != host:
+            return self._objection(host, f"session {body.session}", known.host, "events")
         for event in body.events:
             if isinstance(event, Unknown):
                 continue
             if isinstance(event, RunStarted):
-                outputs += self._run_started(host, body, event)
+                outputs += self._attempt(frame, "events", partial(self._run_started, host, body, event))
             elif session := self._sessions.get(body.session):
                 session.heard_ns = self._fleet.now_ns[host]
                 if session.ended is None:
-                    outputs += self._event(session, event)
+                    outputs += self._attempt(frame, "events", partial(self._event, session, event), session)
                 elif isinstance(event, TryEnded):  # late, but it says what became of the try
-                    self._jobs.ended(session, event)
+                    outputs += self._attempt(frame, "events", partial(self._late, session, event), session)
             elif body.session not in self._strangers:
                 _remember(self._strangers, body.session, None)
                 reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
                 outputs.append(GapRow(host, "events", self._fleet.now_ns[host], len(body.events), reason))
         return outputs
+
+    def _late(self, session: Session, event: TryEnded) -> list[Output]:
+        self._jobs.ended(session, event)
+        return []
 
     def _run_started(self, host: str, body: Events, started: RunStarted) -> list[Output]:
         if body.session in self._sessions:
@@ -373,9 +455,10 @@ class Interpreter:
                 self._jobs.began(session, event)
             case TryEnded():
                 self._jobs.ended(session, event)
-            case Metric(t_ns, name, value):
+            case Metric(t_ns, name, value, step, epoch):
                 self._jobs.metric(session, name, value)
-                return [MetricRow(session.session, run.name, name, t_ns, session.step, value)]
+                at_step = session.step if step is None else step
+                return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns):
@@ -397,6 +480,8 @@ class Interpreter:
     ) -> None:
         """From here on a session's GPUs do something else. ``loop``: its place there, if that is new."""
         session.loop = loop or session.loop
+        if uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS:
+            return
         for gpu in session.gpus:
             self._fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
 
@@ -449,26 +534,40 @@ class Interpreter:
                 return [GapRow(host, "devices", t_ns, 1, _FULL)]
             case RunAdmitted(t_ns=t_ns, gpus=gpus) if self._full(gpus):
                 return [GapRow(host, "runs", t_ns, 1, _FULL)]
+            case DeviceFound(gpu=uuid) | DeviceGone(gpu=uuid) if (owner := self._owner(host, uuid)) != host:
+                return self._objection(host, uuid, owner, "devices")
             case DeviceFound(gpu=uuid):
                 gpu = self._gpu(host, uuid)
                 gpu.host, gpu.found = host, note
                 self._ledger.device_found(uuid)
                 gpu.timeline.interrupt(None)
-                gpu.timeline.sensor = sensors.sensor(note.name)
+                gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
                 gpu.timeline.gain = self.gains.get(uuid)
                 return [_gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)
                 gpu.timeline.interrupt(reason)
                 return [_gpu_row(host, gpu, gpu.found)] if gpu.found else []
-            case RunAdmitted(session=name):
-                return self._admitted(host, note) if name in self._sessions else []
+            case RunAdmitted(session=name) | SessionEnded(session=name) if (
+                known := self._sessions.get(name)
+            ) is not None and known.host != host:
+                return self._objection(host, f"session {name}", known.host, "runs")
+            case RunAdmitted(session=name, gpus=gpus):
+                if name not in self._sessions:
+                    return []
+                owned, outputs = self._owned(host, gpus, "runs")
+                ours = tuple(uuid for uuid in gpus if uuid in owned)
+                return [*outputs, *self._admitted(host, replace(note, gpus=ours))]
             case SessionEnded(t_ns, name, reason):
                 session = self._sessions.get(name)
                 return self._end(session, t_ns, reason) if session else []
-            case Applied() | Refused():
+            case ControlApplied(gpu=uuid) | ControlRefused(gpu=uuid) | ControlLeaseEnded(gpu=uuid) if (
+                other := self._fleet.gpus.get(uuid)
+            ) is not None and other.host != host:
+                return self._objection(host, uuid, other.host, "commands")
+            case ControlApplied(control="power_limit") | ControlRefused():
                 return self._outcome(host, note)
-            case LeaseEnded(gpu=uuid, cause=cause, reason=reason):
+            case ControlLeaseEnded(control="power_limit", gpu=uuid, cause=cause, reason=reason):
                 if self._is_of(host, uuid):
                     self._ledger.lost(note)
                 return [output for run in self._runs.values() for output in run.lost(uuid, cause, reason)]
@@ -515,7 +614,7 @@ class Interpreter:
             self._enter(session, admitted.t_ns)
         return [session.row()]
 
-    def _outcome(self, host: str, note: Applied | Refused) -> list[Output]:
+    def _outcome(self, host: str, note: ControlApplied | ControlRefused) -> list[Output]:
         """A command has its outcome. Those of others are none of ours."""
         row = self._fleet.commands.pop(note.command, None)
         if self._is_of(host, note.gpu):
@@ -525,11 +624,11 @@ class Interpreter:
         run = self._runs.get(row.run)
         outputs: list[Output]
         match note:
-            case Applied(t_ns, _, _, limit_mw):
+            case ControlApplied(t_ns=t_ns, value=limit_mw):
                 outputs = [replace(row, outcome="applied", outcome_ns=t_ns, outcome_limit_w=limit_mw / 1000)]
                 if run and row.limit_w is not None:
                     outputs += run.applied(note, host)
-            case Refused(t_ns, _, _, _, reason):
+            case ControlRefused(t_ns=t_ns, reason=reason):
                 outputs = [replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)]
                 if run and row.limit_w is not None:
                     outputs += run.refused(note)
@@ -537,17 +636,18 @@ class Interpreter:
 
     # ---- what can be measured by now
 
-    def _measure(self, host: str) -> list[Output]:
+    def _measure(self, frame: Frame) -> list[Output]:
         """Return what waited for readings or for a timeout, after a frame of its host."""
-        now_ns = self._fleet.now_ns[host]
+        host, now_ns = frame.host, frame.t_ns
         outputs: list[Output] = []
         for session in [s for s in self._sessions.values() if s.host == host]:
-            outputs += self._measure_windows(session, now_ns)
-            if session.ended is not None and session.windows.empty:
+            work = partial(self._measure_windows, session, now_ns)
+            outputs += self._attempt(frame, "windows", work, session)
+            if session.ended is not None and session.windows.empty and session.session in self._sessions:
                 self._drop(session)
         for run in list(self._runs.values()):
-            outputs += run.measure()
-        outputs += self._jobs.look(host)
+            outputs += self._attempt(frame, "trials", run.measure, run.lead)
+        outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
         for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._settings.timeout_ns:
                 del self._asks[question]
@@ -662,6 +762,14 @@ def _sensor_window_ms(gpu: Gpu) -> float | None:
     """Return how much of each period the sensor sees; an integrating counter all of it."""
     window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
     return None if window_ns is None else window_ns / 1e6
+
+
+def _hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
+    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
+    while timeline.hangs_ns:
+        begin_ns, end_ns = timeline.hangs_ns.popleft()
+        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
+        yield GapRow(host, "readings", begin_ns, 1, reason)
 
 
 def _watts(power_mw: int | None) -> float | None:

@@ -69,9 +69,7 @@ def main() -> None:
     for frames_a_commit in (1, 2, 4, 10):
         with directory() as where:
             took = append(where / "energy.duckdb", frames, frames_a_commit)
-            asked = {
-                query: ask(where / "energy.duckdb", query) for query in ("energy_between", "power_per_minute")
-            }
+            asked = {query: ask(where / "energy.duckdb", query) for query in ("between", "power")}
             size = (where / "energy.duckdb").stat().st_size
         rate = READINGS / sum(took)
         quantiles = statistics.quantiles(took, n=100)

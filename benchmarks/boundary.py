@@ -16,7 +16,7 @@ from dataclasses import replace
 from common import table
 
 from tests.device_queue import Load, Nudges, World, train
-from zeus_stream.training.step_boundaries import Boundaries
+from zeus_stream.training.steps.step_boundaries import Boundaries
 
 LOADS = {"never waits": Load(), "waits every 40 steps": Load(item_every=40)}
 

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
@@ -32,7 +33,11 @@ ROOT = Path(__file__).resolve().parent.parent
 STARTS = 24
 SEED = 2023
 
-SOURCE = "Zeus NSDI'23 artifact, summary_power_{v100,a40}.csv: duration and average power of one epoch"
+SOURCE = "Zeus NSDI'23 artifact, summary_power_*.csv: duration and average power of one epoch"
+SCALED_SOURCE = (
+    "not measured: limits, idle draw and clocks are nameplate; the workloads are the V100's, with draw scaled"
+    " to the limit and time as on the V100"
+)
 
 TARGETS = {
     "cifar100": (1024, "adadelta"),
@@ -42,9 +47,10 @@ TARGETS = {
     "sentiment140": (128, "adamw"),
     "squad": (32, "adamw"),
 }
-"""Default batch size and optimizer of each workload in the artifact."""
+"""Default batch size and optimizer of each workload in the artifact. Where a GPU has no row of this size, its
+largest size below it is taken."""
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "v100": {
         "name": "Tesla V100-PCIE-16GB",
         "period_ms": 20.0,
@@ -59,7 +65,47 @@ MODELS = {
         "idle_clock_mhz": 210,
         "max_clock_mhz": 1740,
     },
+    "p100": {
+        "name": "Tesla P100-PCIE-16GB",
+        "period_ms": 20.0,
+        "window_ms": 10.0,
+        "idle_clock_mhz": 405,
+        "max_clock_mhz": 1328,
+    },
+    "rtx6000": {
+        "name": "Quadro RTX 6000",
+        "period_ms": 100.0,
+        "window_ms": 100.0,
+        "idle_clock_mhz": 300,
+        "max_clock_mhz": 2100,
+    },
 }
+
+SCALED: dict[str, dict[str, Any]] = {
+    "a100": {
+        "name": "NVIDIA A100-SXM4-40GB",
+        "period_ms": 100.0,
+        "window_ms": 25.0,
+        "idle_clock_mhz": 210,
+        "max_clock_mhz": 1410,
+        "min_limit_mw": 100_000,
+        "max_limit_mw": 400_000,
+        "default_limit_mw": 400_000,
+        "idle_mw": 55_000,
+    },
+    "h100": {
+        "name": "NVIDIA H100 80GB HBM3",
+        "period_ms": 100.0,
+        "window_ms": 25.0,
+        "idle_clock_mhz": 345,
+        "max_clock_mhz": 1980,
+        "min_limit_mw": 200_000,
+        "max_limit_mw": 700_000,
+        "default_limit_mw": 700_000,
+        "idle_mw": 70_000,
+    },
+}
+"""Models that nobody published a table of: `SCALED_SOURCE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +113,7 @@ class Table:
     """One workload as measured; all of shape (limits,), limits rising."""
 
     network: str
+    batch_size: int
     limit_mw: Sequence[int]
     time_s: Sequence[float]
     power_mw: Sequence[float]
@@ -80,7 +127,9 @@ def read(gpu: str) -> list[dict[str, str]]:
 
 def table(rows: list[dict[str, str]], workload: str) -> Table:
     """Return what was measured at the workload's default batch size and optimizer."""
-    size, optimizer = TARGETS[workload]
+    most, optimizer = TARGETS[workload]
+    sizes = {int(row["batch_size"]) for row in rows if row["dataset"] == workload}
+    size = max((size for size in sizes if size <= most), default=most)
     wanted = {"dataset": workload, "batch_size": str(size), "optimizer": optimizer}
     found = sorted(
         (row for row in rows if wanted.items() <= row.items()), key=lambda row: int(row["power_limit"])
@@ -91,6 +140,7 @@ def table(rows: list[dict[str, str]], workload: str) -> Table:
         )
     return Table(
         found[0]["network"],
+        size,
         [int(row["power_limit"]) * 1000 for row in found],
         [float(row["time_per_epoch"]) for row in found],
         [float(row["average_power"]) * 1000 for row in found],
@@ -100,7 +150,7 @@ def table(rows: list[dict[str, str]], workload: str) -> Table:
 def fit(measured: Table, top_limit_mw: int) -> Workload:
     """Return the best of `STARTS` seeded least-squares fits."""
     least, most = min(measured.power_mw), max(measured.power_mw)
-    low = [0.8 * most, 0.0, 0.5, 0.5, 0.0, 0.0, 0.4 * least, 0.8 * measured.time_s[-1]]
+    low = [max(0.8 * most, least), 0.0, 0.5, 0.5, 0.0, 0.0, 0.4 * least, 0.8 * measured.time_s[-1]]
     high = [1.6 * most, 0.999 * least, 2.5, 20.0, 1.5, 5.0, 1.1 * most, 1.2 * measured.time_s[-1]]
 
     def residuals(parameters: Sequence[float]) -> list[float]:
@@ -147,12 +197,12 @@ def ranking(model: Workload, measured: Table, weight: Callable[[float], float]) 
     return f"{watts[best]:3d} -> {watts[chosen]:3d} W ({100 * (told[chosen] / told[best] - 1):+.2f} %)"
 
 
-def fit_gpu(gpu: str) -> dict[str, object]:
+def fit_gpu(gpu: str) -> dict[str, Any]:
     """Fit every workload of one GPU model, print how well, and return its entry for the JSON file."""
     rows = read(gpu)
     limits = sorted({int(row["power_limit"]) * 1000 for row in rows})
     workloads = {}
-    for name, (size, optimizer) in TARGETS.items():
+    for name, (_, optimizer) in TARGETS.items():
         measured = table(rows, name)
         fitted = fit(measured, limits[-1])
         residuals = percent(fitted, measured)
@@ -162,13 +212,14 @@ def fit_gpu(gpu: str) -> dict[str, object]:
         parameters = {key: value for key, value in asdict(fitted).items() if key != "top_limit_mw"}
         workloads[name] = {
             "network": measured.network,
-            "batch_size": size,
+            "batch_size": measured.batch_size,
             "optimizer": optimizer,
             "limits_measured": len(measured.limit_mw),
             "parameters": parameters,
             "residuals": residuals,
         }
     return {
+        "source": SOURCE,
         **MODELS[gpu],
         "min_limit_mw": limits[0],
         "max_limit_mw": limits[-1],
@@ -178,20 +229,32 @@ def fit_gpu(gpu: str) -> dict[str, object]:
     }
 
 
+def scaled(gpu: str, measured: dict[str, Any]) -> dict[str, Any]:
+    """Return a model with the workloads of a measured one, their draw scaled to its highest limit."""
+    factor = SCALED[gpu]["max_limit_mw"] / measured["max_limit_mw"]
+    workloads = {}
+    for name, fitted in measured["workloads"].items():
+        powers = {key: value * factor for key, value in fitted["parameters"].items() if key.endswith("_mw")}
+        kept = {key: fitted[key] for key in ("network", "batch_size", "optimizer")}
+        workloads[name] = {**kept, "parameters": {**fitted["parameters"], **powers}}
+    return {"source": SCALED_SOURCE, **SCALED[gpu], "workloads": workloads}
+
+
 def main() -> None:
     """Fit all, print all, and with ``--write`` ship it."""
+    models: dict[str, Any] = {gpu: fit_gpu(gpu) for gpu in MODELS}
+    models |= {gpu: scaled(gpu, models["v100"]) for gpu in SCALED}
     fitted = {
-        "source": SOURCE,
         "licence": "Apache-2.0",
         "fitted_by": "benchmarks/fit_workloads.py",
         "idle_mw": "the lowest average draw in the GPU's table, whole watts: it bounds idle draw from above",
-        "period_ms, window_ms": "Yang, Adamek, Armour, SC24 (the A40 as any GA10x)",
+        "period_ms, window_ms": "Yang, Adamek, Armour, SC24 (each GPU as its architecture)",
         "name, clocks": "nameplate",
-        "models": {gpu: fit_gpu(gpu) for gpu in MODELS},
+        "models": models,
     }
     if "--write" in sys.argv[1:]:
         text = json.dumps(fitted, indent=2) + "\n"
-        (ROOT / "zeus_stream" / "workloads.json").write_text(text, encoding="utf-8")
+        (ROOT / "zeus_stream" / "simulated_gpu" / "workloads.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,13 @@ window is its exact integral.
     noisy      the same, but each step and gap draws its own power (+-15 %, uniform), steps are +-10 % long,
                power rises 0 to 1 ms after a step's begin, and every change of power is a ramp of 1 to 3 ms
 
+Four more have the scatter of noisy and differ in their edges only (each edge draws its own figures):
+
+    prompt     power rises and falls at the marks, without a ramp
+    late       power rises 0 to 3 ms after a step's begin, and falls at its end; no ramps
+    ramped     power starts to move at the marks; every change is a ramp of 1 to 3 ms
+    mixed      rises are 0 to 3 ms late with ramps of 1 to 3 ms, falls 0 to 0.5 ms with ramps up to 1 ms
+
 Before the first step and after the last, `REST_NS` at the power of a gap.
 """
 
@@ -20,9 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-Name = Literal["constant", "clean", "noisy"]
+Name = Literal["constant", "clean", "noisy", "prompt", "late", "ramped", "mixed"]
 
 NAMES: tuple[Name, ...] = ("constant", "clean", "noisy")
+EDGES: tuple[Name, ...] = ("prompt", "late", "ramped", "mixed")
+_ORDER = (*NAMES, *EDGES)
+"""Seeds depend on it: append only."""
 STEPS_MS = {
     "constant": (20, 50, 100, 500, 5000),
     "clean": (20, 50, 100, 500, 5000),
@@ -48,6 +58,10 @@ class Truth:
     """Power begins to move this long after a step's begin."""
     ramp_ns: tuple[int, int]
     """How long power takes to arrive. A fall begins at the step's end and is over by the next begin."""
+    fall_late_ns: tuple[int, int] = (0, 0)
+    """A fall begins this long after a step's end."""
+    fall_ramp_ns: tuple[int, int] | None = None
+    """How long a fall takes; None: as long as a rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +116,17 @@ TRUTHS: dict[Name, Truth] = {
     "constant": Truth(250_000, 250_000, 0.0, (0, 0), (0, 0)),
     "clean": Truth(280_000, 70_000, 0.0, (0, 0), (0, 0)),
     "noisy": Truth(280_000, 70_000, 0.15, (0, 1_000_000), (1_000_000, 3_000_000)),
+    "prompt": Truth(280_000, 70_000, 0.15, (0, 0), (0, 0)),
+    "late": Truth(280_000, 70_000, 0.15, (0, 3_000_000), (0, 0)),
+    "ramped": Truth(280_000, 70_000, 0.15, (0, 0), (1_000_000, 3_000_000)),
+    "mixed": Truth(
+        *(280_000, 70_000, 0.15, (0, 3_000_000), (1_000_000, 3_000_000)),
+        *((0, 500_000), (0, 1_000_000)),
+    ),
 }
-STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02, "noisy": 0.10}
+STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02} | dict.fromkeys(("noisy", *EDGES), 0.10)
 """Each step's length lies within its nominal length times 1 -+ this."""
-GAPS: dict[Name, tuple[float, float]] = {"constant": (0.0, 0.0), "clean": (0.1, 0.2), "noisy": (0.1, 0.2)}
+GAPS: dict[Name, tuple[float, float]] = {"constant": (0.0, 0.0)} | dict.fromkeys(_ORDER[1:], (0.1, 0.2))
 """A gap's length, as a share of the step's nominal length."""
 
 
@@ -120,7 +141,7 @@ def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -
     """
     count = max(40, 20_000 // step_ms) if steps is None else steps
     truth, (gap_least, gap_most) = TRUTHS[name], GAPS[name]
-    rng = np.random.default_rng([seed, NAMES.index(name), step_ms])
+    rng = np.random.default_rng([seed, _ORDER.index(name), step_ms])
     drawn = rng.random((count, _DRAWS))
     long_ns = np.rint(step_ms * 1e6 * (1 + STEP_SWING[name] * (2 * drawn[:, 0] - 1))).astype(np.int64)
     gap_ns = np.rint(step_ms * 1e6 * (gap_least + (gap_most - gap_least) * drawn[:, 1])).astype(np.int64)
@@ -137,8 +158,9 @@ def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -
     before_mw = np.concatenate(([truth.gap_mw], gap_mw[:-1]))
     rise_ns = begin_ns + between(truth.late_ns, 4)
     risen_ns = rise_ns + between(truth.ramp_ns, 5)
-    fallen_ns = np.minimum(steps_ns[:, 1] + between(truth.ramp_ns, 6), next_ns)
-    t_ns = np.stack((rise_ns, risen_ns, steps_ns[:, 1], fallen_ns), axis=1).ravel()
+    fall_ns = np.minimum(steps_ns[:, 1] + between(truth.fall_late_ns, 7), next_ns)
+    fallen_ns = np.minimum(fall_ns + between(truth.fall_ramp_ns or truth.ramp_ns, 6), next_ns)
+    t_ns = np.stack((rise_ns, risen_ns, fall_ns, fallen_ns), axis=1).ravel()
     power_mw = np.stack((before_mw, step_mw, step_mw, gap_mw), axis=1).ravel()
     t_ns = np.concatenate(([0], t_ns, next_ns[-1:]))
     power_mw = np.concatenate(([truth.gap_mw], power_mw, gap_mw[-1:]))

@@ -8,8 +8,9 @@ Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 """
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -92,24 +93,104 @@ def shaped(recorded: Recording, sensor: Sensor) -> Method:
     """
 
     def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
-        one = Meter(Timeline())
-        one.timeline.sensor = sensor
-        one.shape.mark("load", int(recorded.sensor_ns[0]), "rest")
-        edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
-        heard, found_j = 0, list[float]()
-        for now_ns, row in published(recorded):
-            while heard < len(edges) and edges[heard] <= now_ns:
-                phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
-                one.shape.mark("load", edges[heard], phase)
-                heard += 1
-            one.timeline.add(row)
-            while len(found_j) < len(ends) and one.settled(ends[len(found_j)], now_ns):
-                at = len(found_j)
-                [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
-                found_j.append(found.energy_uj / 1e6 if isinstance(found, Energy) else np.nan)
-        return np.array(found_j)
+        return np.array([one.energy_uj for one in answers(recorded, sensor, begin_ns, end_ns)]) / 1e6
 
     return energies_j
+
+
+def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+    """Return the energies of windows, each as soon as it may be measured, with the load's edges heard."""
+    one = Meter(Timeline())
+    one.timeline.sensor = sensor
+    one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")
+    edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
+    heard, answered = 0, list[Energy]()
+    for now_ns, row in published(recorded):
+        while heard < len(edges) and edges[heard] <= now_ns:
+            phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
+            one.shape.mark("load", edges[heard], f"load//{phase}")
+            heard += 1
+        one.timeline.add(row)
+        while len(answered) < len(ends) and one.settled(ends[len(answered)], now_ns):
+            at = len(answered)
+            [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
+            assert isinstance(found, Energy), found
+            answered.append(found)
+    return answered
+
+
+def sampled(recorded: Recording, period_ns: int, window_ns: int) -> Recording:
+    """Return what a sensor that sees ``window_ns`` of each period would have shown of the meter's power."""
+    t_ns = np.arange(recorded.meter_ns[0] + period_ns, recorded.meter_ns[-1], period_ns)
+    shown_mw = np.rint(recorded.truth_j(t_ns - window_ns, t_ns) / window_ns * 1e12).astype(np.int64)
+    read_ns = np.arange(t_ns[0], t_ns[-1], 10_000_000)
+    held_mw = shown_mw[np.searchsorted(t_ns, read_ns, side="right") - 1]
+    return replace(recorded, sensor_ns=read_ns, sensor_mw=held_mw)
+
+
+def coverage(
+    recorded: Recording, sensor: Sensor, window_s: float, *, heard: bool, removed: bool
+) -> list[str]:
+    """Return mean error, truths in the 95 % interval, its half width, hard bounds and quality, as text.
+
+    ``heard``: the load's edges are. ``removed``: with the gain removed that windows of this length show.
+    """
+    window_ns = round(window_s * 1e9)
+    first = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + 1_000_000_000
+    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first, last, window_ns // PARTS)
+    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
+    found = (answers if heard else unheard)(recorded, sensor, begin_ns, begin_ns + window_ns)
+    truth_j, found = truth_j[: len(found)], found[: len(truth_j)]
+    gain = sum(one.energy_uj for one in found) / truth_j.sum() / 1e6 if removed else 1.0
+    truth_uj = truth_j * gain * 1e6
+    inside = [one.p2_5_uj <= true <= one.p97_5_uj for one, true in zip(found, truth_uj, strict=True)]
+    hard = [one for one in found if one.low_uj is not None]
+    width = np.mean([one.p97_5_uj - one.p2_5_uj for one in found] / truth_uj) / 2
+    error = np.mean(np.abs([one.energy_uj for one in found] / truth_uj - 1))
+    words = Counter(one.quality for one in found).most_common(1)[0][0]
+    shares = [f"{error * 100:.1f} %", f"{np.mean(inside) * 100:.0f} %", f"{width * 100:.1f} %"]
+    return [*shares, str(len(hard)), words]
+
+
+def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+    """Return the energies of windows without events."""
+    timeline = Timeline()
+    timeline.sensor = sensor
+    timeline.add(np.concatenate([row for _, row in published(recorded)]))
+    found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
+    return [one for one in found if isinstance(one, Energy)]
+
+
+def print_coverage(data: Path) -> None:
+    """Print how often intervals hold the meter's truth, for the card's own sensor and one that sees less."""
+    rows = []
+    for name in ("rtx3090_square", "rtx3090_step"):
+        own = recording(data / name)
+        part = sampled(own, 101_000_000, 25_000_000)
+        for label, recorded, known, removed in (
+            ("its own, gain removed", own, sensor(GPU), True),
+            ("25 of 101 ms", part, sensor("A100"), False),
+            ("25 of 101 ms, not known", part, Sensor(), False),
+        ):
+            for heard in (False, True):
+                for window_s in WINDOWS_S:
+                    figures = coverage(recorded, known, window_s, heard=heard, removed=removed)
+                    rows.append([name, label, "heard" if heard else "", f"{window_s:g} s", *figures])
+    head = [
+        "recording",
+        "sensor",
+        "edges",
+        "windows",
+        "mean error",
+        "in 95 %",
+        "half width",
+        "hard",
+        "quality",
+    ]
+    table(
+        "Power readings against the meter: what intervals hold (hard: windows with hard bounds)", head, rows
+    )
 
 
 def trapezoids(recorded: Recording) -> Method:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from common import directory, table
 
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.lease import Limits
 from collectors.controls.restore_record import Record, RecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
+from zeus_stream.protocol.fields import UNLOCKED
 
 GOAL_S = 2.0
 LEASE_MS = 1500
@@ -110,7 +110,7 @@ def writes_ms(host: Host, where: Path) -> list[float]:
         for number in range(WRITES):
             begin_ns = time.perf_counter_ns()
             limits = Limits(UNLOCKED, OURS_MHZ, OURS_MHZ + number)
-            file.write(Record(host.gpu, limits, "boot", "time", knob=Knob.CLOCK))
+            file.write(Record(host.gpu, limits, "boot", "time", control="graphics_clock"))
             times_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
     return times_ms
 

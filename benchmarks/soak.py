@@ -107,7 +107,7 @@ class Limits:
         self._bus = SimulatedBus.parse(f"simulated:v100x{gpus}", where)
         self._devices = self._bus.discover()
         for device in self._devices:
-            device.set_limit(FOUND_MW)
+            device.set_control("power_limit", FOUND_MW)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self.highest_mw = 0
@@ -126,7 +126,7 @@ class Limits:
             self._look_once()
 
     def _look_once(self) -> None:
-        seen_mw = [device.requested_limit_mw() for device in self._devices]
+        seen_mw = [device.read_control("power_limit") for device in self._devices]
         for new, old in zip(seen_mw, self._now_mw, strict=True):
             if new != old:
                 self.found += old == FOUND_MW

@@ -72,14 +72,20 @@ class Oracle(Kinds):
 
     def __init__(self, truth: Truth, gap_s: float) -> None:
         super().__init__()
-        late_s, ramp_s = np.mean(truth.late_ns) / 1e9, np.mean(truth.ramp_ns) / 1e9
-        late_sd_s, ramp_sd_s = np.ptp(truth.late_ns) / 12**0.5 / 1e9, np.ptp(truth.ramp_ns) / 12**0.5 / 1e9
         rise_w = (truth.step_mw - truth.gap_mw) / 1e3
+        falls_ns = truth.fall_ramp_ns or truth.ramp_ns
+
+        def late_s(late_ns: tuple[int, int], ramp_ns: tuple[int, int]) -> tuple[float, float]:
+            """Return mean and deviation of how late power is, half a ramp included."""
+            mean_s = (np.mean(late_ns) + np.mean(ramp_ns) / 2) / 1e9
+            return float(mean_s), float(np.hypot(np.ptp(late_ns), np.ptp(ramp_ns) / 2) / 12**0.5 / 1e9)
+
+        rises, falls = late_s(truth.late_ns, truth.ramp_ns), late_s(truth.fall_late_ns, falls_ns)
         self._power_w = {"step": truth.step_mw / 1e3, "gap": truth.gap_mw / 1e3}
         self._swing = truth.swing / 3**0.5
         self._change_j = {
-            "step": (-(late_s + ramp_s / 2) * rise_w, np.hypot(late_sd_s, ramp_sd_s / 2) * rise_w),
-            "gap": (min(ramp_s, gap_s) / 2 * rise_w, ramp_sd_s / 2 * rise_w),
+            "step": (-rises[0] * rise_w, rises[1] * rise_w),
+            "gap": (min(falls[0], gap_s / 2) * rise_w, falls[1] * rise_w),
         }
 
     def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

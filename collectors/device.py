@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from collectors.control import spell_change
 from zeus_stream.errors import RefusedError
+from zeus_stream.protocol.fields import Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,30 @@ class Description:
     """Lowest limit the device accepts, mW. None: the device has no settable power limit."""
     max_limit_mw: int | None
     default_limit_mw: int | None
-    clocks_mhz: tuple[int, ...] = ()
+    graphics_clocks_mhz: tuple[int, ...] = ()
     """Graphics clocks that can be locked, descending; empty when they cannot."""
+    memory_clocks_mhz: tuple[int, ...] = ()
+    """Memory clocks that can be locked, descending; empty when they cannot."""
     mig: bool = False
     """MIG is on: energy is that of the whole GPU, shared by its tenants."""
     tenants: tuple[str, ...] = ()
     """UUIDs (``MIG-...``) of its MIG instances."""
     scope: Literal["gpu", "module"] = "gpu"
     """What its figures are of; a module's include the CPU beside the GPU."""
+
+    def clocks_mhz(self, control: Control) -> tuple[int, ...]:
+        """Return the values at which a clock can be locked, MHz, descending; none for a power limit."""
+        match control:
+            case "graphics_clock":
+                return self.graphics_clocks_mhz
+            case "memory_clock":
+                return self.memory_clocks_mhz
+            case "power_limit":
+                return ()
+
+    def has(self, control: Control) -> bool:
+        """Tell whether the device names values for a control."""
+        return self.min_limit_mw is not None if control == "power_limit" else bool(self.clocks_mhz(control))
 
 
 class Sample(NamedTuple):
@@ -68,21 +86,20 @@ class Device(Protocol):
     def sample(self) -> Sample:
         """Read counter, power and limits. Raises RetryError for values that cannot be."""
 
-    def requested_limit_mw(self) -> int:
-        """Return the limit requested of the driver now, mW: what a restore compares."""
+    def read_control(self, control: Control) -> int | None:
+        """Return the value requested of the driver now, in the control's unit: what a restore compares.
 
-    def set_limit(self, limit_mw: int) -> None:
-        """Request a power limit, mW. Raises PermissionMissingError, or RefusedError out of range."""
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz: until it is unlocked, whoever asks, or the driver is loaded anew.
-
-        Raises UnsupportedError where it cannot be locked, PermissionMissingError, or RefusedError for a
-        clock that is not among those of the description.
+        None for every clock: no driver reports its lock. Raises UnsupportedError where the device has no
+        power limit.
         """
 
-    def unlock_clock(self) -> None:
-        """Let the graphics clock float again, whoever locked it. No error where it floats already."""
+    def set_control(self, control: Control, value: int) -> None:
+        """Request a value, in the control's unit. UNLOCKED lets a clock float, whatever program locked it.
+
+        A clock stays locked until it is unlocked or the driver is loaded again. Raises UnsupportedError
+        where the device has no such control, PermissionMissingError, or RefusedError for a limit out of
+        range and for a clock that the description does not name.
+        """
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the device, or None where they cannot be seen."""
@@ -105,11 +122,11 @@ def check_limit(gpu: str, limit_mw: int, lowest_mw: int, highest_mw: int) -> Non
         )
 
 
-def check_clock(gpu: str, clock_mhz: int, clocks_mhz: Sequence[int]) -> None:
-    """Raise RefusedError for a graphics clock, MHz, that is not one of a device's, which descend."""
+def check_clock(gpu: str, control: Control, clock_mhz: int, clocks_mhz: Sequence[int]) -> None:
+    """Raise RefusedError for a clock, MHz, that is not one of a device's, which descend."""
     if clock_mhz not in clocks_mhz:
         raise RefusedError(
-            f"{gpu}: could not lock the graphics clock at {clock_mhz} MHz: it is out of range."
+            f"{gpu}: could not {spell_change(control, clock_mhz)}: it is out of range."
             f" Choose one of its {len(clocks_mhz)} clocks of {clocks_mhz[-1]} to {clocks_mhz[0]} MHz."
         )
 

@@ -27,6 +27,33 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def uptime_ticks() -> int:
+    """Return the time since the boot, in the clock ticks of `start_ticks`."""
+    seconds = Path("/proc/uptime").read_text(encoding="ascii").split()[0]
+    return int(float(seconds) * os.sysconf("SC_CLK_TCK"))
+
+
+def is_peer(pid: int, uid: int | None, connected_ticks: int) -> bool | None:
+    """Tell whether a process may be the one that made a connection; None: it cannot be seen.
+
+    The pid of a process that has ended may be another's by now. That one has another user, or started later.
+
+    Args:
+        pid: of the connection, as the kernel says.
+        uid: of the connection.
+        connected_ticks: when the connection was first seen (`uptime_ticks`).
+    """
+    started = start_ticks(pid)
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    if started is None or not uids:
+        return None
+    return str(uid) in uids and started <= connected_ticks
+
+
 def descends(pid: int, ancestor: int) -> bool:
     """Whether ``pid`` is ``ancestor`` or one of its descendants, as far as can be seen."""
     for _ in range(MAX_DEPTH):

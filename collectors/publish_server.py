@@ -40,6 +40,8 @@ from zeus_stream.transport.sockets import Channel, Received
 
 MAX_QUESTIONS = 1_000
 """Questions whose asker is remembered; the oldest is forgotten."""
+MAX_CONNECTIONS = 10_000
+"""Whose first message is remembered; the oldest is forgotten."""
 MAX_PROCESS_QUESTIONS = 32
 """Of one process; its oldest is forgotten."""
 LAST_WORDS_S = 0.2
@@ -73,6 +75,8 @@ class Intake:
         """Who asked, by question."""
         self._watches: dict[str, anyio.CancelScope] = {}
         """By session: the wait for the end of its process."""
+        self._connected_ticks: dict[bytes, int] = {}
+        """By connection: when its first message came."""
         self.senders = Senders()
 
     @property
@@ -91,6 +95,14 @@ class Intake:
             while True:
                 for message in await self._channel.receive():
                     self._receive(message, tasks)
+
+    def gpus_in_use(self) -> set[str]:
+        """Return the GPUs that open sessions use, or may: of a session not admitted yet, all it names."""
+        gpus: set[str] = set()
+        for session in self._sessions.values():
+            if not session.over:
+                gpus.update(session.gpus or resolve(session.asked_gpus, self._guards.descriptions)[0])
+        return gpus
 
     def objection(self, run: str, gpu: str) -> str | None:
         """Return why a run may not command a device, or None."""
@@ -112,6 +124,10 @@ class Intake:
 
     def _receive(self, message: Received, tasks: TaskGroup) -> None:
         peer = (message.uid, message.pid)
+        if message.sender not in self._connected_ticks:
+            if len(self._connected_ticks) >= MAX_CONNECTIONS:
+                del self._connected_ticks[next(iter(self._connected_ticks))]
+            self._connected_ticks[message.sender] = processes.uptime_ticks()
         if not self.senders.may_send(peer, sum(map(len, message.parts)), monotonic_ns()):
             most = f"{MAX_MESSAGES_PER_S} messages or {MAX_BYTES_PER_S / 1e6:g} MB"
             self._wrong(peer, f"more than {most} a second, or than its user may send")
@@ -138,7 +154,7 @@ class Intake:
     def _take_in(self, batch: Batch, sender: bytes, peer: Peer, tasks: TaskGroup) -> None:
         """Log what is new in a batch, then acknowledge what the log has."""
         known = self._sessions.get(batch.session)
-        before = known or self._begin(batch.session, peer)
+        before = known or self._begin(batch.session, sender, peer)
         if (before.uid, before.pid) != peer:
             raise MalformedError(f"session {batch.session}: could not be logged: it is another process's.")
         session, new = receive(before, batch)
@@ -154,15 +170,19 @@ class Intake:
                 return  # not acknowledged: it comes again
             self._sessions[batch.session] = session
             if known is None:
+                self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
                 self._attend(session, tasks)
             if session.over and not before.over:
                 self._end_run(session.run)
         self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence)))
 
-    def _begin(self, name: str, peer: Peer) -> Session:
+    def _begin(self, name: str, sender: bytes, peer: Peer) -> Session:
         uid, pid = peer
         ticks = processes.start_ticks(pid) if pid else None
-        return Session(name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id)
+        known = not pid or processes.is_peer(pid, uid, self._connected_ticks[sender]) is not False
+        return Session(
+            name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
+        )
 
     def _make_room(self) -> bool:
         """Forget the oldest session that is over, if there are too many."""
@@ -200,7 +220,9 @@ class Intake:
 
     async def _owned(self, session: Session | None) -> dict[str, bool | None]:
         """Return of each GPU whether the session's process computes on it; None: that cannot be seen."""
-        if session is None or session.uid in self._trusted_uids or not session.pid:
+        if session is None or session.uid in self._trusted_uids:
+            return {}
+        if not session.pid or not session.process_known:
             return {}
         gpus, _ = resolve(session.asked_gpus, self._guards.descriptions)
         seen = {gpu: await self._guards.pids(gpu) for gpu in gpus}
@@ -226,8 +248,8 @@ class Intake:
         session = self._sessions.get(name)
         ended_ns = monotonic_ns()
         if session is not None and session.boot_id == self._boot_id:
-            if not session.pid:
-                return  # of a container whose processes cannot be seen: it ends by its own word only
+            if not session.pid or not session.process_known:
+                return  # in a container that hides it, or another process by now: only RunEnded ends it
             with anyio.CancelScope() as self._watches[name]:
                 await processes.ended(session.pid, session.started_ticks)
                 ended_ns = monotonic_ns()

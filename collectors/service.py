@@ -23,7 +23,7 @@ from typing import TypeAlias, cast, get_args
 
 import anyio
 
-from collectors.controls.control import Knob
+from collectors.control import spell, words
 from collectors.controls.device_thread import Watch
 from collectors.controls.lease import Outcome
 from collectors.controls.supervisor import Guard, Guarding, Guards
@@ -40,14 +40,13 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.settings import Settings
@@ -60,6 +59,8 @@ PR_SET_TIMERSLACK = 29
 BEAT_S = 0.05
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
+RELAX_S = 1.0
+"""Between two looks at which devices sessions use."""
 ANCHOR_S = 60.0
 FETCH_BYTES = 1_000_000
 """Frames in one reply to a fetch, about."""
@@ -67,18 +68,7 @@ PUBLISH_QUEUE = 32
 """Messages queued per publisher: strangers too may send here."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
-Asked: TypeAlias = (
-    Hello
-    | Fetch
-    | SetLimit
-    | ReleaseLimit
-    | LockClock
-    | ReleaseClock
-    | RenewLeases
-    | AskStatus
-    | Answer
-    | Advice
-)
+Asked: TypeAlias = Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | Answer | Advice
 Row: TypeAlias = tuple[str, str, str]
 
 
@@ -199,6 +189,7 @@ class Collector:
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._beat)
                 tasks.start_soon(self._keep)
+                tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
@@ -247,6 +238,14 @@ class Collector:
                 await anyio.sleep(KEEP_S)
             await anyio.lowlevel.checkpoint()
 
+    async def _relax(self) -> None:
+        """Read closely what sessions use, and the rest seldom."""
+        while True:
+            if any(not session.over for session in self._intake.sessions):
+                self._guards.use(self._intake.gpus_in_use())
+            self._guards.relax()
+            await anyio.sleep(RELAX_S)
+
     async def _tell_time(self) -> None:
         while True:
             await anyio.sleep(ANCHOR_S)
@@ -276,11 +275,11 @@ class Collector:
             self._control.send(message.sender, correlation, codec.encode(No(objection)))
             return
         match request:
-            case SetLimit() | ReleaseLimit() | LockClock() | ReleaseClock():
+            case SetControl() | ReleaseControl():
                 self._expect(request.command, message.sender, correlation)
                 objection = (
                     self._intake.objection(request.run, request.gpu)
-                    if isinstance(request, SetLimit | LockClock)
+                    if isinstance(request, SetControl)
                     else None
                 )
                 self._guards.command(request, objection)
@@ -400,23 +399,26 @@ def _device_rows(guard: Guard) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
-    if Knob.LIMIT not in guard.knobs:
+    if "power_limit" not in guard.controls:
         rows.append((section, "power limit", "cannot be set"))
-    for knob, guarding in guard.knobs.items():
-        rows += [(section, *row) for row in _knob_rows(watch, knob, guarding)]
+    for control, guarding in guard.controls.items():
+        rows += [(section, *row) for row in _control_rows(watch, control, guarding)]
     return rows
 
 
-def _knob_rows(watch: Watch, knob: Knob, guarding: Guarding) -> list[tuple[str, str]]:
+def _control_rows(watch: Watch, control: Control, guarding: Guarding) -> list[tuple[str, str]]:
     state = guarding.state
-    which = "" if knob is Knob.LIMIT else f"{knob.value}: "
-    if knob is Knob.LIMIT:
-        rows = [(knob.value, f"{_watts(watch.requested_mw)}, found {knob.says(state.limits.found)}")]
+    name = words(control)
+    which = "" if control == "power_limit" else f"{name}: "
+    if control == "power_limit":
+        rows = [(name, f"{_watts(watch.requested_mw)}, found {spell(control, state.limits.found)}")]
     else:
         rows = [
             (
-                knob.value,
-                f"locked at {knob.says(state.limits.last)}" if state.limits.changed else "not locked by us",
+                name,
+                f"locked at {spell(control, state.limits.last)}"
+                if state.limits.changed
+                else "not locked by us",
             )
         ]
     if guarding.rules.trouble is not None:

@@ -1,15 +1,16 @@
 """Watch zeus-stream find the power limit of a training, and see what that saves.
 
-    make demo                      one simulated V100
-    make demo DEVICE=nvml          this machine's GPUs, observing; SET_LIMITS=1 lets it set power limits
+    make demo                      one simulated A40
+    make demo DEVICE=nvml          the GPUs of this machine, only measured; SET_LIMITS=1 sets power limits
 
-Starts a collector, an analyzer and `train_digits.py`, as a person would from three shells, shows what the
-archive knows while the training runs, and ends with what was found: in the terminal, and in demo-out/.
+Start a collector, an analyzer and `train_digits.py`, as a person would from three shells. Show the archive
+while the training runs, and the result at the end: in the terminal, and in demo-out/.
 """
 
 import argparse
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,21 +40,25 @@ from zeus_stream.reports.run_cost import chosen
 from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import Connection, status
 
-EPOCHS = 40
+EPOCHS = 20
+WORK_MS = 60
+"""GPU work of a step. Longer than what a busy machine adds to a step, so that limits do not tie."""
+STRIDE_W = 50
+"""Distance of the power limits: so far apart that one is clearly the best."""
 TRAINING = Path(__file__).with_name("train_digits.py")
 STARTS_S, STOPS_S, CLOSES_S = 20, 10, 10
 LIVE_S, LINE_S = 0.4, 3.0
-"""Between two looks at the training: on a terminal, and where lines are written one below the other."""
+"""Time between two updates: on a terminal, and in a log."""
 ETA = 0.5
-"""Of the cost: how much energy counts, against time."""
+"""Weight of energy in the cost; the rest is the weight of time."""
 BAR = 14
 """Width of a full bar, in characters."""
 ARCHIVE = "demo.duckdb"
 FROM_HERE = """\
-what else is in there       zeus-stream sql --archive {archive} 'SHOW TABLES'
-what your GPUs allow        zeus-stream doctor
-your own training           zeus-stream run -- python train.py
-after one line in it        for batch in zeus_stream.steps(loader):"""
+more of this archive        {program} sql --archive {archive} @epochs
+the GPUs of this machine    {program} doctor
+your own training           {program} run -- {python} train.py
+the one line in it          for batch in zeus_stream.steps(loader):"""
 FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
 
 TRIALS = """
@@ -79,28 +84,28 @@ FROM readings WHERE power_mw IS NOT NULL AND gpu = (SELECT min(gpu) FROM reading
 GROUP BY t_hi_ns // 200_000_000 ORDER BY t_ns
 """
 QUESTIONS = {
-    "What did each power limit do to a step?": """\
+    "How long is a step at each power limit, and what does it cost?": """\
 SELECT power_limit_w, count(*) AS steps, 1000 * median(duration_s) AS median_ms,
     1000 * quantile_cont(duration_s, 0.99) AS p99_ms, avg(energy_j) AS energy_j
 FROM steps WHERE power_limit_w IS NOT NULL
 GROUP BY power_limit_w ORDER BY power_limit_w DESC""",
     "What does a validation cost?": """\
 SELECT name, count(*) AS times, avg(duration_s) AS seconds, avg(energy_j) AS joules,
-    avg(energy_p97_5_j - energy_p2_5_j) / 2 AS give_or_take
+    avg(energy_p97_5_j - energy_p2_5_j) / 2 AS plus_minus
 FROM windows WHERE kind = 'window' AND NOT of_host(gpu) GROUP BY name""",
-    "How many joules to which accuracy?": """\
-SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoch) AS joules_until_then
+    "How many joules for which accuracy?": """\
+SELECT epoch, 100 * value AS accuracy_percent, sum(energy_j) OVER (ORDER BY epoch) AS joules_so_far
 FROM epochs JOIN (
     SELECT value, row_number() OVER (ORDER BY t_ns) - 1 AS epoch FROM metrics WHERE name = 'accuracy'
 ) USING (epoch)
-QUALIFY epoch IN (0, 1, 4, 9, 19, 39) ORDER BY epoch""",
+QUALIFY epoch IN (0, 1, 4, 9, 19) ORDER BY epoch""",
 }
 Row = Mapping[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Find the power limit of a training, and what it saves.")
-    parser.add_argument("--device", default="simulated:v100x1", help="as `zeus-stream collect` has it")
+    parser.add_argument("--device", default="simulated:a40x1", help="as in `zeus-stream collect`")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="directory for the results")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
@@ -141,7 +146,7 @@ def setup(device: str, out: Path) -> Iterator[Connection]:
         archive = out / ARCHIVE  # of this demo alone, so that its queries need no WHERE
         for old in (archive, archive.with_suffix(".duckdb.wal")):
             old.unlink(missing_ok=True)
-        analysis = ("--archive", str(archive), "--select", f"cost:{ETA}")
+        analysis = ("--archive", str(archive), "--select", f"cost:{ETA}", "--stride-w", str(STRIDE_W))
         with (
             running((*zeus_stream, "collect", "--device", device), out / "collector.log") as collector,
             running((*zeus_stream, "analyze", *analysis), out / "analyzer.log") as analyzer,
@@ -179,16 +184,17 @@ def wait_for(name: str, where: Places, process: "subprocess.Popen[bytes]", out: 
         else:
             return
     words = (out / f"{name}.log").read_text(encoding="utf-8").strip()
-    raise UnreachableError(f"{name}: does not answer. It said: {words or 'nothing'}")
+    raise UnreachableError(f"{name}: could not start: it does not answer. Its output: {words or 'none'}.")
 
 
 def train(analyzer: Connection, options: argparse.Namespace, console: Console) -> None:
     """Run the training to its end, and show what the archive knows of it meanwhile."""
     gpu = "simulated" if options.device.startswith("simulated") else "torch"
     if gpu == "torch" and importlib.util.find_spec("torch") is None:
-        console.print("There is no PyTorch to occupy the GPU with, so its power at rest is what is measured.")
+        console.print("PyTorch is not installed, so the GPU stays idle, and its idle power is measured.")
         gpu = "none"
-    command = (sys.executable, str(TRAINING), "--epochs", str(options.epochs), "--gpu", gpu)
+    amount = ("--epochs", str(options.epochs), "--work-ms", str(WORK_MS))
+    command = (sys.executable, str(TRAINING), *amount, "--gpu", gpu)
     log = options.out / "training.log"
     begin_ns = monotonic_ns()
     live = Live(console=console, transient=True) if console.is_terminal else None
@@ -201,7 +207,7 @@ def train(analyzer: Connection, options: argparse.Namespace, console: Console) -
                 console.print(line(now, options.epochs, elapsed_s), soft_wrap=True)
             time.sleep(LIVE_S if live is not None else LINE_S)
     if training.returncode:
-        raise UnreachableError(f"training: ended with code {training.returncode}. Look at {log}.")
+        raise UnreachableError(f"training: failed with exit code {training.returncode}. See {log}.")
     end_ns = monotonic_ns() + CLOSES_S * 10**9
     while not analyzer.sql(CLOSED).num_rows and monotonic_ns() < end_ns:
         time.sleep(0.05)
@@ -234,7 +240,7 @@ def shown(value: float | None, form: str, unit: str) -> str:
 
 def phase(now: Now) -> str:
     if now.saving is not None and now.saving["power_limit_w"] is not None:
-        return f"chosen: {now.saving['power_limit_w']:g} W, and the training goes on"
+        return f"chosen: {now.saving['power_limit_w']:g} W"
     if now.saving is not None:
         return str(now.saving["reason"])
     return f"measuring power limit {len(now.trials) + 1}" if now.totals["steps"] else "starting"
@@ -296,7 +302,7 @@ def trials_table(trials: Sequence[Row], saving: Row | None) -> Table:
 
 def report(analyzer: Connection, out: Path, console: Console) -> None:
     now = look(analyzer)
-    console.rule("What was measured", style="dim")
+    console.rule("Measured at each power limit", style="dim")
     console.print(trials_table(now.trials, now.saving))
     console.print()
     if now.saving is None:
@@ -310,16 +316,26 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
         console.print()
         console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)
         draw(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
-        console.print(f"The same as a picture, and power over time: {out / 'frontier.png'}")
+        console.print(f"A picture of this, and of power over time: {out / 'frontier.png'}")
     console.print()
-    console.rule("Ask it yourself, in SQL", style="dim")
+    console.rule("The same in SQL", style="dim")
     for question, query in QUESTIONS.items():
         console.print(Text(question, style="bold"))
         console.print(Text(query, style="dim"), soft_wrap=True)
         write(analyzer.sql(query), "table", sys.stdout)
         console.print()
-    console.rule("From here", style="dim")
-    console.print(FROM_HERE.format(archive=out / ARCHIVE), soft_wrap=True)
+    console.rule("Next", style="dim")
+    here = {"archive": out / ARCHIVE, "program": program("zeus-stream"), "python": program("python")}
+    console.print(FROM_HERE.format(**here), soft_wrap=True)
+
+
+def program(name: str) -> str:
+    """Return the command that starts a program of this environment: its name if PATH has the same one."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if not ours.exists() or (found is not None and Path(found).samefile(ours)):
+        return name
+    return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
 def note(limit_w: float, saving: Row) -> str:
@@ -393,7 +409,7 @@ def draw_equal_cost(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
     axes.axline((step_ms, energy_j), slope=slope, color=CHOSEN, linestyle=(0, (4, 4)), linewidth=1)
     axes.set_xlim(limits[0])
     axes.set_ylim(limits[1])
-    text = "dashed: as costly as the chosen limit,\nenergy and time weighed equally; no limit is below"
+    text = "dashed: the same cost as the chosen limit;\nno limit is below the line"
     axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", color=CHOSEN)
 
 

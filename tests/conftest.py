@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from tests.directories import short_directory
 from tests.patience import PATIENT
 
-pytest_plugins = ["tests.gpu.fixtures"]
+pytest_plugins = ["tests.gpu.fixtures", "tests.leftovers"]
 
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
@@ -16,6 +16,36 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("new", print_blob=True)
 settings.load_profile("same")
 """Properties are tried on the same examples each time; `make fuzz` draws new ones."""
+
+
+ROOT = Path(__file__).parent
+SWEEPS = (
+    "analyzers/archive/test_allowed_sql.py",
+    "analyzers/archive/test_duckdb_file.py",
+    "analyzers/batch_size/test_tracker.py",
+    "analyzers/power_limit/test_ranks.py",
+    "analyzers/test_interpreter.py",
+    "analyzers/test_poison.py",
+    "analyzers/test_replay.py",
+    "frameworks/",
+    "fuzz/",
+    "packaging/",
+    "processes/",
+    "simulation/",
+    "test_leftovers.py",
+    "zeus_stream/cli/test_main.py",
+    "zeus_stream/cli/test_measure.py",
+    "zeus_stream/cli/test_run_training.py",
+    "zeus_stream/cli/test_simulate.py",
+    "zeus_stream/reports/test_run_cost.py",
+)
+"""Tests of whole setups and of many worlds. `make test-fast` leaves them out; `make test` runs everything."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if str(item.path.relative_to(ROOT)).startswith(SWEEPS):
+            item.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from random import Random
 from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
-from zeus_stream.training.step_boundaries import Boundaries
+from zeus_stream.training.steps.step_boundaries import Boundaries
 
 STAMP_NS = 500
 """Resolution of an event's stamp."""

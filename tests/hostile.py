@@ -9,17 +9,16 @@ from typing import Any
 
 import msgpack
 
+from collectors.control import CONTROLS
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import (
@@ -133,10 +132,20 @@ def commanded(rng: random.Random) -> object:
         (
             Hello("watcher", "x"),
             Fetch(rng.choice(("l", "x")), 2**53, 1000),
-            SetLimit(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 0, 86_400_000),
-            ReleaseLimit("c", "o", "i", 0, "GPU-1"),
-            LockClock(rng.random().hex(), "o", "i", 2**53, "r", "GPU-1", 100_000, 86_400_000),
-            ReleaseClock("c", "o", "i", 0, "GPU-1"),
+            SetControl(
+                command=rng.random().hex(),
+                owner="o",
+                incarnation="i",
+                fence=2**53,
+                run="r",
+                gpu="GPU-1",
+                control=rng.choice(CONTROLS),
+                value=rng.choice((0, 100_000)),
+                lease_ms=86_400_000,
+            ),
+            ReleaseControl(
+                command="c", owner="o", incarnation="i", fence=0, gpu="GPU-1", control=rng.choice(CONTROLS)
+            ),
             RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             AskStatus(),
             Answer("q", None, (), "no"),
@@ -190,7 +199,7 @@ def replied(rng: random.Random) -> object:
     )
 
 
-def _bent(rng: random.Random, data: bytes) -> bytes:
+def bent(rng: random.Random, data: bytes) -> bytes:
     """Return a message with one value somewhere in it exchanged."""
     content: Any = msgpack.unpackb(data)
     places: list[tuple[Any, Any]] = []
@@ -212,7 +221,7 @@ def spoilt(rng: random.Random, data: bytes) -> bytes:
         case 0:
             return data
         case 1 | 2:
-            return _bent(rng, data)
+            return bent(rng, data)
         case 3:
             return data[: rng.randrange(len(data))]
         case 4:

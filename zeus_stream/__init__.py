@@ -19,16 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
     from zeus_stream.simulated_gpu import accelerator as simulated
-    from zeus_stream.training.publisher import (
-        Publisher,
-        ends_with,
-        epochs,
-        metric,
-        recurring,
-        steps,
-        window,
-    )
-    from zeus_stream.training.windows import Missing, WindowEnergy
+    from zeus_stream.training.answers import Missing, WindowEnergy
+    from zeus_stream.training.default import ends_with, epochs, metric, recurring, steps, window
+    from zeus_stream.training.publisher import Publisher
     from zeus_stream.transport.client import Connection, connect
 
 __all__ = [
@@ -50,16 +43,23 @@ _HOMES = {
     "Connection": "transport.client",
     "connect": "transport.client",
     "auto": "integrations.optimizer",
-    "Missing": "training.windows",
-    "WindowEnergy": "training.windows",
+    "Missing": "training.answers",
+    "Publisher": "training.publisher",
+    "WindowEnergy": "training.answers",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _import("importlib.metadata").version("zeus-stream")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "simulated":
         return _import("zeus_stream.simulated_gpu.accelerator")
-    home = _HOMES.get(name, "training.publisher")
+    home = _HOMES.get(name, "training.default")
     value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

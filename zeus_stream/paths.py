@@ -22,6 +22,8 @@ from zeus_stream.errors import RefusedError, SettingsError, StorageError
 MAX_IPC_BYTES = 107
 """Longest path of a Unix socket."""
 ROOT_RUN = Path("/run/zeus-stream")
+PRIVATE_UMASK = 0o077
+"""Files are for their user alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ def _user_run(environ: Mapping[str, str]) -> Path:
 def prepare(where: Places, group: str | None = None) -> None:
     """Create the directories: 0755 for sockets (each socket has its own mode), 0700 for state.
 
+    From here on this process makes files that only its user can read; a socket has a mode of its own.
+
     Raises:
         StorageError: one cannot be made, or belongs to another user.
     """
@@ -132,11 +136,21 @@ def prepare(where: Places, group: str | None = None) -> None:
                 f"{directory}: could not be created: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory"
                 " that this user can write."
             ) from wrong
+    os.umask(PRIVATE_UMASK)
+    _close_to_others(where)
     if group is not None:
         try:
             shutil.chown(where.run, group=group)
         except (LookupError, OSError) as wrong:
             raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong
+
+
+def _close_to_others(where: Places) -> None:
+    """Take from other users what an earlier version let them read: log, archive, state."""
+    names = (where.log.name, where.archive.name, "gains.json", "forgotten.json", "budgets.json")
+    for file in where.state.iterdir():
+        if file.name.startswith(names) and file.is_file() and not file.is_symlink():
+            file.chmod(0o600)
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -171,20 +185,28 @@ def endpoint(path: Path) -> str:
 def claim(path: Path, what: str) -> IO[str]:
     """Become the one ``what`` of a setup: return the lock file; it is released when it is closed.
 
+    The file is for this user alone, so that no other user can hold it.
+
     Raises:
         RefusedError: another process holds it; the sentence names its pid.
+        StorageError: the file cannot be opened.
     """
-    lock = path.open("a+", encoding="ascii")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as wrong:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
+    lock = _open_lock(path)
+    if not _flock(lock, fcntl.LOCK_EX) and not _believed(lock):
+        lock.close()
+        path.unlink(missing_ok=True)
+        lock = _open_lock(path)
+    if not _flock(lock, fcntl.LOCK_EX):
+        holder = _named(lock) or "unknown"
         lock.close()
         raise RefusedError(
             f"{what}: could not start: process {holder} already is the {what} of {path.parent}."
             " Stop it, or set ZEUS_STREAM_DIR to run another setup beside it."
-        ) from wrong
+        )
+    if os.fstat(lock.fileno()).st_ino != path.stat().st_ino:
+        lock.close()
+        raise RefusedError(f"{what}: could not start: another {what} starts in {path.parent}. Start one.")
+    os.fchmod(lock.fileno(), 0o600)
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
@@ -192,12 +214,51 @@ def claim(path: Path, what: str) -> IO[str]:
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid that holds a claim, or None when nobody does."""
+    """Return the pid that holds a claim, or None when no process of ours does."""
     try:
-        with path.open("r+", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with path.open("r+", encoding="ascii", errors="replace") as lock:
+            if _flock(lock, fcntl.LOCK_SH) or not _believed(lock):
+                return None
+            return _named(lock) or 0
     except FileNotFoundError:
         return None
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be opened: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory of your own."
+        ) from wrong
+    return os.fdopen(descriptor, "a+", encoding="ascii", errors="replace")
+
+
+def _flock(lock: IO[str], kind: int) -> bool:
+    """Return whether the lock could be taken."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int(path.read_text(encoding="ascii") or 0)
-    return None
+        return False
+    return True
+
+
+def _believed(lock: IO[str]) -> bool:
+    """Return whether the one that holds a lock may: any process that can open it, if only ours can.
+
+    Earlier versions made locks that every user could open and hold. There, the process that the file names
+    has to be alive, and this user's or root's.
+    """
+    if not os.fstat(lock.fileno()).st_mode & 0o077:
+        return True
+    try:
+        return Path(f"/proc/{_named(lock) or 0}").stat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _named(lock: IO[str]) -> int | None:
+    """Return the pid that a lock file names."""
+    lock.seek(0)
+    word = lock.read(20).strip()
+    return int(word) if word.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Settings: defaults < ``zeus-stream.toml`` < environment < flags, decoded once into one frozen value.
+"""Settings: defaults, then ``zeus-stream.toml``, then the environment, then flags; decoded once.
 
 A setting ``profile_steps`` is the flag ``--profile-steps``, the variable ``ZEUS_STREAM_PROFILE_STEPS``
 and the key ``profile_steps``.
@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from zeus_stream.errors import SettingsError
 
@@ -20,105 +20,149 @@ _GPUS = re.compile(r"GPU-[^\s,;:=]+|(?!GPU-)[^\s,;:=]+(:(\d+|all))?")
 _GROUP = re.compile(r"[^\s,;=][^,;=]{0,199}")
 
 Groups = tuple[tuple[str, tuple[str, ...]], ...]
-"""Names of groups, each with its GPUs: UUIDs ``GPU-...``, ``HOST:INDEX`` (PCI order) and ``HOST:all``."""
+"""Names of groups, each with its GPUs: UUIDs ``GPU-...``, ``HOST:INDEX`` (PCI order), or ``HOST:all``."""
 
 
-def _setting(default: Any, text: str, *, least: float | None = None, most: float | None = None) -> Any:
-    return field(default=default, metadata={"help": text, "least": least, "most": most})
+Section = Literal["common", "search", "hosts", "resources", "expert"]
+SECTIONS: Mapping[Section, str] = {
+    "common": "Common options",
+    "search": "Search for the power limit and the batch size",
+    "hosts": "Other users and hosts",
+    "resources": "Limits of resources",
+    "expert": "Expert options",
+}
+"""Headings under which ``--help`` and the reference list the settings, in this order."""
+
+
+def _setting(
+    default: Any,
+    text: str,
+    section: Section = "common",
+    *,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    about = {"help": text, "section": section, "least": least, "most": most}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set. The help texts are those of the command line."""
+    """Every setting. The help texts are those of the command line and of the reference."""
 
     dir: Path | None = _setting(
-        None, "Directory for sockets, log, archive and state, instead of the usual places."
+        None, "Directory for sockets, log, archive and state.  [a directory of the user]"
     )
-    group: str | None = _setting(None, "Group that may also send commands and follow the feed.")
+    group: str | None = _setting(
+        None, "Group of users that may also send commands and follow the feed.", "hosts"
+    )
     host: str | None = _setting(
-        None, "Name of this host in the log and the archive; the system's own if not given."
+        None, "Name of this host in the log and the archive.  [the host name]", "hosts"
     )
     listen: str | None = _setting(
-        None,
-        "HOST:PORT at which other hosts may come in with a key; it and the two ports after it are used.",
+        None, "HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"
     )
     device: str = _setting(
-        "nvml", "Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT such as simulated:v100x4."
+        "nvml", "Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT, such as simulated:v100x4."
     )
-    cpu: str = _setting(
-        "auto", "CPUs and their memory beside the GPUs: auto (real GPUs, where CPUs can be read), on or off."
+    cpu: str = _setting("auto", "Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off.")
+    observe: bool = _setting(
+        default=False, text="Only measure. Refuse every change of a power limit or a clock."
     )
-    observe: bool = _setting(default=False, text="Never change a device, whoever asks.")
     poll_ms: float = _setting(
-        0.0, "Time between reads of a counter; 0: a fifth of its period.", least=0, most=1000
+        0.0,
+        "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
+        "expert",
+        least=0,
+        most=1000,
     )
-    heartbeat_ms: int = _setting(500, "A reading at least this often, changed or not.", least=10, most=60_000)
+    heartbeat_ms: int = _setting(
+        500, "Longest time between two stored readings, ms.", "expert", least=10, most=60_000
+    )
     log_mb: int = _setting(
-        256, "Size of the collector's log; the oldest goes first.", least=1, most=1_000_000
+        256,
+        "Size of the collector's log, MB. The oldest frames are deleted first.",
+        "resources",
+        least=1,
+        most=1_000_000,
     )
-    log_hours: float = _setting(24.0, "Age of the log; the oldest goes first.", least=0.01, most=10_000)
+    log_hours: float = _setting(
+        24.0, "Age at which frames of the log are deleted, hours.", "resources", least=0.01, most=10_000
+    )
     trust_uid: tuple[int, ...] = _setting(
-        (), "Users whose runs may command GPUs that cannot be verified as theirs."
+        (), "User ids whose runs may command GPUs without a check of their processes.", "expert"
     )
     follow: tuple[str, ...] = _setting(
-        (), "Collectors to follow: directories and HOST:PORTs; this host's if none are given."
+        (), "Collectors to follow: directories and HOST:PORT.  [the collector of this host]", "hosts"
     )
-    analyzer: str | None = _setting(None, "HOST:PORT of the analyzer to ask; this host's if not given.")
-    archive: Path | None = _setting(
-        None, "The DuckDB file; energy.duckdb in the state directory if not given."
+    analyzer: str | None = _setting(
+        None, "HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts"
     )
+    archive: Path | None = _setting(None, "The DuckDB file.  [energy.duckdb in the state directory]")
     select: str = _setting(
-        "cost:0.5", "energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
+        "cost:0.5", "What to optimize: energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none."
     )
     policy: str = _setting(
-        "adaptive",
-        "Of batch sizes of jobs that recur: adaptive, reference, or default: always the default size.",
+        "adaptive", "Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"
     )
-    search: str = _setting("adaptive", "adaptive, or exhaustive: measure every power limit.")
+    search: str = _setting(
+        "adaptive", "adaptive: measure few power limits. exhaustive: measure every one.", "search"
+    )
     per_gpu: bool = _setting(
-        default=False, text="Lower single GPUs of a job below its power limit where others set the pace."
+        default=False, text="Lower the limit of single GPUs that wait for a slower GPU of the job.",
+        section="search",
+    )  # fmt: skip
+    stride_w: float = _setting(25.0, "Distance between two power limits, W.", "search", least=1, most=1000)
+    wait_steps: int = _setting(
+        1, "Steps before the first power limit is measured.", "search", least=0, most=100_000
     )
-    stride_w: float = _setting(
-        25.0, "Between the power limits tried; the lowest is always among them.", least=1, most=1000
-    )
-    wait_steps: int = _setting(1, "Steps before the first limit is tried.", least=0, most=100_000)
     warmup_steps: int = _setting(
-        10, "Steps not measured after a change of limit (exhaustive search).", least=0, most=100_000
-    )
+        10, "Exhaustive search: steps after a change of limit that do not count.", "search",
+        least=0, most=100_000,
+    )  # fmt: skip
     profile_steps: int = _setting(
-        40,
-        "Steps measured at each limit (exhaustive search) and each time later, at least.",
-        least=1,
-        most=100_000,
-    )
+        40, "Exhaustive search and later checks: least number of steps at each limit.", "search",
+        least=1, most=100_000,
+    )  # fmt: skip
     settle_ms: int = _setting(
-        300, "Time not measured after a change of limit (exhaustive search), at least.", least=0, most=60_000
+        300, "Exhaustive search: time after a change of limit that does not count, ms.", "search",
+        least=0, most=60_000,
+    )  # fmt: skip
+    refreshes: int = _setting(
+        10, "Least number of counter refreshes measured at each limit.", "search", least=0, most=10_000
     )
-    refreshes: int = _setting(10, "Counter refreshes measured at each limit, at least.", least=0, most=10_000)
     profiling_share: float = _setting(
-        0.05, "Of a run's steps, that profiling it again may take when it has changed.", least=0, most=1
+        0.05, "Largest share of a run's steps for searches after the first.", "search", least=0, most=1
     )
     lease_ms: int = _setting(
-        1500, "A limit returns when its analyzer is silent for this long.", least=200, most=60_000
-    )
+        1500, "The limit found returns when the analyzer is silent for this long, ms.", "expert",
+        least=200, most=60_000,
+    )  # fmt: skip
     window_timeout_ms: int = _setting(
-        5000, "Wait at most this long for the readings of a window.", least=10, most=3_600_000
+        5000, "Longest wait for the readings of a window, ms.", "expert", least=10, most=3_600_000
     )
-    budget_groups: Groups = _setting(
-        (), "Groups of GPUs that power budgets are about, by name: hosts, HOST:INDEXes and UUIDs."
+    budget_groups: Groups = _setting((), "Named groups of GPUs for power budgets.")
+    query_rows: int = _setting(
+        1_000_000, "Largest number of rows of an answer.", "resources", least=1, most=10_000_000
     )
-    query_rows: int = _setting(1_000_000, "Rows one query may return.", least=1, most=10_000_000)
-    query_seconds: float = _setting(30.0, "Time one query may take.", least=0.01, most=86_400)
+    query_seconds: float = _setting(
+        30.0, "Longest time for a query, s.", "resources", least=0.01, most=86_400
+    )
     memory_mb: int = _setting(
-        256, "Memory DuckDB may use; what the analyzer itself needs comes on top.", least=64, most=10_000_000
+        256, "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", least=64, most=10_000_000
     )
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Settings:
-    """Return the settings. ``file``: else ``zeus-stream.toml`` in the working directory, if there is one.
+    """Return the settings.
+
+    Args:
+        flags: by name; None means that the flag was not given.
+        environ: the environment.
+        file: the settings file; None means ``zeus-stream.toml`` in the working directory, if it exists.
 
     Raises:
-        SettingsError: naming the source, the key and what it may be.
+        SettingsError: the sentence names the source, the key and the values it accepts.
     """
     values: dict[str, Any] = {}
     path = file or Path(FILE)
@@ -133,7 +177,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
 
 
 def spelled(settings: Settings) -> dict[str, str]:
-    """Return every setting that has a value, as the environment would have it."""
+    """Return every setting that has a value, in the form of the environment."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     groups = ";".join(f"{name}={','.join(gpus)}" for name, gpus in settings.budget_groups)
     return {
@@ -144,7 +188,7 @@ def spelled(settings: Settings) -> dict[str, str]:
 
 
 def read_back(values: Mapping[str, str], source: str) -> Settings:
-    """Return the settings that were `spelled` so. Raises SettingsError, naming ``source``."""
+    """Return the settings that `spelled` wrote. Raises SettingsError, which names ``source``."""
     return Settings(**_checked({name: value for name, value in values.items() if value}, source))
 
 
@@ -153,7 +197,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
         raise SettingsError(
-            f"{path}: could not be read: {wrong}. Correct the file, or name another."
+            f"{path}: could not read the settings: {wrong}. Correct the file, or name another with --config."
         ) from wrong
 
 
@@ -164,7 +208,8 @@ def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key, value in given.items():
         if key not in known:
             raise SettingsError(
-                f"{source}: {key}: there is no such setting. The settings are {', '.join(known)}."
+                f"{source}: could not set {key}: there is no such setting."
+                f" The settings are {', '.join(known)}."
             )
         try:
             checked[key] = _convert(value, hints[key])
@@ -191,7 +236,7 @@ def _expectation(hint: Any) -> str:
 
 
 def _convert(value: Any, hint: Any) -> object:
-    """Return ``value`` as ``hint`` from TOML (typed) or from the environment and flags (text)."""
+    """Convert a value of TOML (typed) or of the environment and flags (text) to the type ``hint``."""
     if hint is bool:
         if isinstance(value, bool):
             return value
@@ -224,13 +269,13 @@ def _convert(value: Any, hint: Any) -> object:
 
 
 def _named(text: str) -> dict[str, str]:
-    """Return ``NAME=GPU,GPU;NAME=GPU`` as names and lists."""
+    """Parse ``NAME=GPU,GPU;NAME=GPU`` into names and lists."""
     pairs = [part.split("=") for part in text.split(";") if part.strip()]
     return {name.strip(): gpus for name, gpus in pairs}
 
 
 def _gpus(name: str, listed: object) -> tuple[str, ...]:
-    """Return the GPUs of a group. Raises ValueError or TypeError: they are none."""
+    """Return the GPUs of a group. Raises ValueError or TypeError when the list does not name GPUs."""
     words = [word.strip() for word in listed.split(",")] if isinstance(listed, str) else listed
     if (
         not isinstance(words, list)

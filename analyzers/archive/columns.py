@@ -97,7 +97,7 @@ def _event_columns(
         case WindowCancelled():
             return "window_cancelled", event.t_ns, None, event.window, None, None
         case Metric():
-            return "metric", event.t_ns, None, None, event.name, event.value
+            return "metric", event.t_ns, None, event.step, event.name, event.value
         case TryWanted():
             return "try_wanted", event.t_ns, None, event.attempt, event.job, None
         case TryBegan():

@@ -6,12 +6,14 @@ imports duckdb, but for the parser of others' SQL.
     rows    --put_rows--->   windows, runs, trials, ...        one transaction with logs.interpreted_offset
 
 A frame is stored once, whatever is handed over again. Derived rows have keys: a repeat replaces. One
-thread writes; each reader has a cursor of its own, in a read-only transaction. What is locked at the
-end of `_connect` holds for all of them: no file but this one, no extension, no change of settings.
+thread writes; each reader has a cursor of its own, in a read-only transaction. SQL from outside runs in a
+forked child, which locks its DuckDB first (`query_process`).
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from importlib.resources import files
@@ -23,7 +25,8 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive import columns
+from analyzers.archive import columns, query_process
+from analyzers.archive.store import Begun, Question, Received
 from analyzers.results.readings import well_formed
 from analyzers.results.rows import (
     AtLimit,
@@ -55,7 +58,7 @@ from zeus_stream.settings import Settings, read_back, spelled
 from zeus_stream.transport.follower import Break
 
 APPLICATION = "zeus-stream"
-MIGRATIONS = ("schema.sql",)
+MIGRATIONS = ("schema.sql", "schema_2.sql")
 """Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time."""
@@ -63,6 +66,11 @@ LEAD_NS = 5_000_000_000
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
 readings slower by a fifth and no query faster, on two cores."""
+_NO_THREADS = {"async_threads": 0} if int(duckdb.__version__.split(".")[0]) >= 2 else {}
+"""A query runs in a fork: threads of DuckDB would not be there."""
+CHECKPOINT = "16MiB"
+"""The commit that passes it waits for the checkpoint: 0.1 s; for 256 MB it was 1 to 2 s."""
+NEVER = "1024TiB"
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
@@ -75,17 +83,6 @@ class _Log:
     host: str | None
     next_offset: int
     logged_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """One rank of a run."""
-
-    session: str
-    run: str
-    start: int
-    """Of the analyzer, under whose settings it goes."""
-    over: bool
 
 
 class Reader:
@@ -127,11 +124,12 @@ class Archive:
     archive_id: str
     """UUID."""
     starts: int
-    """How often the file was opened for writing, this time included."""
+    """The number of times that the file was opened for writing, this time included."""
+    path: Path
 
     def __init__(self, path: Path, connection: Connection) -> None:
         """For `open` and `open_read_only`."""
-        self._path = path
+        self.path = path
         self._connection = connection
         [(self.archive_id, self.starts)] = connection.execute(
             "SELECT archive_id, starts FROM meta"
@@ -153,22 +151,33 @@ class Archive:
         """Readings that were no rows; their bytes are in ``frames``."""
 
     @classmethod
-    def open(cls, path: Path, settings: Settings) -> "Archive":
+    def open(
+        cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True
+    ) -> "Archive":
         """Open the archive for writing, make it if it is not there, lift it if it is of an older version.
+
+        Args:
+            path: of the file.
+            settings: of this start.
+            again: it was open before in this start: the start is not counted twice.
+            checkpoints: by itself, in a commit; else by `checkpoint` alone.
 
         Raises:
             StorageError: it is not ours, of a newer version, held by another process, or unreadable.
         """
-        connection = _connect(path, settings, read_only=False)
+        checkpoint = CHECKPOINT if checkpoints else NEVER
+        connection = _connect(path, settings, read_only=False, checkpoint=checkpoint)
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
             with _storing(connection, f"{path}: could not be opened"):
                 _lift(connection, path)
-                connection.execute("UPDATE meta SET starts = starts + 1")
-                names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
-                connection.execute(
-                    "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta", names_and_values
-                )
+                if not again:
+                    connection.execute("UPDATE meta SET starts = starts + 1")
+                    names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
+                    connection.execute(
+                        "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
+                        names_and_values,
+                    )
             archive = cls(path, connection)
             on_failure.pop_all()
         return archive
@@ -198,6 +207,39 @@ class Archive:
         """Close the file. Readers have to be done."""
         self._connection.close()
 
+    def wal_bytes(self) -> int:
+        """Return how much a checkpoint would bring into the file."""
+        try:
+            return Path(f"{self.path}.wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def checkpoint(self) -> None:
+        """Bring the WAL into the file. No query child may live. Raises StorageError."""
+        try:
+            self._connection.execute("CHECKPOINT")
+        except duckdb.Error as wrong:
+            raise _not_written(f"{self.path}: could not be written", wrong) from wrong
+
+    def fork_query(self, question: Question, out: int) -> int:
+        """Fork a child that answers a query into a pipe; return its pid (see `query_process`)."""
+        return query_process.start(self._connection, self.path, question, out)
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe by a child of this process; return what ends it."""
+        pid = self.fork_query(question, out)
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                query_process.remove_scratch(self.path, pid)
+
+        return end
+
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         """Give a reader, in its own read-only transaction. For any thread."""
@@ -215,18 +257,70 @@ class Archive:
 
     # ---- what was received --------------------------------------------------------------------------
 
-    def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
-        """Store frames, in order for each log. Those that are stored already are skipped.
+    def put(
+        self,
+        received: Sequence[Received],
+        rows: Sequence[Row] = (),
+        interpreted: Mapping[str, int] | None = None,
+        *,
+        replaying: bool = False,
+    ) -> None:
+        """Store what was received and what was derived from it, in one transaction.
 
         Args:
-            frames: each with its body decoded; None for one that cannot be: its bytes are kept.
+            received: frames, in order for each log, each with its body decoded (None for one that cannot
+                be: its bytes are kept); and breaks in their place. Frames that are stored already are
+                skipped.
+            rows: of one key, the last counts.
+            interpreted: for each log, the offset to be interpreted next; it is never lowered.
+            replaying: rows of all kinds may be stored already; otherwise only those that have a state.
 
         Raises:
-            RefusedError: one is missing before a frame; nothing is stored. `put_break` what is gone for good.
+            RefusedError: a frame is missing before another; put the `Break` in its place that is gone for
+                good.
         """
-        logs, fresh = self._fresh(frames)
-        if not fresh:
-            return
+        logs: dict[str, _Log] = {}
+        fresh: list[tuple[Frame, Body | None]] = []
+        gaps = []
+        for part in received:
+            if isinstance(part, Break):
+                gaps.append(self._gap(part, logs))
+            else:
+                fresh += self._fresh(part, logs)
+        tables = self._received_tables(fresh) if fresh else {}
+        derived = self._derived_tables(rows, replaying=replaying)
+        turn = fresh[-1][0].log_id if fresh else self._turn
+        with self._transaction(tables | derived) as connection:
+            for gap in gaps:
+                # A follower that was stopped right after a gap finds the same gap again.
+                connection.execute("DELETE FROM gaps WHERE log_id = ? AND first_offset = ?", gap[-2:])
+                connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", gap)
+            for name in tables:
+                connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
+            self._put_logs(logs)
+            self._put_derived(derived, replaying=replaying)
+            for log_id, offset in (interpreted or {}).items():
+                connection.execute(
+                    "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
+                    [log_id, offset],
+                )
+        self._logs |= logs
+        self._turn = turn
+
+    def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
+        """Store frames; see `put`."""
+        self.put([frames])
+
+    def put_break(self, gap: Break) -> None:
+        """Store that frames of a log are gone for good; see `put`."""
+        self.put([gap])
+
+    def put_rows(self, rows: Sequence[Row], interpreted: Mapping[str, int], *, replaying: bool) -> None:
+        """Store derived rows, and how far each log is interpreted with them; see `put`."""
+        self.put([], rows, interpreted, replaying=replaying)
+
+    def _received_tables(self, fresh: Sequence[tuple[Frame, Body | None]]) -> dict[str, pa.Table]:
+        """Return the rows of frames by the table that they go into."""
         readings: list[tuple[Frame, Readings]] = []
         kept: list[Frame] = []
         events: list[tuple[Any, ...]] = []
@@ -258,31 +352,19 @@ class Archive:
         }
         if readings:
             tables["readings"] = columns.from_readings(readings)
-        with self._transaction(tables) as connection:
-            for name in tables:
-                connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
-            self._put_logs(logs)
-        self._logs |= logs
-        self._turn = turn
+        return tables
 
-    def put_break(self, gap: Break) -> None:
-        """Store that frames of a log are gone for good; those after them come next."""
-        known = self._logs.get(gap.log_id, _Log(None, gap.first_offset, None))
+    def _gap(self, gap: Break, logs: dict[str, _Log]) -> list[Any]:
+        """Return the row of a break, and let its log go on after it."""
+        known = logs.get(gap.log_id) or self._logs.get(gap.log_id, _Log(None, gap.first_offset, None))
         end = gap.first_offset + gap.count
-        logs = {gap.log_id: replace(known, next_offset=max(known.next_offset, end))}
-        row = [known.host, known.logged_ns, gap.count, gap.reason, gap.log_id, gap.first_offset]
-        with self._transaction({}) as connection:
-            # A follower that was stopped right after a gap finds the same gap again.
-            connection.execute("DELETE FROM gaps WHERE log_id = ? AND first_offset = ?", row[-2:])
-            connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", row)
-            self._put_logs(logs)
-        self._logs |= logs
+        logs[gap.log_id] = replace(known, next_offset=max(known.next_offset, end))
+        return [known.host, known.logged_ns, gap.count, gap.reason, gap.log_id, gap.first_offset]
 
     def _fresh(
-        self, frames: Sequence[tuple[Frame, Body | None]]
-    ) -> tuple[dict[str, _Log], list[tuple[Frame, Body | None]]]:
-        """Return the frames that are not stored yet, and where their logs stand after them."""
-        logs: dict[str, _Log] = {}
+        self, frames: Sequence[tuple[Frame, Body | None]], logs: dict[str, _Log]
+    ) -> list[tuple[Frame, Body | None]]:
+        """Return the frames that are not stored yet, and put into ``logs`` where they end."""
         fresh = []
         for frame, body in frames:
             log = logs.get(frame.log_id) or self._logs.get(frame.log_id)
@@ -292,12 +374,12 @@ class Archive:
                 continue
             if frame.offset > next_offset:
                 raise RefusedError(
-                    f"{self._path}: could not store frame {frame.offset} of log {frame.log_id}: frame"
+                    f"{self.path}: could not store frame {frame.offset} of log {frame.log_id}: frame"
                     f" {next_offset} comes next. Fetch what is missing, or store a gap in its place."
                 )
             logs[frame.log_id] = _Log(frame.host, frame.offset + 1, frame.t_ns)
             fresh.append((frame, body))
-        return logs, fresh
+        return fresh
 
     def _put_logs(self, logs: Mapping[str, _Log]) -> None:
         for log_id, log in logs.items():
@@ -313,14 +395,8 @@ class Archive:
 
     # ---- what was derived ---------------------------------------------------------------------------
 
-    def put_rows(self, rows: Sequence[Row], interpreted: Mapping[str, int], *, replaying: bool) -> None:
-        """Store derived rows, and how far each log is interpreted with them.
-
-        Args:
-            rows: of one key, the last counts.
-            interpreted: for each log, the offset to be interpreted next; it is never lowered.
-            replaying: rows of all kinds may be stored already; otherwise only those that have a state.
-        """
+    def _derived_tables(self, rows: Sequence[Row], *, replaying: bool) -> dict[str, pa.Table]:
+        """Return derived rows by the table that they go into."""
         tables = {}
         for kind, (name, key, repeats) in _DERIVED.items():
             chosen = [row for row in rows if isinstance(row, kind)]
@@ -331,23 +407,20 @@ class Archive:
                 schema = pa.schema([self._schemas[name].field(column) for column in names])
                 values = [tuple(getattr(row, column) for column in names) for row in chosen]
                 tables[name] = columns.columnar(schema, values)
-        with self._transaction(tables) as connection:
-            for name, key, repeats in _DERIVED.values():
-                if name not in tables:
-                    continue
-                if repeats or replaying:
-                    same = " AND ".join(f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in key)
-                    connection.execute(
-                        f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
-                    )
-                connection.execute(
-                    f"INSERT INTO {name} BY NAME {_WITH_UTC.get(name, f'FROM incoming_{name}')}"
+        return tables
+
+    def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:
+        for name, key, repeats in _DERIVED.values():
+            if name not in tables:
+                continue
+            if repeats or replaying:
+                same = " AND ".join(f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in key)
+                self._connection.execute(
+                    f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
                 )
-            for log_id, offset in interpreted.items():
-                connection.execute(
-                    "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
-                    [log_id, offset],
-                )
+            self._connection.execute(
+                f"INSERT INTO {name} BY NAME {_WITH_UTC.get(name, f'FROM incoming_{name}')}"
+            )
 
     # ---- what it gives back -------------------------------------------------------------------------
 
@@ -535,7 +608,7 @@ class Archive:
         then: dict[int, dict[str, str]] = {}
         for start, name, value in rows:
             then.setdefault(start, {})[name] = value
-        return {start: read_back(values, f"{self._path}") for start, values in then.items()}
+        return {start: read_back(values, f"{self.path}") for start, values in then.items()}
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round.
@@ -583,7 +656,7 @@ class Archive:
         for name, table in tables.items():
             self._connection.register(f"incoming_{name}", table)
         try:
-            with _storing(self._connection, f"{self._path}: could not be written"):
+            with _storing(self._connection, f"{self.path}: could not be written"):
                 yield self._connection
         finally:
             for name in tables:
@@ -593,7 +666,7 @@ class Archive:
 # ---- opening ----------------------------------------------------------------------------------------
 
 
-def _connect(path: Path, settings: Settings, *, read_only: bool) -> Connection:
+def _connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str = CHECKPOINT) -> Connection:
     if path.exists() and not _is_database(path):
         raise StorageError(
             f"{path}: could not be opened: it is no DuckDB database. Name another file with --archive."
@@ -608,16 +681,15 @@ def _connect(path: Path, settings: Settings, *, read_only: bool) -> Connection:
                 "threads": THREADS,
                 "temp_directory": f"{path}.tmp",
                 "max_temp_directory_size": f"{4 * settings.memory_mb}MiB",
-                # The commit that passes it waits for the checkpoint: 0.1 s; for 256 MB it was 1 to 2 s.
-                "checkpoint_threshold": "16MiB",
+                "checkpoint_threshold": checkpoint,
                 # An ASOF join whose left side is small becomes a nested loop otherwise: minutes, not seconds.
                 "asof_loop_join_threshold": 0,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
+                "python_enable_replacements": False,
+                **_NO_THREADS,
             },
         )
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
     except duckdb.Error as wrong:
         raise StorageError(_why_not_opened(path, str(wrong))) from wrong
     return connection
@@ -709,11 +781,15 @@ def _storing(connection: Connection, could_not: str) -> Iterator[None]:
     except BaseException as wrong:
         _roll_back(connection)
         if isinstance(wrong, duckdb.Error):
-            raise StorageError(
-                f"{could_not}: {_first_line(str(wrong))}. Make room on its disk, or move the file away and"
-                " start again."
-            ) from wrong
+            raise _not_written(could_not, wrong) from wrong
         raise
+
+
+def _not_written(could_not: str, wrong: Exception) -> StorageError:
+    return StorageError(
+        f"{could_not}: {_first_line(str(wrong))}. Make room on its disk, or move the file away and start"
+        " again."
+    )
 
 
 def _roll_back(connection: Connection) -> None:

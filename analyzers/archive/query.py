@@ -1,137 +1,155 @@
-"""SQL for others: one statement, read-only, bounded in time, rows and bytes.
+"""SQL for others: one statement, read-only, bounded in time, memory, rows and bytes.
 
-Whatever would write is refused twice: by what stands in its parse tree (`allowed_sql`), and by DuckDB, which
-has the whole database locked (see `archive`) and the transaction read-only.
+    Query -> child of the process that has the file open (`query_process`) -> pipe -> parts of the answer
+
+What would write is refused twice: by what stands in its parse tree (`allowed_sql`), and by what its process
+may do (`confinement`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Thread
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from analyzers.archive import query_process
 from analyzers.archive.duckdb_file import Archive, Reader
-from analyzers.archive.sql_parser import Parser
+from analyzers.archive.query_process import DATA, DONE, HEAD
+from analyzers.archive.store import Question, Store
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol.codec import MAX_BYTES
 from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
 
+MAX_ANSWER_BYTES = 256 << 20
 THREADS = 2
 """Queries answered at once, at most: one more waits."""
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
-BATCH_ROWS = 10_000
-PART_BYTES = MAX_BYTES // 2
 EXPORT_ROWS = 120_000
 """Rows of a Parquet row group."""
-_INTERRUPT_S = 0.05
+LATE_S = 1.0
+"""A query's process ends itself at its time; this long after it the query is ended from here."""
+_F_SETPIPE_SZ = 1031
+_PIPE_BYTES = 1 << 20
+_STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
 class Queries:
     """Answers queries over an archive that is being written. For any thread."""
 
-    def __init__(self, archive: Archive, settings: Settings) -> None:
-        self._archive = archive
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
         self._settings = settings
         self._stopping = False
-        self._parser = Parser()
-        self._under_way: set[_Limit] = set()
+        self._under_way: set[_UnderWay] = set()
 
-    def answer(self, query: Query) -> tuple[QueryDone, list[bytes]]:
-        """Return the parts of an Arrow IPC stream, to be joined. Waits for DuckDB.
+    def answer(self, query: Query, key: object = None) -> tuple[QueryDone, list[bytes]]:
+        """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
+
+        Args:
+            query: from outside.
+            key: by which it can be cancelled.
 
         Raises:
             RefusedError: the statement, or DuckDB's word on it, or too long, or too large; in a sentence.
         """
-        max_rows = min(query.max_rows, self._settings.query_rows)
-        limit = _Limit(min(query.timeout_ms / 1000, self._settings.query_seconds))
-        self._under_way.add(limit)
+        question = Question(
+            query.sql,
+            min(query.max_rows, self._settings.query_rows),
+            min(query.timeout_ms / 1000, self._settings.query_seconds),
+            self._settings.memory_mb,
+            MAX_ANSWER_BYTES,
+        )
+        under_way = _UnderWay(key)
+        self._under_way.add(under_way)
+        source, sink = os.pipe()
         try:
+            fcntl.fcntl(sink, _F_SETPIPE_SZ, _PIPE_BYTES)
             if self._stopping:
-                limit.end("the analyzer is stopping. Ask again when it runs")
-            with self._archive.reading() as reader, limit.watching(reader):
-                return _answer(self._parser, reader, query.sql, max_rows)
+                raise RefusedError(_STOPPING)
+            under_way.end = self._store.start_query(question, sink)
+            os.close(sink)
+            sink = -1
+            return _received(source, question, under_way)
         finally:
-            self._under_way.remove(limit)
+            self._under_way.remove(under_way)
+            under_way.end()
+            os.close(source)
+            if sink >= 0:
+                os.close(sink)
+
+    def cancel(self, key: object) -> None:
+        """End the query of this key, if it is under way."""
+        for each in tuple(self._under_way):
+            if each.key == key:
+                each.why = "query: could not be finished: it was cancelled."
+                each.end()
 
     def stop(self) -> None:
         """End what is under way, and refuse what comes."""
         self._stopping = True
-        for limit in tuple(self._under_way):
-            limit.end("the analyzer is stopping. Ask again when it runs")
-        self._parser.close()
+        for each in tuple(self._under_way):
+            each.why = _STOPPING
+            each.end()
 
 
-class _Limit:
-    """Ends a query when its time is over, or when told to."""
+class _UnderWay:
+    """A query that is being answered."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._why: str | None = None
-        self._wake = Event()
-        self._done = Event()
-
-    def end(self, why: str) -> None:
-        self._why = why
-        self._wake.set()
-
-    @contextmanager
-    def watching(self, reader: Reader) -> Iterator[None]:
-        """Interrupt what happens inside. Raises RefusedError saying why."""
-        watcher = Thread(target=self._watch, args=(reader,), name="query-limit")
-        watcher.start()
-        try:
-            yield
-        except RefusedError as wrong:
-            if self._why is None:
-                raise
-            raise RefusedError(f"query: could not be finished: {self._why}.") from wrong
-        finally:
-            self._done.set()
-            self._wake.set()
-            watcher.join()
-
-    def _watch(self, reader: Reader) -> None:
-        if not self._wake.wait(self._seconds):
-            self._why = (
-                f"it took over {self._seconds:g} s. Ask for less, or raise query_seconds of the analyzer"
-                " and of the question"
-            )
-        # Again and again: an interrupt between two of its calls to DuckDB is forgotten.
-        while not self._done.wait(_INTERRUPT_S):
-            reader.interrupt()
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.end: Callable[[], None] = _nothing
+        self.why: str | None = None
+        """The refusal of a query that was ended from outside."""
 
 
-def _answer(parser: Parser, reader: Reader, sql: str, max_rows: int) -> tuple[QueryDone, list[bytes]]:
-    schema, batches = _select(parser, reader, sql)
-    sink = pa.BufferOutputStream()
-    rows = 0
-    truncated = False
-    with pa.ipc.new_stream(sink, schema) as stream:
-        for batch in batches:
-            truncated = rows + batch.num_rows > max_rows
-            kept = batch.slice(0, max_rows - rows)
-            if sink.tell() + kept.nbytes > MAX_ANSWER_BYTES:
-                raise RefusedError(
-                    f"query: could not return everything: it is over {MAX_ANSWER_BYTES >> 20} MiB."
-                    " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
-                )
-            stream.write_batch(kept)
-            rows += kept.num_rows
-            if truncated:
+def _nothing() -> None:
+    """Return: no query was started yet."""
+
+
+def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[QueryDone, list[bytes]]:
+    """Return what a query's process writes into its pipe. Raises RefusedError."""
+    began = time.monotonic()
+    parts: list[bytes] = []
+    data = bytearray()
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    while True:
+        left = began + question.seconds + LATE_S - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            under_way.end()
+            raise RefusedError(_too_long(question))
+        received = os.read(source, _PIPE_BYTES)
+        if not received:
+            if under_way.why is None and time.monotonic() - began >= question.seconds:
+                under_way.why = _too_long(question)
+            raise RefusedError(under_way.why or query_process.out_of_memory(question))
+        data += received
+        while len(data) >= HEAD.size:
+            kind, length = HEAD.unpack_from(data)
+            if len(data) < HEAD.size + length:
                 break
-    answer = sink.getvalue()
-    parts = [answer[at : at + PART_BYTES].to_pybytes() for at in range(0, answer.size, PART_BYTES)]
-    return QueryDone(rows, truncated), parts
+            payload = bytes(data[HEAD.size : HEAD.size + length])
+            del data[: HEAD.size + length]
+            if kind == DATA:
+                parts.append(payload)
+            elif kind == DONE:
+                rows, truncated = json.loads(payload)
+                return QueryDone(rows, truncated), parts
+            else:
+                raise RefusedError(payload.decode())
 
 
-def _select(parser: Parser, reader: Reader, sql: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return the schema and the batches of an allowed statement's answer. Raises RefusedError."""
-    return reader.batches(parser.checked(sql), BATCH_ROWS)
+def _too_long(question: Question) -> str:
+    return (
+        f"query: could not be finished: it took over {question.seconds:g} s. Ask for less, or raise"
+        " query_seconds of the analyzer and of the question."
+    )
 
 
 # ---- when no analyzer runs --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
--- Version 1 of the archive: what each column holds is written in docs/sql.md.
+-- Version 1 of the archive: what each column holds is written in docs/reference/sql.md.
 -- No keys and no constraints: they would halve the speed of appending. Writers keep the keys.
 
 -- UTC of an instant on a host's monotonic clock, by an anchor on both clocks.

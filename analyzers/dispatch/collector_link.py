@@ -9,30 +9,27 @@ from typing import TypeAlias
 
 import anyio
 
+from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.results.rows import (
-    ApplyClock,
-    ApplyLimit,
+    ApplyControl,
     GiveAdvice,
     GiveAnswer,
     Instruction,
-    RestoreClock,
-    RestoreLimit,
+    RestoreControl,
 )
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
@@ -46,7 +43,7 @@ RESEND_BEATS = 4
 MAX_UNANSWERED = 1_000
 
 
-Command: TypeAlias = SetLimit | ReleaseLimit | LockClock | ReleaseClock
+Command: TypeAlias = SetControl | ReleaseControl
 
 
 class Link:
@@ -65,14 +62,12 @@ class Link:
 
         ``host``: the only one that the collector may speak for.
         """
-        self.held: set[str] = set()
-        """GPUs on which, as the log says, a limit of ours is in force: their leases are kept alive."""
-        self.locked: set[str] = set()
-        """GPUs whose clock, as the log says, is locked by us: likewise."""
+        self.leases: Callable[[], frozenset[str]] = frozenset
+        """Returns the GPUs whose leases are to be renewed."""
         self._context = context
         self._where = where
         self._owner = owner
-        self._lease_ms = lease_ms
+        self._lease = LeaseLength(lease_ms)
         self._fence = start << 32
         self._channel: sockets.Asking | None = None
         self._welcome: Welcome | None = None
@@ -81,6 +76,8 @@ class Link:
         self._known = anyio.Event()
         self._host = ""
         self._heard_ns = 0
+        self._greeted_ns = 0
+        """When the greeting was sent that has no answer yet; 0: none."""
         self._objection: str | None = None
         self.dropped = 0
         """Instructions for a collector that is not there, or has too many unanswered."""
@@ -109,8 +106,13 @@ class Link:
             return None
         return max(0, self._welcome.next_offset - frame.offset - 1)
 
-    def heard_start(self, incarnation: str) -> None:
-        """The log says that a collector started: what knows another is not to be commanded by it."""
+    @property
+    def lease_ms(self) -> int:
+        """The length of a lease that is asked for now."""
+        return self._lease.ms(monotonic_ns())
+
+    def collector_started(self, incarnation: str) -> None:
+        """Forget a welcome of an earlier collector than the one that the log says has started."""
         if self._welcome is not None and self._welcome.incarnation != incarnation:
             self._welcome = None
 
@@ -124,22 +126,32 @@ class Link:
             return
         self._fence += 1
         request: Command
-        who = instruction.command, self._owner, self._welcome.incarnation, self._fence
         match instruction:
-            case ApplyLimit(_, run, _, gpu, limit_mw):
-                request = SetLimit(*who, run, gpu, limit_mw, self._lease_ms)
-            case ApplyClock(_, run, _, gpu, clock_mhz):
-                request = LockClock(*who, run, gpu, clock_mhz, self._lease_ms)
-            case RestoreLimit(gpu=gpu):
-                self.held.discard(gpu)
-                request = ReleaseLimit(*who, gpu)
-            case RestoreClock(gpu=gpu):
-                self.locked.discard(gpu)
-                request = ReleaseClock(*who, gpu)
+            case ApplyControl(command=command, run=run, gpu=gpu, control=control, value=value):
+                request = SetControl(
+                    command=command,
+                    owner=self._owner,
+                    incarnation=self._welcome.incarnation,
+                    fence=self._fence,
+                    run=run,
+                    gpu=gpu,
+                    control=control,
+                    value=value,
+                    lease_ms=self.lease_ms,
+                )
+            case RestoreControl(command=command, gpu=gpu, control=control):
+                request = ReleaseControl(
+                    command=command,
+                    owner=self._owner,
+                    incarnation=self._welcome.incarnation,
+                    fence=self._fence,
+                    gpu=gpu,
+                    control=control,
+                )
         self._unanswered[request.command] = request
         self._send(request)
 
-    async def run(self, asked: Callable[[str, Ask | AskTry], None]) -> None:
+    async def run(self, asked: Callable[[str, Ask | AskTry], object]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
             channel = self._channel = sockets.ask(self._context, self._where.control)
@@ -157,22 +169,26 @@ class Link:
     async def _beat(self) -> None:
         beat = 0
         while monotonic_ns() - self._heard_ns < SILENCE_NS:
-            if self._welcome is not None and (gpus := tuple(sorted(self.held | self.locked))):
-                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self._lease_ms))
+            if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
+                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self.lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
+                self._greeted_ns = self._greeted_ns or monotonic_ns()
                 self._send(Hello("analyzer", self._owner))
                 for request in self._unanswered.values():
                     self._send(request)
             beat += 1
-            await anyio.sleep(BEAT_S if self._welcome else BEAT_S / 6)
+            pause_s, slept_ns = BEAT_S if self._welcome else BEAT_S / 6, monotonic_ns()
+            await anyio.sleep(pause_s)
+            now_ns = monotonic_ns()
+            self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], None]) -> None:
+    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
                 try:
                     reply: Reply = codec.decode(
-                        message.parts[-1], Welcome, Applied, ClockApplied, Refused, No, Ask, AskTry
+                        message.parts[-1], Welcome, ControlApplied, ControlRefused, No, Ask, AskTry
                     )
                 except MalformedError:
                     self.malformed += 1
@@ -185,9 +201,12 @@ class Link:
                         )
                     case Welcome():
                         self._welcome, self._objection = reply, None
+                        if self._greeted_ns:
+                            self._lease.delayed(self._heard_ns, self._heard_ns - self._greeted_ns)
+                            self._greeted_ns = 0
                         self._host = reply.host
                         self._known.set()
-                    case Applied(_, command) | ClockApplied(_, command) | Refused(_, command):
+                    case ControlApplied(command=command) | ControlRefused(command=command):
                         self._unanswered.pop(command, None)
                     case Ask() | AskTry():
                         asked(self._host, reply)

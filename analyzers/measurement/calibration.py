@@ -110,8 +110,8 @@ def compared(timeline: Timeline, meter: Record) -> tuple[Floats, Floats]:
         seen &= (end_ns <= meter.t_ns[pause]) | (begin_ns >= meter.t_ns[pause + 1])
     begin_ns, end_ns = begin_ns[seen], end_ns[seen]
     found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
-    whole = np.array([isinstance(one, Energy) and one.quality == "ok" for one in found], np.bool_)
-    shown_uj = [one.energy_uj for one in found if isinstance(one, Energy) and one.quality == "ok"]
+    whole = np.array([isinstance(one, Energy) and one.seen for one in found], np.bool_)
+    shown_uj = [one.energy_uj for one in found if isinstance(one, Energy) and one.seen]
     true_j = meter.energy_j(begin_ns[whole], end_ns[whole])
     seconds = window_ns / 1e9
     return np.array(shown_uj, np.float64) / 1e6 / seconds, true_j / seconds

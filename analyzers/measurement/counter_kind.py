@@ -1,5 +1,6 @@
 """Which kind of counter a GPU has, told by what explains its growth; which phases of steps it sees. Pure."""
 
+from collections import deque
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,12 @@ COVERED = 0.8
 """Phase coverage below which a sensor sees the same parts of steps again and again."""
 PHASES = 20
 """Parts of a segment that are looked at, or not."""
+LEAST_LOOKS = 10
+"""Refreshes that tell whether the sensor beats with the steps."""
+MOST_LOOKS = 512
+"""Calls of `Counter.look` that are remembered."""
+LOOKED_AHEAD_NS = 1_000_000_000
+"""A look that was noted this much after a window may have been within it."""
 TOGETHER = 10
 """Refreshes that are compared at once."""
 ENOUGH = 40
@@ -39,12 +46,16 @@ class Counter:
         """Of a boxcar; None: the counter integrates, as far as is known."""
         self.kind: CounterKind | None = None
         """None: not known yet."""
+        self.lag_ns: int | None = None
+        """Of power readings: a mean is held from this much before its window ends. None: a counter."""
         self.telling = True
         """It is worth to go on comparing."""
         self._born = 0
         self._period_s = 0.0
         self._seen_s = np.zeros(PHASES)
         """What a boxcar saw of each phase of the segments at work, of late."""
+        self._looks: deque[tuple[int, int, float, Floats]] = deque(maxlen=MOST_LOOKS)
+        """Of each `look`: until when, refreshes, mean length of the segments, what it saw of each phase."""
         self._compared, self._next_look, self._fresh_at, self._alike = 0, ENOUGH, 0, False
         # sums over refreshes, one for each rival: what integrates, then WINDOWS_NS
         self._normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
@@ -53,6 +64,13 @@ class Counter:
         """Squares that kinds forgotten since explain."""
         self._square = self._doubt = 0.0
         self._steady = np.zeros(2)
+
+    @classmethod
+    def of_power(cls, window_ns: int, lag_ns: int) -> "Counter":
+        """Return the counter that power readings are, added up, if each is the mean of ``window_ns``."""
+        made = cls()
+        made.kind, made.telling, made.window_ns, made.lag_ns = "power", False, window_ns, lag_ns
+        return made
 
     def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats, born: int) -> None:
         """Take in some refreshes.
@@ -153,15 +171,54 @@ class Counter:
         each = left[best] / self._compared
         return self._normal[best] / each, self._moment[best] / each
 
-    def look(self, begin_s: Floats, length_s: Floats, refresh_s: Floats, fade: float = 1.0) -> None:
+    def look(
+        self,
+        begin_s: Floats,
+        length_s: Floats,
+        refresh_s: Floats,
+        fade: float = 1.0,
+        until_ns: int = 0,
+        refreshes: int = 0,
+    ) -> None:
         """Note which phases of segments at work a boxcar (the narrowest, while nothing is known) looked at,
         at refreshes; the earlier looks fade.
+
+        Args:
+            begin_s: of each segment; ``length_s``: how long it is; shape (s,).
+            refresh_s: when each look of the sensor was over; shape (r,).
+            fade: of the looks before.
+            until_ns: instant until which these were.
+            refreshes: that are new since the call before.
         """
         window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
         edges = begin_s[:, None] + length_s[:, None] * np.linspace(0.0, 1.0, PHASES + 1)
         until = np.clip(edges[..., None] - (refresh_s - window_s), 0.0, window_s).sum(axis=2)
         self._seen_s *= fade
-        self._seen_s += np.diff(until, axis=1).sum(axis=0)
+        seen_s = np.diff(until, axis=1).sum(axis=0)
+        self._seen_s += seen_s
+        self._looks.append((until_ns, refreshes, float(length_s.mean()) if len(length_s) else 0.0, seen_s))
+
+    def beats(self, begin_ns: int, end_ns: int) -> bool | None:
+        """Return whether the sensor looked at the same phases of steps again and again, all through a window;
+        None: it has not looked often enough to tell.
+
+        Of a window with less than `LEAST_LOOKS` refreshes, those before it count, too. It beats if the phases
+        seen are `COVERED` of those that looks at random would have seen, or less.
+        """
+        seen_s, looks, lengths_s = np.zeros(PHASES), 0, []
+        for until_ns, refreshes, length_s, phases_s in reversed(self._looks):
+            if until_ns <= begin_ns and looks >= LEAST_LOOKS:
+                break
+            if until_ns - LOOKED_AHEAD_NS <= end_ns and length_s > 0:
+                seen_s += phases_s
+                looks += refreshes
+                lengths_s.append(length_s)
+        if looks < LEAST_LOOKS or not lengths_s:
+            return None
+        window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
+        chance = min(window_s / float(np.mean(lengths_s)) + 1 / PHASES, 1.0)
+        expected = 1 - (1 - chance) ** looks
+        return float(np.mean(seen_s > 0.0)) < COVERED * expected
 
     @property
     def bounded(self) -> bool:
@@ -175,7 +232,7 @@ class Counter:
         A phase counts once it got a tenth of the looks it would have if they were spread evenly. None: the
         counter is not known well enough, or has not looked at ten windows' worth of them yet.
         """
-        if self.kind != "boxcar":
+        if self.kind is None or self.kind == "integrating":
             return None if self.kind is None else 1.0
         if self.window_ns is None or self._seen_s.sum() < 10 * self.window_ns / 1e9:
             return None

@@ -7,12 +7,14 @@ windows share an edge, and add up to the last uJ.
 Bounds of a counter that integrates are hard: at an instant it had counted at least what it was *surely*
 seen to show before, and at most what it was *surely* seen to show only later, plus the mJ it rounds away.
 The truth of this counter lies within, however the power moved. A counter that sees a part of the time has
-none. Bounds of power readings say less: as if between two readings the lesser, or the greater, had been
-drawn all the time.
+none, nor has a sum of power readings: nothing limits what was drawn between them.
+
+The 95 % interval of power readings that no events shape is told by their scatter: what the sensor did not
+see differs from what it saw as readings differ from each other, the same way for `CORRELATED_NS`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -20,10 +22,16 @@ import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
-from analyzers.measurement.timeline import GAP_NS, Ints, Timeline
+from analyzers.measurement.knots import GAP_NS, Ints, Knots
+from analyzers.measurement.timeline import Timeline
 
+FIT_FAILED = "the energy fit failed: by the counter alone"
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
+CORRELATED_NS = 1_000_000_000
+"""What a sensor does not see may differ from what it sees in one direction for so long."""
+SCATTER_NS = 10_000_000_000
+"""Power readings within this much of a window tell how far they scatter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class Missing:
     reason: str
 
 
+SEES_A_PART = "the sensor sees a part of the time"
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 Estimator = Literal["counter", "power", "shaped"]
@@ -44,7 +53,7 @@ class Energy:
 
     energy_uj: int
     low_uj: int | None
-    """Hard bound; None for a counter that does not see all."""
+    """Hard bound; None where there is none: power readings, and counters that do not see all."""
     high_uj: int | None
     p2_5_uj: int
     """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
@@ -54,6 +63,11 @@ class Energy:
     estimator: Estimator
     quality: str
     """``ok``, or what is wrong, separated by ``; ``."""
+
+    @property
+    def seen(self) -> bool:
+        """There were readings all the while, and more than one refresh."""
+        return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Meter:
     def settled(self, t_ns: int, now_ns: int) -> bool:
         """Return whether the energy at ``t_ns`` may be asked for at frame time ``now_ns``, for good."""
         timeline = self.timeline
-        if timeline.gone is not None or not timeline.sees_all or not timeline.settled(t_ns):
+        if timeline.gone is not None or not timeline.follows_events or not timeline.settled(t_ns):
             return timeline.settled(t_ns)
         knots = timeline.knots()
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
@@ -74,12 +88,63 @@ class Meter:
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
         """Return the energies of windows as `measure` does, shaped by the events heard until ``now_ns``."""
         self.shape.advance(self.timeline, max(end_ns), now_ns)
-        return measure(self.timeline, begin_ns, end_ns, self.shape)
+        energies = measure(self.timeline, begin_ns, end_ns, self.shape)
+        return [
+            replace(
+                energy, quality=FIT_FAILED if energy.quality == "ok" else f"{energy.quality}; {FIT_FAILED}"
+            )
+            if isinstance(energy, Energy) and energy.estimator != "shaped" and self.shape.failed(begin, end)
+            else energy
+            for energy, begin, end in zip(energies, begin_ns, end_ns, strict=True)
+        ]
 
 
 def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:
     """Return the energy of one window."""
     return measure(timeline, (begin_ns,), (end_ns,))[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edges:
+    """Where the edges of windows lie among the knots: begins, then ends; shape (2n,) each."""
+
+    t_ns: Ints
+    before: Ints
+    """The last knot surely before it."""
+    after: Ints
+    """The first knot surely after it."""
+    early: npt.NDArray[np.bool_]
+    """There is no knot before it."""
+    late: npt.NDArray[np.bool_]
+    left: Ints
+    """The last knot whose middle lies before it."""
+    width_ns: Ints
+    """From there to the next."""
+    part: npt.NDArray[np.float64]
+    """Of that, which lies before it."""
+
+    def at(self, sums: Ints) -> Ints:
+        """Return a sum at each edge, by straight lines."""
+        line: Ints = sums[self.left] + np.rint(self.part * (sums[self.left + 1] - sums[self.left])).astype(
+            np.int64
+        )
+        return line
+
+
+@dataclass(slots=True, kw_only=True)
+class _Figures:
+    """Energies of windows, shape (n,) each."""
+
+    used_uj: Ints
+    low_uj: Ints
+    high_uj: Ints
+    likely_low_uj: Ints
+    likely_high_uj: Ints
+    shaped: npt.NDArray[np.bool_]
+    beats: npt.NDArray[np.bool_]
+    """See `analyzers.measurement.energy_fit.Shape.beats`."""
+    bounded: bool
+    """``low_uj`` and ``high_uj`` are hard."""
 
 
 def measure(
@@ -93,101 +158,141 @@ def measure(
         end_ns: shape (n,).
         shape: what was fixed of its energies; where it was not, or without one, lines are straight.
     """
-    count = len(begin_ns)
-    knots = timeline.knots()
-    size = len(knots.mid_ns)
-    if size < 2:
+    count, knots = len(begin_ns), timeline.knots()
+    if len(knots.mid_ns) < 2:
         return [Missing("no readings of this GPU")] * count
-    t_ns = np.array((*begin_ns, *end_ns), np.int64)
-    before = np.searchsorted(knots.hi_ns, t_ns, side="right") - 1  # the last knot surely before it
-    after = np.searchsorted(knots.lo_ns, t_ns)  # the first knot surely after it
-    early, late = before < 0, after == size
-    # Outside the knots what follows means nothing, and is not used.
-    before, after = np.maximum(before, 0), np.minimum(after, size - 1)
-    whole = ~early & ~late & (knots.epoch[before] == knots.epoch[after])
+    edges = _locate(knots, np.array((*begin_ns, *end_ns), np.int64))
+    before, after = edges.before, edges.after
+    whole = ~edges.early & ~edges.late & (knots.epoch[before] == knots.epoch[after])
     whole = whole[:count] & whole[count:] & (knots.epoch[after[:count]] == knots.epoch[before[count:]])
-    ordered = t_ns[:count] <= t_ns[count:]
+    ordered = edges.t_ns[:count] <= edges.t_ns[count:]
+    figures = _straight(timeline, knots, edges)
+    if shape is not None and timeline.follows_events:
+        _overlay(figures, shape, knots, edges)
+    # A counter's first value (odd epoch) is not yet a change.
+    early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
+    late = edges.late[count:]
+    unseen_ns = _between(edges.at(knots.unseen_ns)).tolist()
+    found: list[Energy | Missing] = []
+    for i in range(count):
+        if not whole[i] or not ordered[i]:
+            why = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
+            found.append(Missing(why))
+            continue
+        estimator: Estimator = "shaped" if figures.shaped[i] else timeline.estimator
+        words = [
+            *_gaps(unseen_ns[i], int(max(edges.width_ns[i], edges.width_ns[count + i]))),
+            *(
+                ["within one refresh"]
+                if edges.left[i] == edges.left[count + i] and estimator != "shaped"
+                else []
+            ),
+            *_sensor_words(timeline, shape, aliased=bool(figures.beats[i])),
+        ]
+        found.append(
+            Energy(
+                energy_uj=int(figures.used_uj[i]),
+                low_uj=int(figures.low_uj[i]) if figures.bounded else None,
+                high_uj=int(figures.high_uj[i]) if figures.bounded else None,
+                p2_5_uj=int(figures.likely_low_uj[i]),
+                p97_5_uj=int(figures.likely_high_uj[i]),
+                phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
+                estimator=estimator,
+                quality="; ".join(words) or "ok",
+            )
+        )
+    return found
 
+
+def _locate(knots: Knots, t_ns: Ints) -> _Edges:
+    size = len(knots.mid_ns)
+    before = np.searchsorted(knots.hi_ns, t_ns, side="right") - 1
+    after = np.searchsorted(knots.lo_ns, t_ns)
     left = np.clip(np.searchsorted(knots.mid_ns, t_ns, side="right") - 1, 0, size - 2)
     width_ns = knots.mid_ns[left + 1] - knots.mid_ns[left]
-    part = np.clip((t_ns - knots.mid_ns[left]) / np.maximum(width_ns, 1), 0.0, 1.0)
-
-    def at(sums: Ints) -> Ints:
-        """Return a sum at each instant, by straight lines."""
-        line: Ints = sums[left] + np.rint(part * (sums[left + 1] - sums[left])).astype(np.int64)
-        return line
-
-    def between(line: Ints) -> Ints:
-        return line[count:] - line[:count]
-
-    straight_uj = at(knots.energy_uj)
-    used_uj = between(straight_uj)
-    estimators: list[Estimator] = [timeline.estimator] * count
-    low_uj, high_uj = between(at(knots.low_uj)), between(at(knots.high_uj))
-    likely_low_uj, likely_high_uj = low_uj, high_uj
-    bounded, told, coverage = True, True, None
-    if timeline.sees_all:
-        least_uj, most_uj = knots.energy_uj[before], knots.energy_uj[after] + QUANTUM_UJ
-        low_uj, high_uj = (
-            np.maximum(least_uj[count:] - most_uj[:count], 0),
-            most_uj[count:] - least_uj[:count],
-        )
-        likely_low_uj, likely_high_uj = low_uj, high_uj
-        if shape is not None:
-            bounded, told = shape.counter.bounded, shape.kind is not None
-            coverage = shape.phase_coverage
-            fixed = shape.at(t_ns, knots.epoch[before])
-            shaped = fixed.known[:count] & fixed.known[count:]
-            # What a boxcar counted and what was used run apart: there both ends are of one or the other.
-            usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
-            used_uj = between(np.where(usable, fixed.energy_uj, straight_uj))
-            give_or_take_uj = Z * 1e6 * np.sqrt(shape.variance(fixed))
-            # How far off it is while it may not be of this kind, the model cannot tell.
-            sure = shaped & shape.sure
-            likely_low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, low_uj))
-            likely_high_uj = _rounded(np.where(sure, used_uj + give_or_take_uj, high_uj))
-            estimators = ["shaped" if known else timeline.estimator for known in shaped.tolist()]
-            if bounded:
-                likely_low_uj, likely_high_uj = (
-                    np.maximum(likely_low_uj, low_uj),
-                    np.minimum(likely_high_uj, high_uj),
-                )
-        likely_low_uj, likely_high_uj = (
-            np.clip(likely_low_uj, 0, used_uj),
-            np.maximum(likely_high_uj, used_uj),
-        )
-    figures = zip(
-        used_uj.tolist(),
-        low_uj.tolist() if bounded else [None] * count,
-        high_uj.tolist() if bounded else [None] * count,
-        likely_low_uj.tolist(),
-        likely_high_uj.tolist(),
-        estimators,
-        between(at(knots.unseen_ns)).tolist(),
-        np.maximum(width_ns[:count], width_ns[count:]).tolist(),
-        (left[:count] == left[count:]).tolist(),
-        strict=True,
+    return _Edges(
+        t_ns=t_ns,
+        # Outside the knots what follows means nothing, and is not used.
+        before=np.maximum(before, 0),
+        after=np.minimum(after, size - 1),
+        early=before < 0,
+        late=after == size,
+        left=left,
+        width_ns=width_ns,
+        part=np.clip((t_ns - knots.mid_ns[left]) / np.maximum(width_ns, 1), 0.0, 1.0),
     )
-    # A counter's first value (odd epoch) is not yet a change.
-    early[:count] |= knots.epoch[before[:count]] % 2 == 1
-    return [
-        Energy(
-            *(used, low, high, likely_low, likely_high, coverage, estimator),
-            _quality(
-                unseen,
-                coarse,
-                within=within and estimator != "shaped",
-                bounded=bounded,
-                told=told,
-                coverage=coverage,
-            ),
-        )
-        if whole[i] and ordered[i]
-        else Missing(_reason(timeline, end_ns[i], early=early[i], late=late[count + i], ordered=ordered[i]))
-        for i, (used, low, high, likely_low, likely_high, estimator, unseen, coarse, within) in enumerate(
-            figures
-        )
-    ]
+
+
+def _between(line: Ints) -> Ints:
+    """Return how far a sum grew in each window, from the sums at begins, then ends."""
+    count = len(line) // 2
+    return line[count:] - line[:count]
+
+
+def _straight(timeline: Timeline, knots: Knots, edges: _Edges) -> _Figures:
+    """Return energies by straight lines, with bounds from the knots around each edge or from scatter."""
+    used_uj = _between(edges.at(knots.energy_uj))
+    count = len(used_uj)
+    if timeline.sees_all:
+        least_uj, most_uj = knots.energy_uj[edges.before], knots.energy_uj[edges.after] + QUANTUM_UJ
+        low_uj = np.maximum(least_uj[count:] - most_uj[:count], 0)
+        high_uj = most_uj[count:] - least_uj[:count]
+    else:
+        give_or_take_uj = _rounded(Z * _scatter_uj(knots, edges))
+        low_uj, high_uj = np.maximum(used_uj - give_or_take_uj, 0), used_uj + give_or_take_uj
+    return _Figures(
+        used_uj=used_uj,
+        low_uj=low_uj,
+        high_uj=high_uj,
+        likely_low_uj=np.clip(low_uj, 0, used_uj),
+        likely_high_uj=np.maximum(high_uj, used_uj),
+        shaped=np.zeros(count, np.bool_),
+        beats=np.zeros(count, np.bool_),
+        bounded=timeline.estimator == "counter",
+    )
+
+
+def _scatter_uj(knots: Knots, edges: _Edges) -> npt.NDArray[np.float64]:
+    """Return the standard deviation of the energies of windows between power readings; shape (n,)."""
+    power_w = np.diff(knots.energy_uj) * 1e3 / np.maximum(np.diff(knots.mid_ns), 1)
+    sums = np.concatenate(([[0.0], [0.0]], np.cumsum((power_w, power_w**2), axis=1)), axis=1)
+    begin_ns, end_ns = np.split(edges.t_ns, 2)
+    first = np.minimum(knots.mid_ns.searchsorted(begin_ns - SCATTER_NS), len(power_w) - 1)
+    last = np.clip(knots.mid_ns.searchsorted(end_ns + SCATTER_NS), first + 1, len(power_w))
+    mean_w, square_w2 = (sums[:, last] - sums[:, first]) / (last - first)
+    spread_w: npt.NDArray[np.float64] = np.sqrt(np.maximum(square_w2 - mean_w**2, 0.0))
+    duration_ns = (end_ns - begin_ns).astype(np.float64)
+    counted_ns = np.sqrt(duration_ns * np.minimum(duration_ns, CORRELATED_NS))
+    spread_uj: npt.NDArray[np.float64] = spread_w * counted_ns / 1e3  # W x ns = nJ
+    return spread_uj
+
+
+def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> None:
+    """Put in the energies that the events shaped, and what is likely of them."""
+    count = len(figures.used_uj)
+    fixed = shape.at(edges.t_ns, knots.epoch[edges.before])
+    figures.shaped = shaped = fixed.known[:count] & fixed.known[count:]
+    figures.bounded &= shape.counter.bounded
+    # What a boxcar counted and what was used run apart: there both ends are of one or the other.
+    usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
+    used_uj = _between(np.where(usable, fixed.energy_uj, edges.at(knots.energy_uj)))
+    deviation_uj = 1e6 * np.sqrt(shape.variance(fixed))
+    begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
+    beats = [shape.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
+    figures.beats = np.array([found is True for found in beats])
+    if any(found is not False for found in beats):
+        # What differs between the phases that it sees and the others, the model cannot know.
+        doubtful = [found is not False for found in beats]
+        deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
+    give_or_take_uj = Z * deviation_uj
+    # How far off it is while it may not be of this kind, the model cannot tell.
+    sure = shaped & shape.sure
+    low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, figures.low_uj))
+    high_uj = _rounded(np.where(sure, used_uj + give_or_take_uj, figures.high_uj))
+    if figures.bounded:
+        low_uj, high_uj = np.maximum(low_uj, figures.low_uj), np.minimum(high_uj, figures.high_uj)
+    figures.used_uj = used_uj
+    figures.likely_low_uj, figures.likely_high_uj = np.clip(low_uj, 0, used_uj), np.maximum(high_uj, used_uj)
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> Ints:
@@ -195,21 +300,25 @@ def _rounded(values: npt.NDArray[np.float64]) -> Ints:
     return whole
 
 
-def _quality(
-    unseen_ns: int, coarse_ns: int, *, within: bool, bounded: bool, told: bool, coverage: float | None
-) -> str:
-    words = []
+def _gaps(unseen_ns: int, coarse_ns: int) -> Iterator[str]:
     if unseen_ns > 0:
-        words.append(f"unseen for {unseen_ns / 1e9:.1f} s")
+        yield f"unseen for {unseen_ns / 1e9:.1f} s"
     if coarse_ns > GAP_NS:
-        words.append(f"an edge between readings {coarse_ns / 1e9:.1f} s apart")
-    if within:
-        words.append("within one refresh")
-    if not bounded:
-        words.append("the sensor sees a part of the time" if told else "counter kind not known yet")
-    if coverage is not None and coverage < COVERED:
-        words.append("aliased")
-    return "; ".join(words) or "ok"
+        yield f"an edge between readings {coarse_ns / 1e9:.1f} s apart"
+
+
+def _sensor_words(timeline: Timeline, shape: Shape | None, *, aliased: bool) -> Iterator[str]:
+    """Yield what the sensor cannot see of a window."""
+    if timeline.estimator == "power":
+        if timeline.sensor.blind:
+            yield SEES_A_PART
+        elif not timeline.sees_all:
+            yield "a sensor that is not known"
+    elif shape is not None and not shape.counter.bounded:
+        yield SEES_A_PART if shape.kind is not None else "counter kind not known yet"
+    coverage = shape.phase_coverage if shape is not None and timeline.follows_events else None
+    if aliased or (coverage is not None and coverage < COVERED):
+        yield "aliased"
 
 
 def _reason(timeline: Timeline, end_ns: int, *, early: bool, late: bool, ordered: bool) -> str:

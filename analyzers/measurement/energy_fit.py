@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, WINDOWS_S, Counter, CounterKind
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Points
+from analyzers.measurement.knots import Knots
 from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
-from analyzers.measurement.timeline import Knots, Timeline
+from analyzers.measurement.timeline import Timeline
 
 HEARD_NS = 60_000_000
 """Events of an instant have been heard when a frame is this much later: they come every 20 ms."""
@@ -46,6 +47,8 @@ BEFORE, AFTER, BLOCK = 4, 3, 8
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
 MAX_CUTS = 4_096
+MAX_FAILED = 16
+"""Stretches remembered in which the fit failed; the oldest go."""
 CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
@@ -129,6 +132,7 @@ class Shape:
         """Refreshes until then have been compared with what each kind of counter would have counted."""
         self._points = Points()
         self._crowded = CROWDED
+        self._failed_ns: list[tuple[int, int]] = []
 
     @property
     def kind(self) -> CounterKind | None:
@@ -150,6 +154,10 @@ class Shape:
         """The interval can be told: the counter's kind is known, or does not matter."""
         return self.kind is not None or self.counter.bounded or self.counter.alike(self._kinds.born)
 
+    def beats(self, begin_ns: int, end_ns: int) -> bool | None:
+        """See `analyzers.measurement.counter_kind.Counter`. A counter that sees all never does."""
+        return False if self.window_ns is None else self.counter.beats(begin_ns, end_ns)
+
     def suspect(self, *, blind: bool) -> None:
         """Say whether the counter may see a part of the time only, until it shows whether it does."""
         if self.kind is None:
@@ -170,8 +178,9 @@ class Shape:
         Args:
             now_ns: frame time; of the last HEARD_NS not all events may have been heard.
         """
+        self._follow(timeline)
         knots = timeline.knots()
-        if not timeline.sees_all or (self._fixed_ns or 0) >= until_ns:
+        if not timeline.follows_events or (self._fixed_ns or 0) >= until_ns:
             return
         if len(self._cut_ns) == 1 and not self._marks:
             return  # no events, no shape
@@ -187,10 +196,36 @@ class Shape:
         if begin >= close:
             return
         self._consume(timeline, int(knots.mid_ns[last]))
-        for at in range(begin, close, BLOCK):
-            self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
-        if self.counter.telling:
-            self._compare(knots, first, close)
+        try:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                for at in range(begin, close, BLOCK):
+                    self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
+                if self.counter.telling:
+                    self._compare(knots, first, close)
+        except np.linalg.LinAlgError:
+            self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
+
+    def failed(self, begin_ns: int, end_ns: int) -> bool:
+        """Return whether the fit failed, of late, somewhere between two instants."""
+        return any(begin_ns < until_ns and end_ns > since_ns for since_ns, until_ns in self._failed_ns)
+
+    def _give_up(self, begin_ns: int, end_ns: int) -> None:
+        """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
+        self._failed_ns = [*self._failed_ns[1 - MAX_FAILED :], (begin_ns, end_ns)]
+        self._fixed_ns = end_ns
+        self._kinds = Kinds()
+        self._cut_ns, self._cut_kind = self._cut_ns[:1] * 0 - 2**60, np.zeros((2, 1), np.int64)
+        self._cut_spread_s = np.zeros(1)
+        self.counter = Counter() if self.kind is None else self.counter
+
+    def _follow(self, timeline: Timeline) -> None:
+        """Take the counter for what it is where that is known of the sensor: power readings, added up."""
+        sensor = timeline.sensor
+        if timeline.estimator == "power":
+            if sensor.window_ns is not None and self.counter.lag_ns is None:
+                self.counter = Counter.of_power(sensor.window_ns, sensor.lag_ns)
+        elif self.counter.lag_ns is not None:
+            self.counter = Counter(suspect=sensor.blind)
 
     def _consume(self, timeline: Timeline, until_ns: int) -> None:
         """Turn marks into cuts."""
@@ -293,20 +328,29 @@ class Shape:
             seen_j, doubt_j2 = y[1:], var[1:]
         else:
             window_s = counter.window_ns / 1e9
-            sees = float(np.median(took)) / window_s
-            counted = parts.until(np.concatenate((t, t[1:] - window_s, point_t)))
+            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
+            sees = (
+                took / window_s if counter.lag_ns is not None else np.full(count, np.median(took) / window_s)
+            )
+            counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
+            counted -= parts.until(t[:1])
             rows = np.concatenate(
-                (
-                    sees * (counted[1 : count + 1] - counted[count + 1 : 2 * count + 1]),
-                    counted[2 * count + 1 :] - counted[0],
-                )
+                (sees[:, None] * (counted[:count] - counted[count : 2 * count]), counted[2 * count :])
             )
             wandered = counted @ flickers_w2s
-            upto, since, wandered = np.split(wandered[1:] - wandered[0], (count, 2 * count))
+            upto, since, wandered = np.split(wandered, (count, 2 * count))
             common = np.zeros((len(rows), len(rows)))
-            common[:count, count:] = sees * np.clip(wandered - since[:, None], 0.0, (upto - since)[:, None])
+            common[:count, count:] = sees[:, None] * np.clip(
+                wandered - since[:, None], 0.0, (upto - since)[:, None]
+            )
             common[count:, :count] = common[:count, count:].T
             common[count:, count:] = np.minimum.outer(wandered, wandered)
+            # When it looked matters only where it may have looked across a change: the figure is a mean.
+            looked_ns = base_ns + np.rint(looked_t * 1e9).astype(np.int64)
+            open_ns = (knots.hi_ns[stretch] - knots.lo_ns[stretch])[1:]
+            until_cut = self._cut_ns.searchsorted(looked_ns + open_ns)
+            across = until_cut > self._cut_ns.searchsorted(looked_ns - counter.window_ns - open_ns)
+            var[1:] = np.where(across, var[1:], QUANTUM_J**2)
             seen_j, doubt_j2 = grown, sees**2 * (upto - since + var[1:])
         rows_kind = rows @ of_part
         joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
@@ -338,6 +382,8 @@ class Shape:
 
         cross = joint[count:, :count]
         energy_j = rows_kind[count:] @ mean + cross @ left
+        if not np.isfinite(energy_j).all():
+            raise np.linalg.LinAlgError("the energies are not finite")
         joint = joint[count:, count:] - cross @ inverse @ cross.T
         joint.reshape(-1)[:: len(joint) + 1] += strays_j2
         self._fix(knots, fresh_ns, base_uj + energy_j * 1e6, joint, int(knots.epoch[end]))
@@ -355,7 +401,7 @@ class Shape:
             doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1])[inside]
         else:
             taken, taken_kind = rows[inside], rows_kind[inside]
-            doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1] + doubt_j2)[inside]
+            doubt = taken_kind @ noise_w2s + doubt_j2[inside]
         kinds.regress(taken_kind, took[inside], grown[inside], taken**2 @ own + doubt)
         # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain.
         certain = inverse.diagonal()[inside]
@@ -372,7 +418,11 @@ class Shape:
         if counter.looks:
             work = over[: len(over) // 2] & (kinds.role[parts.kind[: len(over) // 2]] == Role.WORK)
             fade = float(np.exp(-took[inside].sum() / MEMORY_S))
-            counter.look(parts.begin[: len(work)][work], parts.length[: len(work)][work], t[1:], fade)
+            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
+            counter.look(
+                *(parts.begin[: len(work)][work], parts.length[: len(work)][work], looked_t, fade),
+                *(int(mid_ns[end]), end - begin),
+            )
 
     def _compare(self, knots: Knots, first: int, close: int) -> None:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""

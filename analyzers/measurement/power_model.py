@@ -19,17 +19,21 @@ MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 MAX_KINDS = 24
 """Of segments and changes together; the one seen longest ago goes."""
-LATE_S, LATE_AGAIN_S = 0.0015, 0.00015
-"""Power comes this much late at a change of kind, until it is known better; and where a segment follows
-another of its kind."""
+LATE_S, LATE_SPREAD_S = 0.0008, 0.002
+"""Power follows a change of kind this much late, give or take, until it is known better: power cannot move
+before its cause. Each change has a lateness of its own, a rise and a fall too."""
+LATE_AGAIN_S = 0.00015
+"""The spread where a segment follows another of its kind."""
+FLAT = 0.1
+"""A change is taken to move power by at least this part of the mean power, when its lateness is judged."""
 GAP_SPREAD = 0.1
 """A gap draws as much as the GPU at rest, give or take this part of its mean power, likewise."""
 TRUSTED = 10.0
 """The model is trusted as if so many refreshes had been as far off as expected."""
 OUTLIER = 25.0
 """A refresh that is worse off than this (square, over its variance) counts as this."""
-CALIBRATION = (0.25, 9.0)
-"""Within these the variance is scaled."""
+CALIBRATION = (1.0, 9.0)
+"""Within these the variance is scaled. Refreshes test sums, not shares within them: they never narrow it."""
 STEPS = np.exp2(np.arange(-2.0, 15.0))
 GRIDS, GRID_FLICKER = np.array((0.05 * STEPS, 0.0005 * STEPS)), 0.005 * STEPS
 """Standard deviations that are thought of: of segments (W) and of changes (J); of the noise (W s^0.5)."""
@@ -67,6 +71,8 @@ class Kinds:
         """By the number of a gap, that of its job at rest."""
         self._late_s = np.zeros(MAX_KINDS)
         """Of a change: how late it may be."""
+        self._mean, self._unsure = np.zeros(0), np.zeros((0, 0))
+        """Of each kind, as `parameters` gave them last."""
         # all fading with MEMORY_S
         self._sums = np.zeros(2)
         """Seconds and joules."""
@@ -97,7 +103,7 @@ class Kinds:
             self.known[states] = number
             self.born += 1
             self.role[number] = _role(states)
-            self._late_s[number] = LATE_S if states[0] != states[-1] else LATE_AGAIN_S
+            self._late_s[number] = LATE_SPREAD_S if states[0] != states[-1] else LATE_AGAIN_S
             if self.role[number] == Role.GAP and (rest := self.known.get((_at_rest(*states),))) is not None:
                 self._rest[number] = rest
         self._used_ns[number] = t_ns
@@ -128,6 +134,7 @@ class Kinds:
         normal.reshape(-1)[:: n + 1] += precision
         unsure = np.linalg.inv(normal).astype(np.float64, copy=False)
         mean = unsure @ (self._moment[:n] + precision * centre)
+        self._mean, self._unsure = mean, unsure
         guess = np.where(change, 0.3 * self._late_s[:n] * mean_w, np.maximum(0.05 * mean, 0.01 * mean_w))
         spread = _variance(self._spread[:n], guess, GRIDS[change.view(np.int8)])
         noise_w2s = _variance(self._flicker, np.full(2, 0.002 * mean_w), GRID_FLICKER)
@@ -140,8 +147,10 @@ class Kinds:
         it is known better.
         """
         role = self.role[: len(change)]
-        mean = np.where(change, 0.0, mean_w)
-        width = np.where(change, self._late_s[: len(change)] * mean_w, 0.6 * mean_w)
+        rise_w, unsure_w = self._rises(len(change))
+        moved_w = np.hypot(np.hypot(rise_w, np.minimum(unsure_w, mean_w)), FLAT * mean_w)
+        mean = np.where(change, -LATE_S * rise_w, mean_w)
+        width = np.where(change, self._late_s[: len(change)] * moved_w, 0.6 * mean_w)
         rests = np.flatnonzero(role == Role.REST)
         for gap in np.flatnonzero(role == Role.GAP).tolist():
             rest = [self._rest[gap]] if gap in self._rest else rests
@@ -150,6 +159,20 @@ class Kinds:
                 mean[gap] = min(float(self._moment[rest].sum() / weight), mean_w)
                 width[gap] = GAP_SPREAD * mean_w
         return mean, width
+
+    def _rises(self, n: int) -> tuple[Floats, Floats]:
+        """Return by how much each change of kind raises power, W, as was known at last, and its deviation."""
+        rise_w, unsure_w = np.zeros(n), np.full(n, np.inf)
+        for states, number in self.known.items():
+            before, after = self.known.get(states[:1]), self.known.get(states[-1:])
+            if len(states) == 2 and before is not None and after is not None:
+                if before == after:
+                    unsure_w[number] = self.mean_w
+                elif max(before, after) < len(self._mean):
+                    rise_w[number] = self._mean[after] - self._mean[before]
+                    var = self._unsure[after, after] + self._unsure[before, before]
+                    unsure_w[number] = max(var - 2 * self._unsure[after, before], 0.0) ** 0.5
+        return rise_w, unsure_w
 
     def begin(self, seconds: float, joules: float) -> None:
         """Know a mean power to begin with."""

@@ -29,8 +29,14 @@ class Sensor:
     """By how much they come late; 0 where it is not known."""
     sees_all: bool = False
     """Each is a mean of all the time since the one before: added up, they are a counter."""
-    blind: bool = False
-    """Each is known to be a mean of less than that. A counter of such readings would be blind likewise."""
+    window_ns: int | None = None
+    """Each is known to be a mean of this much time, which is less. A counter of such readings would be blind
+    too."""
+
+    @property
+    def blind(self) -> bool:
+        """The sensor is known to see a part of the time only."""
+        return self.window_ns is not None
 
 
 def sensor(name: str) -> Sensor:
@@ -38,7 +44,7 @@ def sensor(name: str) -> Sensor:
     for pattern, period_ms, window_ms in _WINDOWS_MS:
         if re.search(pattern, name):
             whole = window_ms == period_ms
-            return Sensor((period_ms + window_ms) * 500_000, whole, not whole)
+            return Sensor((period_ms + window_ms) * 500_000, whole, None if whole else window_ms * 1_000_000)
     return Sensor()
 
 

@@ -84,6 +84,16 @@ class Windows:
         for kind, index in tuple(self._open):
             self.end(kind, index, t_ns, now_ns, None if kind == "run" else "cut short by the end of the run")
 
+    def abandon(self, t_ns: int, reason: str) -> list[WindowRow]:
+        """Return the row of the run, without energy; nothing more is measured of this session."""
+        ended = [each for each in self._ended if each.window.kind == "run"]
+        opened = [
+            _Ended(window, t_ns, t_ns, None) for (kind, _), window in self._open.items() if kind == "run"
+        ]
+        self._open.clear()
+        self._ended.clear()
+        return [self._row(each, None, Missing(reason)) for each in (*ended, *opened)]
+
     @property
     def empty(self) -> bool:
         """Nothing is open or waits."""

@@ -22,16 +22,16 @@ from analyzers.power_limit import profiler
 from analyzers.power_limit.run import Output, Run
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import (
-    ApplyLimit,
+    ApplyControl,
     BudgetRow,
     CommandRow,
     DecisionRow,
     RationRow,
-    RestoreLimit,
+    RestoreControl,
     RunRow,
 )
 from zeus_stream.protocol.fields import BUDGET
-from zeus_stream.protocol.notes import Applied, Budget, BudgetsSet, LeaseEnded, Refused
+from zeus_stream.protocol.notes import Budget, BudgetsSet, ControlApplied, ControlLeaseEnded, ControlRefused
 
 LOOK_NS = 1_000_000_000
 """Between two looks at a host's GPUs when nothing happens."""
@@ -143,13 +143,15 @@ class Ledger:
         self._found_mw.pop(gpu, None)
         self._stale = True
 
-    def outcome(self, row: CommandRow | None, note: Applied | Refused) -> None:
+    def outcome(self, row: CommandRow | None, note: ControlApplied | ControlRefused) -> None:
         """A command has its outcome. ``row``: None if it is not remembered, as after a start."""
         gpu = note.gpu
         self._news[gpu] = None
         account, of_budget = self._accounts.get(gpu), note.command.startswith(BUDGET)
         match note:
-            case Applied(limit_mw=limit_mw):
+            case ControlApplied(
+                value=limit_mw,
+            ):
                 back = note.command.startswith(BACK) if row is None else row.limit_w is None
                 if back:
                     self._limits_mw.pop(gpu, None)
@@ -160,14 +162,14 @@ class Ledger:
                     account.limit_mw = limit_mw
                     account.settle(note.command)
                     account.ours = not back and (account.ours or of_budget)
-            case Refused() if account is not None and row is not None:
+            case ControlRefused() if account is not None and row is not None:
                 account.settle(note.command)
                 if of_budget and note.cause != "stale":
                     self._trouble(gpu, account, note)
-            case Refused():
+            case ControlRefused():
                 pass
 
-    def _trouble(self, gpu: str, account: _Account, refused: Refused) -> None:
+    def _trouble(self, gpu: str, account: _Account, refused: ControlRefused) -> None:
         """A GPU takes no command of a budget."""
         self._stale = True
         read_mw = self._fleet.gpus[gpu].timeline.limit_mw
@@ -177,12 +179,12 @@ class Ledger:
         account.trouble = refused.reason
         account.retry_ns = self._now_ns(gpu) + RETRY_NS if refused.cause in PASSING else None
 
-    def lost(self, ended: LeaseEnded) -> None:
+    def lost(self, ended: ControlLeaseEnded) -> None:
         """A limit of ours is in force no longer."""
         gpu, self._stale = ended.gpu, True
         self._limits_mw.pop(gpu, None)
-        if ended.limit_mw is not None:
-            self._found_mw[gpu] = ended.limit_mw
+        if ended.value is not None:
+            self._found_mw[gpu] = ended.value
         if (account := self._accounts.get(gpu)) is not None:
             account.limit_mw, account.ours = self._found(gpu), False
             if ended.cause == "stranger":
@@ -219,7 +221,12 @@ class Ledger:
         """Learn what runs ask for, and what they decide."""
         for output in outputs:
             match output:
-                case ApplyLimit(command, holder, _, gpu, limit_mw):
+                case ApplyControl(
+                    command=command,
+                    run=holder,
+                    gpu=gpu,
+                    value=limit_mw,
+                ):
                     if (account := self._accounts.get(gpu)) is not None:
                         account.asked_mw[command], account.asked_ns = limit_mw, self._now_ns(gpu)
                         account.ours = account.ours or holder.startswith(BUDGET)
@@ -267,7 +274,7 @@ class Ledger:
             self._on.setdefault(self._fleet.gpus[gpu].host, []).append(gpu)
         commanders = {run.name: run for gpu in left if (run := self._commander(gpu)) is not None}
         done = [output for run in commanders.values() for output in run.reallocated()]
-        set_anew = {output.gpu for output in done if isinstance(output, ApplyLimit)}
+        set_anew = {output.gpu for output in done if isinstance(output, ApplyControl)}
         for gpu, account in left.items():
             if gpu not in set_anew:
                 done += self._give_back(gpu, account)
@@ -293,7 +300,11 @@ class Ledger:
             return self._apply(gpu, run.name, account.limit_mw)
         command = self._name(BACK, gpu)
         self._fleet.asking(command, BUDGET, gpu, None)
-        return [RestoreLimit(command, BUDGET, self._fleet.gpus[gpu].host, gpu)]
+        return [
+            RestoreControl(
+                command=command, run=BUDGET, host=self._fleet.gpus[gpu].host, gpu=gpu, control="power_limit"
+            )
+        ]
 
     def _share(self) -> None:
         """Find what everybody is to have."""
@@ -383,7 +394,16 @@ class Ledger:
         """Ask for a limit. It becomes a row with its outcome: a stream heard in part may ask anew."""
         command = self._name(BUDGET, gpu)
         self._fleet.asking(command, holder, gpu, limit_mw)
-        done: list[Output] = [ApplyLimit(command, holder, self._fleet.gpus[gpu].host, gpu, limit_mw)]
+        done: list[Output] = [
+            ApplyControl(
+                command=command,
+                run=holder,
+                host=self._fleet.gpus[gpu].host,
+                gpu=gpu,
+                control="power_limit",
+                value=limit_mw,
+            )
+        ]
         self._hear(done)
         return done
 

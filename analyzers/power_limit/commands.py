@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
-from analyzers.results.rows import ApplyLimit, CommandRow, RestoreLimit
-from zeus_stream.protocol.notes import Applied, Refused
+from analyzers.results.rows import ApplyControl, CommandRow, RestoreControl
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
-Asked = CommandRow | ApplyLimit | RestoreLimit
+Asked = CommandRow | ApplyControl | RestoreControl
 
 
 @dataclass(slots=True)
@@ -64,7 +64,16 @@ class Commands:
             holder = self._run if share is None else share.holder
             attempt.waiting.add(command)
             asked += [self._fleet.asking(command, self._run, gpu, limit_mw)]
-            asked += [ApplyLimit(command, holder, self._fleet.gpus[gpu].host, gpu, limit_mw)]
+            asked += [
+                ApplyControl(
+                    command=command,
+                    run=holder,
+                    host=self._fleet.gpus[gpu].host,
+                    gpu=gpu,
+                    control="power_limit",
+                    value=limit_mw,
+                )
+            ]
         return asked
 
     def give_back(self) -> list[Asked]:
@@ -75,10 +84,18 @@ class Commands:
             if gpu not in self._allocations:
                 command = self._name(gpu)
                 asked += [self._fleet.asking(command, self._run, gpu, None)]
-                asked += [RestoreLimit(command, self._run, self._fleet.gpus[gpu].host, gpu)]
+                asked += [
+                    RestoreControl(
+                        command=command,
+                        run=self._run,
+                        host=self._fleet.gpus[gpu].host,
+                        gpu=gpu,
+                        control="power_limit",
+                    )
+                ]
         return asked
 
-    def applied(self, note: Applied, host: str) -> None:
+    def applied(self, note: ControlApplied, host: str) -> None:
         """A GPU's limit was set as asked."""
         self.held[note.gpu] = None
         attempt = self._attempt
@@ -86,7 +103,7 @@ class Commands:
             attempt.waiting.discard(note.command)
             attempt.applied_ns[host] = max(note.t_ns, attempt.applied_ns.get(host, 0))
 
-    def refused(self, note: Refused) -> Attempt | None:
+    def refused(self, note: ControlRefused) -> Attempt | None:
         """Return the attempt that a refusal ends, if it is the one under way."""
         attempt = self._attempt
         if attempt is None or note.command not in attempt.waiting:

@@ -54,7 +54,7 @@ from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.protocol.notes import Applied, LeaseCause, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
@@ -168,12 +168,12 @@ class Run:
         began_ns = session.began_ns(session.step)
         return [] if began_ns is None else self._feed_both(StepsPaused(session.step, began_ns))
 
-    def applied(self, note: Applied, host: str) -> list[Output]:
+    def applied(self, note: ControlApplied, host: str) -> list[Output]:
         """A GPU's limit was set as asked."""
         self._commands.applied(note, host)
         return self._land()
 
-    def refused(self, note: Refused) -> list[Output]:
+    def refused(self, note: ControlRefused) -> list[Output]:
         """A GPU's limit was not set."""
         if (attempt := self._commands.refused(note)) is None:
             return []
@@ -218,6 +218,20 @@ class Run:
         self._changed = why, self._now_ns()
         self._trials.clear()
         return outputs
+
+    def abandon(self) -> list[Output]:
+        """Give back every limit, and leave the machine: what it is about cannot be interpreted."""
+        self._state, self._even, self._ranks, self._lead = None, None, (), None
+        self._trials.clear()
+        for gpu in self._fleet.gpus.values():
+            if gpu.commander == self.name:
+                gpu.commander = None
+        return [*self._commands.give_back()]
+
+    @property
+    def lead(self) -> Session | None:
+        """The lowest rank there is, once a step has begun."""
+        return self._lead
 
     @property
     def over(self) -> bool:

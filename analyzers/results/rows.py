@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from zeus_stream.protocol.events import Advice, Answer
+from zeus_stream.protocol.fields import Control
 
 Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
 """How a try ended. ``converged``: it reached the target. ``stopped``: by a verdict. ``exhausted``: the
@@ -37,8 +38,8 @@ class WindowRow:
     energy_j: float | None
     """None: Missing, for the reason in ``quality``."""
     energy_low_j: float | None
-    """Hard bounds by the counter: the truth (of this counter) lies within. Without counter: as if the lesser
-    (the greater) of two power readings had been drawn between them. None: the sensor misses some."""
+    """Hard bounds by the counter: the truth (of this counter) lies within. None: there is no counter, or its
+    sensor misses some."""
     energy_high_j: float | None
     energy_p2_5_j: float | None
     """The 95 % interval: in one case of 40 the truth is less, in another more than ``energy_p97_5_j``."""
@@ -291,8 +292,9 @@ class MetricRow:
     name: str
     t_ns: int
     step: int | None
-    """The step that was under way."""
+    """The step that the sender names, or else the step that was under way."""
     value: float
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,46 +455,28 @@ Row = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyLimit:
-    """Set one GPU's limit. ``command`` is the same when the same stream is interpreted again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyControl:
+    """Set a control of one GPU. ``command`` is the same when the same stream is interpreted again."""
 
     command: str
     run: str
     host: str
     gpu: str
-    limit_mw: int
+    control: Control
+    value: int
+    """mW of a power limit, MHz of a clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreLimit:
-    """Give one GPU's limit back."""
-
-    command: str
-    run: str
-    host: str
-    gpu: str
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyClock:
-    """Lock one GPU's graphics clock."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreControl:
+    """Give a control of one GPU back: the collector restores the value it found."""
 
     command: str
     run: str
     host: str
     gpu: str
-    clock_mhz: int
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreClock:
-    """Let one GPU's graphics clock float again."""
-
-    command: str
-    run: str
-    host: str
-    gpu: str
+    control: Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,5 +491,5 @@ class GiveAdvice:
     advice: Advice
 
 
-Command = ApplyLimit | RestoreLimit | ApplyClock | RestoreClock
+Command = ApplyControl | RestoreControl
 Instruction = Command | GiveAnswer | GiveAdvice

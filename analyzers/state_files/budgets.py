@@ -92,10 +92,11 @@ def members(group: str, words: tuple[str, ...], groups: Mapping[str, tuple[str, 
             f"{what} the settings say already that it is about {', '.join(groups[group])}. Leave out --gpus"
             " and --hosts, or give the budget another name."
         )
-    if groups and not words and group not in (*groups, ALL):
+    if not words and group not in (*groups, ALL):
+        known = f"Name one of {', '.join(groups)}, or give" if groups else "Give"
         raise SettingsError(
-            f"{what} there is no such group in the settings, and nothing else says which GPUs. Name one of"
-            f" {', '.join(groups)}, or give --gpus or --hosts."
+            f"{what} there is no such group in the settings, and nothing else names GPUs. {known} --gpus or"
+            " --hosts. Leave out --group for every GPU of the site."
         )
     return groups.get(group, words)
 

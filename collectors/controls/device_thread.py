@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 import anyio
 
+from collectors.control import CONTROLS
 from collectors.controls import lease
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
 from collectors.sampling import change_detector, schedule
@@ -32,6 +32,7 @@ from zeus_stream.errors import (
     StorageError,
     UnsupportedError,
 )
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.notes import Cause
 from zeus_stream.protocol.readings import Seen
 
@@ -50,9 +51,9 @@ Step: TypeAlias = lease.WriteRecord | lease.CallSet | lease.CallRestore | lease.
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """Do what a knob's machine asks. What comes of it comes back as Happened."""
+    """Do what a control's machine asks. What comes of it comes back as Happened."""
 
-    knob: Knob
+    control: Control
     step: Step
 
 
@@ -62,21 +63,26 @@ class SeeProcesses:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadNow:
+    """A session uses the device: do not wait for the end of a pause."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     pass
 
 
-Job: TypeAlias = Do | SeeProcesses | Stop
+Job: TypeAlias = Do | SeeProcesses | ReadNow | Stop
 
 
 # ---- what a thread has to say ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class FoundKnob:
+class FoundControl:
     """Something of the device that can be set, or that a dead collector's record says was."""
 
-    knob: Knob
+    control: Control
     requested: int
     """Now; of a clock, what its record says."""
     left: Record | None
@@ -93,7 +99,7 @@ class Found:
     description: Description
     requested_mw: int | None
     """None: it has no power limit."""
-    knobs: tuple[FoundKnob, ...]
+    controls: tuple[FoundControl, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class Happened:
     """What came of an instruction of `leases`."""
 
     t_ns: int
-    knob: Knob
+    control: Control
     event: lease.Event
 
 
@@ -180,6 +186,8 @@ class Watch:
         self.retries = 0
         """Reads that failed and were tried again."""
         self._dropped = 0
+        self._relaxed = self._paused = False
+        """No session uses it; the pause before the next read is a long one."""
         self.trouble: str | None = None
         """Why it does not answer."""
 
@@ -194,6 +202,12 @@ class Watch:
     def do(self, job: Job) -> None:
         """Have the thread do something, at once if it waits."""
         self._jobs.put(job)
+
+    def relax(self, *, relaxed: bool) -> None:
+        """Read about once a second from now on, or as closely as ever, and then at once."""
+        if self._relaxed and not relaxed:
+            self._jobs.put(ReadNow())
+        self._relaxed = relaxed
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
@@ -234,6 +248,8 @@ class Watch:
 
     def _turn(self, job: Job | None, due_ns: int) -> int:
         """Do one thing; return when to read next."""
+        if isinstance(job, ReadNow):
+            return monotonic_ns() if self._paused else due_ns
         if job is not None:
             self._carry_out(job)
         elif due_ns <= monotonic_ns():
@@ -253,34 +269,37 @@ class Watch:
             self.trouble = str(wrong)
             return monotonic_ns() + schedule.RETURN_NS
         now_ns = monotonic_ns()
-        knobs = tuple(self._find_knobs(description, requested_mw))
+        controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self._seen = change_detector.State()
-        self._schedule = schedule.Schedule(now_ns, self._poll_ns)
-        self._mail.put(self, Found(now_ns, description, requested_mw, knobs))
+        self._schedule, self._paused = schedule.Schedule(now_ns, self._poll_ns), False
+        self._mail.put(self, Found(now_ns, description, requested_mw, controls))
         return now_ns
 
-    def _find_knobs(self, description: Description, requested_mw: int | None) -> Iterator[FoundKnob]:
-        if requested_mw is not None and description.min_limit_mw is not None:
-            yield FoundKnob(Knob.LIMIT, requested_mw, *self._read_record(description.gpu, Knob.LIMIT))
-        if description.clocks_mhz or place(self._records, description.gpu, Knob.CLOCK).exists():
-            left, trouble = self._read_record(description.gpu, Knob.CLOCK)
-            locked = left is not None and left.boot_id == self._boot_id
-            requested = left.limits.last if left is not None and locked else UNLOCKED
-            yield FoundKnob(Knob.CLOCK, requested, left, trouble)
+    def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
+        for control in CONTROLS:
+            if control == "power_limit":
+                if requested_mw is not None and description.has(control):
+                    left, trouble = self._read_record(description.gpu, control)
+                    yield FoundControl(control, requested_mw, left, trouble)
+            elif description.has(control) or place(self._records, description.gpu, control).exists():
+                left, trouble = self._read_record(description.gpu, control)
+                locked = left is not None and left.boot_id == self._boot_id
+                requested = left.limits.last if left is not None and locked else UNLOCKED
+                yield FoundControl(control, requested, left, trouble)
 
-    def _read_record(self, gpu: str, knob: Knob) -> tuple[Record | None, str | None]:
+    def _read_record(self, gpu: str, control: Control) -> tuple[Record | None, str | None]:
         try:
             if self._record is None:
                 self._record = RecordFile(self._records, gpu)
-            return self._record.read(knob), None
+            return self._record.read(control), None
         except StorageError as wrong:
             return None, str(wrong)
 
     def _requested_mw(self) -> int | None:
         try:
-            return self._device.requested_limit_mw()
+            return self._device.read_control("power_limit")
         except UnsupportedError:
             return None
 
@@ -300,19 +319,22 @@ class Watch:
         self.reads += 1
         self.trouble = None
         self.requested_mw = sample.requested_mw
-        self._seen, reading = change_detector.observe(
-            self._seen, sample, before_ns, after_ns, self._heartbeat_ns
-        )
+        seen, reading = change_detector.observe(self._seen, sample, before_ns, after_ns, self._heartbeat_ns)
+        self._seen = change_detector.keep_period(self._seen, seen) if self._paused else seen
         if reading is not None:
             if len(self._rows) < MAX_ROWS:
                 self._rows.append(change_detector.pack(reading, self._place))
             else:
                 self._dropped += 1
         change = None
-        if reading is not None and reading.seen == Seen.CHANGED:
+        if reading is not None and reading.seen == Seen.CHANGED and not self._paused:
             change = reading.t_lo_ns, reading.t_hi_ns
         self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
-        return schedule.next_poll_ns(self._schedule, after_ns)
+        relaxed_ns = None
+        if self._relaxed:
+            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
+        self._paused = relaxed_ns is not None
+        return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1
@@ -324,73 +346,75 @@ class Watch:
 
     def _carry_out(self, job: Job) -> None:
         match job:
-            case Do(knob, lease.WriteRecord(limits)):
-                self._report(knob, self._write_record(knob, limits))
-            case Do(knob, lease.CallSet(value, expected)):
-                self._report(knob, self._set(knob, value, expected))
-            case Do(knob, lease.CallRestore(limits)):
-                self._report(knob, self._restore(knob, limits))
-            case Do(knob, lease.ClearRecord()):
-                self._clear_record(knob)
+            case Do(control, lease.WriteRecord(limits)):
+                self._report(control, self._write_record(control, limits))
+            case Do(control, lease.CallSet(value, expected)):
+                self._report(control, self._set(control, value, expected))
+            case Do(control, lease.CallRestore(limits)):
+                self._report(control, self._restore(control, limits))
+            case Do(control, lease.ClearRecord()):
+                self._clear_record(control)
             case SeeProcesses():
                 self._mail.put(self, ProcessesSeen(self._processes()))
             case _:
                 pass  # a Stop ends the thread
 
-    def _report(self, knob: Knob, event: lease.Event) -> None:
-        self._mail.put(self, Happened(monotonic_ns(), knob, event))
+    def _report(self, control: Control, event: lease.Event) -> None:
+        self._mail.put(self, Happened(monotonic_ns(), control, event))
 
-    def _write_record(self, knob: Knob, limits: lease.Limits) -> lease.Event:
+    def _write_record(self, control: Control, limits: lease.Limits) -> lease.Event:
         now = datetime.fromtimestamp(anchor().wall_ns / 1e9, UTC).isoformat(timespec="seconds")
         try:
             if self._record is None:
                 return lease.RecordFailed(limits, "no restore record can be kept.")
-            self._record.write(Record(self.gpu, limits, self._boot_id, now, knob=knob))
+            self._record.write(Record(self.gpu, limits, self._boot_id, now, control=control))
         except StorageError as wrong:
             _log.warning("%s", wrong)
             return lease.RecordFailed(limits, str(wrong))
         return lease.RecordWritten(limits)
 
-    def _clear_record(self, knob: Knob) -> None:
+    def _clear_record(self, control: Control) -> None:
         try:
             if self._record is not None:
-                self._record.clear(knob)
+                self._record.clear(control)
         except StorageError as wrong:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
-    def _set(self, knob: Knob, value: int, expected: int) -> lease.Event:
+    def _set(self, control: Control, value: int, expected: int) -> lease.Event:
         try:
-            done = put(self._device, knob, value, expected)
+            done = put(self._device, control, value, expected)
         except PermissionMissingError as wrong:
-            return self._failed_set(knob, "permission", wrong, expected)
+            return self._failed_set(control, "permission", wrong, expected)
         except RefusedError as wrong:
-            return self._failed_set(knob, "range", wrong, expected)
+            return self._failed_set(control, "range", wrong, expected)
         except DeviceError as wrong:
             denied = isinstance(wrong, UnsupportedError)
-            return self._failed_set(knob, "device", wrong, expected if denied else None)
-        self._see(knob, done.requested)
+            return self._failed_set(control, "device", wrong, expected if denied else None)
+        self._see(control, done.requested)
         return done
 
-    def _failed_set(self, knob: Knob, cause: Cause, wrong: Exception, seen: int | None) -> lease.SetFailed:
+    def _failed_set(
+        self, control: Control, cause: Cause, wrong: Exception, seen: int | None
+    ) -> lease.SetFailed:
         """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
-        if knob is Knob.LIMIT:
+        if control == "power_limit":
             try:
-                seen = self.requested_mw = self._device.requested_limit_mw()
+                seen = self.requested_mw = self._device.read_control(control)
             except DeviceError as again:
                 _log.info("%s", again)
                 seen = None
         return lease.SetFailed(cause, str(wrong), seen)
 
-    def _restore(self, knob: Knob, limits: lease.Limits) -> lease.Event:
+    def _restore(self, control: Control, limits: lease.Limits) -> lease.Event:
         try:
-            done = put_back(self._device, limits, knob)
+            done = put_back(self._device, limits, control)
         except (DeviceError, RefusedError) as wrong:
             return lease.RestoreFailed(str(wrong))
-        self._see(knob, done.requested)
+        self._see(control, done.requested)
         return lease.RestoreDone(done.requested, done.stranger)
 
-    def _see(self, knob: Knob, requested: int) -> None:
-        if knob is Knob.LIMIT:
+    def _see(self, control: Control, requested: int) -> None:
+        if control == "power_limit":
             self.requested_mw = requested
 
     def _processes(self) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
-"""Guarding one knob of a device: commands and leases in, instructions out. Pure.
+"""The lease of one control of a device: commands and time in, instructions out. Pure.
 
-The rules, for one knob (its power limit, or the lock of its graphics clock):
+The rules, for one control (its power limit, or the lock of one of its clocks):
 
 - A record on disk says what was found before every change. No record, no change.
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
@@ -8,13 +8,13 @@ The rules, for one knob (its power limit, or the lock of its graphics clock):
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
   rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
-- One owner (an analyzer for one run) at a time, of all knobs of a device. An analyzer may take over from its
-  own run for a power budget, and give back to it. A renewal never revives an ended lease. A command that
-  comes again gets the outcome it had; one older than its owner's last is stale.
+- One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
+  its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
+  that comes again gets the outcome it had; one older than its owner's last is stale.
 
 What is under way at the device, and what follows:
 
-    nothing     a Change that passes the rules      -> Recording   WriteRecord
+    nothing     a SetControl that passes the rules  -> Recording   WriteRecord
                 something of ours, its lease over   -> Restoring   CallRestore
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
@@ -32,18 +32,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from collectors.controls.control import UNLOCKED, Knob
-from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
-from zeus_stream.protocol.fields import BUDGET
+from collectors.control import spell, spell_change
+from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.fields import BUDGET, Control
 from zeus_stream.protocol.notes import (
-    Applied,
     Cause,
-    ClockApplied,
-    ClockLeaseEnded,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     LeaseCause,
-    LeaseEnded,
     Note,
-    Refused,
 )
 
 ROUNDING_MW = 1_000
@@ -58,15 +56,13 @@ RETRY_MOST_NS = 5_000_000_000
 DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
-Change: TypeAlias = SetLimit | LockClock
-Release: TypeAlias = ReleaseLimit | ReleaseClock
-Command: TypeAlias = Change | Release
-Outcome: TypeAlias = Applied | ClockApplied | Refused
+Command: TypeAlias = SetControl | ReleaseControl
+Outcome: TypeAlias = ControlApplied | ControlRefused
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What does not change while a knob is guarded, and what its machine has to know of the rest."""
+    """What does not change while a control is leased, and what its machine has to know of the rest."""
 
     gpu: str
     incarnation: str
@@ -75,16 +71,16 @@ class Rules:
     observe: bool = False
     trouble: str | None = None
     """Why no restore record can be kept."""
-    knob: Knob = Knob.LIMIT
+    control: Control = "power_limit"
     clocks_mhz: tuple[int, ...] = ()
     """Clocks that can be locked, descending."""
-    beside: "Lease | None" = None
-    """Lease of the device's other knob."""
+    beside: "tuple[Lease, ...]" = ()
+    """Leases of the device's other controls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a restore must know of a knob, in its unit: the content of its record."""
+    """What a restore must know of a control, in its unit: the content of its record."""
 
     found: int
     """Requested before any change of ours."""
@@ -141,13 +137,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    command: Change
+    command: SetControl
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    command: Change
+    command: SetControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,7 @@ class Guarded:
     lease: Lease | None = None
     busy: Recording | Setting | Restoring | None = None
     waiting: tuple[Waiting, ...] = ()
-    releasing: tuple[Release, ...] = ()
+    releasing: tuple[ReleaseControl, ...] = ()
     """Releases that the restore under way will answer."""
     outcomes: tuple[Outcome, ...] = ()
     fences: tuple[tuple[str, int], ...] = ()
@@ -341,16 +337,6 @@ Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say
 Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
 
 
-def knob(command: Command) -> Knob:
-    """Return which knob a command is about."""
-    return Knob.LIMIT if isinstance(command, SetLimit | ReleaseLimit) else Knob.CLOCK
-
-
-def wanted(command: Change) -> int:
-    """Return the value that a command asks for, in its knob's unit."""
-    return command.limit_mw if isinstance(command, SetLimit) else command.clock_mhz
-
-
 # ---- the machine -------------------------------------------------------------------------------------
 
 
@@ -382,8 +368,8 @@ def begin(
         return Guarded(Limits(requested)), (ClearRecord(), said)
     if rules.observe:
         reason = (
-            f"it was not restored to {rules.knob.says(left.found)}, because this collector only observes."
-            " Start it without --observe once"
+            f"it was not restored to {spell(rules.control, left.found)}, because this collector only"
+            " observes. Start it without --observe once"
         )
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
         return Guarded(Limits(left.found)), (said,)
@@ -413,7 +399,7 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
         case RunGone(run), _:
             ended = tuple(
                 replace(w, objection="its run has ended. Start another")
-                if isinstance(w.command, Change) and w.command.run == run
+                if isinstance(w.command, SetControl) and w.command.run == run
                 else w
                 for w in state.waiting
             )
@@ -428,11 +414,11 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
                 return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
             expected = limits.found if limits.confirmed is None else limits.confirmed
             state = replace(state, limits=limits, busy=Setting(command))
-            return state, (CallSet(wanted(command), expected),)
+            return state, (CallSet(command.value, expected),)
         case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
             return _give_up_set(rules, state, command, "storage", reason, now_ns)
         case SetDone(requested), Setting(command):
-            if not close(requested, wanted(command)):
+            if not close(requested, command.value):
                 return _lose_set(rules, state, command, requested, now_ns)
             limits = Limits(state.limits.found, requested)
             state = replace(state, limits=limits, busy=None)
@@ -478,7 +464,7 @@ def _receive(rules: Rules, state: Guarded, new: Waiting) -> Answer:
         return state, ()
     if len(state.waiting) >= MAX_WAITING:
         reason = _refusal(rules, new.command, f"{MAX_WAITING} commands wait already. Send fewer")
-        return _conclude(state, Refused(new.received_ns, command, rules.gpu, "device", reason))
+        return _conclude(state, ControlRefused(new.received_ns, command, rules.gpu, "device", reason))
     return replace(state, waiting=(*state.waiting, new)), ()
 
 
@@ -496,18 +482,18 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
     objection = _objection(rules, state, waiting, now_ns)
     if objection is None:
         state = replace(state, fences=_raise_fence(state.fences, command))
-        if isinstance(command, Release) and state.lease is None:  # the run's end was quicker
+        if isinstance(command, ReleaseControl) and state.lease is None:  # the run's end was quicker
             return _conclude(state, _applied(rules, command, state.limits.found, now_ns))
-        if isinstance(command, Release):
+        if isinstance(command, ReleaseControl):
             released = _end(state, RELEASED)
             return replace(released, releasing=(*state.releasing, command)), ()
-        limits = replace(state.limits, pending=wanted(command))
+        limits = replace(state.limits, pending=command.value)
         lease = Lease(command.owner, command.run, waiting.received_ns + command.lease_ms * 1_000_000)
         return replace(state, lease=lease, busy=Recording(command, limits)), (WriteRecord(limits),)
     cause, why = objection
     if cause != "stale":
         state = replace(state, fences=_raise_fence(state.fences, command))
-    refused = Refused(now_ns, command.command, rules.gpu, cause, _refusal(rules, command, why))
+    refused = ControlRefused(now_ns, command.command, rules.gpu, cause, _refusal(rules, command, why))
     return _conclude(state, refused)
 
 
@@ -521,7 +507,7 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
         return "stale", f"fence {command.fence} came after a later command of {command.owner}"
     if lease is not None and lease.owner != command.owner:
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    if isinstance(command, Release):
+    if isinstance(command, ReleaseControl):
         return None
     if rules.observe:
         return "observe", "this collector only observes. Start it without --observe"
@@ -531,14 +517,11 @@ def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> t
         return "storage", rules.trouble
     if lease is not None and not _one_run(lease.run, command.run):
         return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    beside = rules.beside
-    if (
-        beside is not None
-        and not beside.over(now_ns)
-        and not (beside.owner == command.owner and _one_run(beside.run, command.run))
-    ):
-        return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
-    if (why := _out_of_range(rules, state.limits, wanted(command))) is not None:
+    for beside in rules.beside:
+        ours = beside.owner == command.owner and _one_run(beside.run, command.run)
+        if not ours and not beside.over(now_ns):
+            return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
+    if (why := _out_of_range(rules, state.limits, command.value)) is not None:
         return "range", why
     if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
         return "stale", "its lease ran out before its turn came. Ask for a longer one"
@@ -551,19 +534,18 @@ def _one_run(one: str, other: str) -> bool:
 
 
 def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
-    if rules.knob is Knob.LIMIT:
+    if rules.control == "power_limit":
         if rules.least_mw <= value <= limits.found:
             return None
-        span = f"{rules.knob.says(rules.least_mw)} to {rules.knob.says(limits.found)}"
+        span = f"{spell(rules.control, rules.least_mw)} to {spell(rules.control, limits.found)}"
         return f"it is not within {span}, the limit that was found. Choose one that is"
     if not rules.clocks_mhz:
         return "the GPU names no clock that could be locked. Measure only"
     if value in rules.clocks_mhz:
         return None
     nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
-    return (
-        f"it is none of the GPU's {len(rules.clocks_mhz)} clocks. The nearest is {rules.knob.says(nearest)}"
-    )
+    count, nearest_words = len(rules.clocks_mhz), spell(rules.control, nearest)
+    return f"it is none of the GPU's {count} clocks. The nearest is {nearest_words}"
 
 
 def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
@@ -581,20 +563,20 @@ def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
 
 
 def _give_up_set(
-    rules: Rules, state: Guarded, command: Change, cause: Cause, why: str, now_ns: int
+    rules: Rules, state: Guarded, command: SetControl, cause: Cause, why: str, now_ns: int
 ) -> Answer:
     """Nothing was set; what was in force before still is."""
     reason = _refusal(rules, command, why)
     first = not state.limits.changed
     state = replace(state, busy=None, lease=None if first else state.lease)
-    state, said = _conclude(state, Refused(now_ns, command.command, rules.gpu, cause, reason))
+    state, said = _conclude(state, ControlRefused(now_ns, command.command, rules.gpu, cause, reason))
     return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
 
 
-def _fail_set(rules: Rules, state: Guarded, command: Change, failed: SetFailed, now_ns: int) -> Answer:
+def _fail_set(rules: Rules, state: Guarded, command: SetControl, failed: SetFailed, now_ns: int) -> Answer:
     """The device may or may not have taken the new limit."""
     limits, seen = state.limits, failed.requested
-    refused = Refused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
+    refused = ControlRefused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
     state, said = _conclude(replace(state, busy=None), refused)
     if limits.confirmed is None and seen == limits.found:
         return replace(state, limits=Limits(seen), lease=None), (ClearRecord(), *said)
@@ -609,10 +591,10 @@ def _fail_set(rules: Rules, state: Guarded, command: Change, failed: SetFailed, 
     return state, (*said, *ended)
 
 
-def _lose_set(rules: Rules, state: Guarded, command: Change, requested: int, now_ns: int) -> Answer:
+def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int, now_ns: int) -> Answer:
     """Somebody else's value is there."""
-    reason = _refusal(rules, command, f"somebody else set {rules.knob.says(requested)}, which stays")
-    refused = Refused(now_ns, command.command, rules.gpu, "stranger", reason)
+    reason = _refusal(rules, command, f"somebody else set {spell(rules.control, requested)}, which stays")
+    refused = ControlRefused(now_ns, command.command, rules.gpu, "stranger", reason)
     state, said = _conclude(replace(state, busy=None), refused)
     if state.limits.confirmed is None:  # the lease had not begun
         state = replace(state, lease=None)
@@ -623,7 +605,7 @@ def _lose_set(rules: Rules, state: Guarded, command: Change, requested: int, now
 def _end_for_stranger(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     said: tuple[Instruction, ...] = ()
     if state.lease is not None:
-        ending = Ending("stranger", f"somebody else set {rules.knob.says(requested)}, which stays")
+        ending = Ending("stranger", f"somebody else set {spell(rules.control, requested)}, which stays")
         said = (_ended(rules, state.lease.owner, ending, requested, now_ns),)
     return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
 
@@ -631,12 +613,12 @@ def _end_for_stranger(rules: Rules, state: Guarded, requested: int, now_ns: int)
 def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now_ns: int) -> Answer:
     """Nothing of ours is in force any more."""
     todo: list[Instruction] = [ClearRecord()]
-    why = f"somebody else set {rules.knob.says(requested)}, which stays"
+    why = f"somebody else set {spell(rules.control, requested)}, which stays"
     for release in state.releasing:
         outcome: Outcome = _applied(rules, release, requested, now_ns)
         if stranger:
             reason = _refusal(rules, release, why)
-            outcome = Refused(now_ns, release.command, rules.gpu, "stranger", reason)
+            outcome = ControlRefused(now_ns, release.command, rules.gpu, "stranger", reason)
         state, said = _conclude(state, outcome)
         todo.extend(said)
     if state.lease is not None:
@@ -652,7 +634,7 @@ def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
     """The restore failed: say so once, and try again later."""
     todo: list[Instruction] = []
     for release in state.releasing:
-        state, said = _conclude(state, Refused(now_ns, release.command, rules.gpu, "device", reason))
+        state, said = _conclude(state, ControlRefused(now_ns, release.command, rules.gpu, "device", reason))
         todo.extend(said)
     if state.failures == 0 and state.lease is not None:
         ending = state.lease.ending or LAPSED
@@ -671,16 +653,21 @@ def _end(state: Guarded, ending: Ending) -> Guarded:
 
 
 def _ended(rules: Rules, owner: str, ending: Ending, value: int | None, now_ns: int) -> Say:
-    reason = ending.reason[:2000]
-    if rules.knob is Knob.LIMIT:
-        return Say(LeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value))
-    return Say(ClockLeaseEnded(now_ns, rules.gpu, owner, ending.cause, reason, value == UNLOCKED))
+    return Say(
+        ControlLeaseEnded(
+            t_ns=now_ns,
+            gpu=rules.gpu,
+            control=rules.control,
+            owner=owner,
+            cause=ending.cause,
+            reason=ending.reason[:2000],
+            value=value,
+        )
+    )
 
 
 def _applied(rules: Rules, command: Command, value: int, now_ns: int) -> Outcome:
-    if rules.knob is Knob.LIMIT:
-        return Applied(now_ns, command.command, rules.gpu, value)
-    return ClockApplied(now_ns, command.command, rules.gpu, None if value == UNLOCKED else value)
+    return ControlApplied(now_ns, command.command, rules.gpu, rules.control, value)
 
 
 def _conclude(state: Guarded, outcome: Outcome) -> Answer:
@@ -693,5 +680,5 @@ def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple
 
 
 def _refusal(rules: Rules, command: Command, why: str) -> str:
-    what = rules.knob.change(wanted(command) if isinstance(command, Change) else None)
+    what = spell_change(rules.control, command.value if isinstance(command, SetControl) else None)
     return f"{rules.gpu}: could not {what}: {why}."[:2000]

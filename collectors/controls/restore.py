@@ -11,13 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.controls.control import Knob
+from collectors.control import spell
 from collectors.controls.lease import Limits
 from collectors.controls.restore_record import SUFFIXES, Record, RecordFile, put_back
 from collectors.device import Bus, Device
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
 from zeus_stream.paths import holder
+from zeus_stream.protocol.fields import Control
 
 LOCK_S = 1.0
 """Wait at most this long for another restorer; it has one call to a device to make."""
@@ -53,8 +54,8 @@ def restore(bus: Bus, records: Path, *, by: str, dry_run: bool = False) -> tuple
         return ()
     devices, missing = _devices(bus)
     outcomes = (
-        _restore_one(records, gpu, knob, devices.get(gpu), missing, by, dry_run=dry_run)
-        for gpu, knob in recorded
+        _restore_one(records, gpu, control, devices.get(gpu), missing, by, dry_run=dry_run)
+        for gpu, control in recorded
     )
     return tuple(outcome for outcome in outcomes if outcome is not None)
 
@@ -111,8 +112,8 @@ def _devices(bus: Bus) -> tuple[dict[str, Device], str]:
     return found, missing
 
 
-def _recorded(records: Path) -> list[tuple[str, Knob]]:
-    """Return the GPUs and knobs that have a record, by name."""
+def _recorded(records: Path) -> list[tuple[str, Control]]:
+    """Return the GPUs and controls that have a record, by name."""
     try:
         names = [path.name for path in records.iterdir()]
     except FileNotFoundError:
@@ -123,23 +124,23 @@ def _recorded(records: Path) -> list[tuple[str, Knob]]:
         ) from wrong
     found = []
     for name in sorted(names):
-        for knob, suffix in SUFFIXES.items():
+        for control, suffix in SUFFIXES.items():
             if name.endswith(suffix):
-                found.append((name.removesuffix(suffix), knob))
+                found.append((name.removesuffix(suffix), control))
                 break
     return found
 
 
 def _restore_one(
-    records: Path, gpu: str, knob: Knob, device: Device | None, missing: str, by: str, *, dry_run: bool
+    records: Path, gpu: str, control: Control, device: Device | None, missing: str, by: str, *, dry_run: bool
 ) -> Outcome | None:
     """Deal with one record. None: another restorer has done so."""
     try:
         with closing(RecordFile(records, gpu, LOCK_S)) as file:
-            record = file.read(knob)
+            record = file.read(control)
             if record is None or record.settled is not None:
                 return None
-            found = knob.says(record.limits.found)
+            found = spell(control, record.limits.found)
             if record.boot_id != boot_id():
                 says = f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
             elif device is None:
@@ -157,17 +158,18 @@ def _restore_one(
 
 
 def _put_back(device: Device, record: Record) -> str:
-    done = put_back(device, record.limits, record.knob)
-    now = record.knob.says(done.requested)
+    done = put_back(device, record.limits, record.control)
+    now = spell(record.control, done.requested)
     if done.stranger:
         return f"{record.gpu}: somebody else set {now}, which stays."
     return f"{record.gpu}: restored to {now}, as it was found."
 
 
 def _look(device: Device, record: Record) -> Outcome:
-    gpu, knob, limits = record.gpu, record.knob, record.limits
-    requested = device.requested_limit_mw() if knob is Knob.LIMIT else limits.last
-    now, found = knob.says(requested), knob.says(limits.found)
+    gpu, control, limits = record.gpu, record.control, record.limits
+    read = device.read_control(control)
+    requested = limits.last if read is None else read
+    now, found = spell(control, requested), spell(control, limits.found)
     if requested == limits.found:
         return Outcome(f"{gpu}: {found} is in force, as it was found.", left=False)
     if limits.ours(requested):

@@ -1,13 +1,12 @@
 """Restore records: what a device was like before it was changed, on disk before it is changed.
 
-One file a knob. ``<records>/<gpu>.json`` is of the power limit, in mW::
+One file a control. ``<records>/<gpu>.json`` is of the power limit, in mW::
 
     {"gpu": "GPU-...", "found_mw": 300000, "confirmed_mw": 250000, "pending_mw": null,
      "boot_id": "...", "time": "2026-01-02T03:04:05+00:00"}
 
-``<records>/<gpu>.clock.json`` is of the graphics clock, likewise, with ``_mhz`` for ``_mw`` and 0 for
-unlocked. An earlier version restores limits as ever, says of a clock's record that it does not understand it,
-and leaves it.
+``<records>/<gpu>.clock.json`` is of the graphics clock and ``<gpu>.memory_clock.json`` of the memory clock,
+with ``_mhz`` for ``_mw`` and 0 for unlocked. A version that does not know one of these files leaves it.
 
 A record exists as long as something of ours may be in force. One that a restorer dealt with stays until the
 next collector has logged it: another key, ``settled``, says how.
@@ -25,15 +24,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectors.control import spell, unit, words
 from collectors.controls import lease
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.lease import Limits, close
-from collectors.device import Device, watts
+from collectors.device import Device
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RetryError, StorageError
+from zeus_stream.protocol.fields import UNLOCKED, Control
 
-SUFFIXES = {Knob.CLOCK: ".clock.json", Knob.LIMIT: ".json"}
-"""The first that a name ends with is its knob's."""
+SUFFIXES: dict[Control, str] = {
+    "graphics_clock": ".clock.json",
+    "memory_clock": ".memory_clock.json",
+    "power_limit": ".json",
+}
+"""The first that a name ends with is its control's."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
@@ -48,12 +52,12 @@ class Record:
     """UTC, ISO 8601."""
     settled: str | None = None
     """How a restorer settled it: nothing of ours is in force. What is left is to log it."""
-    knob: Knob = Knob.LIMIT
+    control: Control = "power_limit"
 
 
-def place(directory: Path, gpu: str, knob: Knob) -> Path:
-    """Return where the record of a knob is, or would be."""
-    return directory / f"{gpu}{SUFFIXES[knob]}"
+def place(directory: Path, gpu: str, control: Control) -> Path:
+    """Return where the record of a control is, or would be."""
+    return directory / f"{gpu}{SUFFIXES[control]}"
 
 
 class RecordFile:
@@ -85,13 +89,13 @@ class RecordFile:
             return False
         return True
 
-    def path(self, knob: Knob = Knob.LIMIT) -> Path:
-        """Return where the record of a knob is."""
-        return place(self._directory, self._gpu, knob)
+    def path(self, control: Control = "power_limit") -> Path:
+        """Return where the record of a control is."""
+        return place(self._directory, self._gpu, control)
 
-    def read(self, knob: Knob = Knob.LIMIT) -> Record | None:
-        """Return a knob's record, or None when there is none. Raises StorageError when it makes no sense."""
-        path = self.path(knob)
+    def read(self, control: Control = "power_limit") -> Record | None:
+        """Return a control's record, if there is one. Raises StorageError when it makes no sense."""
+        path = self.path(control)
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -99,24 +103,24 @@ class RecordFile:
         except (OSError, UnicodeDecodeError) as wrong:
             raise self._failure(path, "be read", wrong) from wrong
         try:
-            return _parse(json.loads(text), knob)
+            return _parse(json.loads(text), control)
         except (ValueError, TypeError, KeyError) as wrong:
             raise self._failure(path, "be understood", wrong) from wrong
 
     def write(self, record: Record) -> None:
-        """Replace a knob's record; when this returns it outlives a power failure. Raises StorageError."""
-        unit = record.knob.unit
+        """Replace a control's record; when this returns it outlives a power failure. Raises StorageError."""
+        suffix = unit(record.control)
         content = {
             "gpu": record.gpu,
-            f"found_{unit}": record.limits.found,
-            f"confirmed_{unit}": record.limits.confirmed,
-            f"pending_{unit}": record.limits.pending,
+            f"found_{suffix}": record.limits.found,
+            f"confirmed_{suffix}": record.limits.confirmed,
+            f"pending_{suffix}": record.limits.pending,
             "boot_id": record.boot_id,
             "time": record.time,
         }
         if record.settled is not None:
             content["settled"] = record.settled
-        path = self.path(record.knob)
+        path = self.path(record.control)
         new = path.with_suffix(".new")
         try:
             with new.open("w", encoding="utf-8") as file:
@@ -128,9 +132,9 @@ class RecordFile:
         except OSError as wrong:
             raise self._failure(path, "be written", wrong) from wrong
 
-    def clear(self, knob: Knob = Knob.LIMIT) -> None:
-        """Remove a knob's record: nothing of ours is in force. Raises StorageError."""
-        path = self.path(knob)
+    def clear(self, control: Control = "power_limit") -> None:
+        """Remove a control's record: nothing of ours is in force. Raises StorageError."""
+        path = self.path(control)
         try:
             path.unlink(missing_ok=True)
             self._sync_directory()
@@ -156,14 +160,16 @@ class RecordFile:
         )
 
 
-def _parse(content: object, knob: Knob) -> Record:
+def _parse(content: object, control: Control) -> Record:
     if not isinstance(content, dict):
         raise TypeError("it is not a JSON object")
-    found, confirmed, pending = (content[f"{name}_{knob.unit}"] for name in ("found", "confirmed", "pending"))
+    found, confirmed, pending = (
+        content[f"{name}_{unit(control)}"] for name in ("found", "confirmed", "pending")
+    )
     limits = Limits(
-        UNLOCKED if knob is Knob.CLOCK and found == UNLOCKED else _whole(found, knob),
-        None if confirmed is None else _whole(confirmed, knob),
-        None if pending is None else _whole(pending, knob),
+        UNLOCKED if control != "power_limit" and found == UNLOCKED else _whole(found, control),
+        None if confirmed is None else _whole(confirmed, control),
+        None if pending is None else _whole(pending, control),
     )
     settled = content.get("settled")
     return Record(
@@ -172,13 +178,13 @@ def _parse(content: object, knob: Knob) -> Record:
         str(content["boot_id"]),
         str(content["time"]),
         None if settled is None else str(settled),
-        knob,
+        control,
     )
 
 
-def _whole(value: object, knob: Knob) -> int:
+def _whole(value: object, control: Control) -> int:
     if type(value) is not int or value <= 0:
-        raise ValueError(f"{value!r} is no {knob.value} in {knob.unit}")
+        raise ValueError(f"{value!r} is no {words(control)} in {unit(control)}")
     return value
 
 
@@ -190,30 +196,31 @@ class PutBack:
     stranger: bool
 
 
-def put(device: Device, knob: Knob, value: int, expected: int) -> lease.SetDone | lease.SetFoundStranger:
+def put(
+    device: Device, control: Control, value: int, expected: int
+) -> lease.SetDone | lease.SetFoundStranger:
     """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
-    if knob is Knob.CLOCK:  # what is requested cannot be asked
-        device.lock_clock(value)
-        return lease.SetDone(value)
-    requested = device.requested_limit_mw()
-    if not close(requested, expected):
+    requested = device.read_control(control)
+    if requested is not None and not close(requested, expected):
         return lease.SetFoundStranger(requested)
-    device.set_limit(value)
-    return lease.SetDone(device.requested_limit_mw())
+    device.set_control(control, value)
+    confirmed = device.read_control(control)
+    return lease.SetDone(value if confirmed is None else confirmed)
 
 
-def put_back(device: Device, limits: Limits, knob: Knob = Knob.LIMIT) -> PutBack:
+def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
     """Restore what was found if what is requested now is ours. Raises DeviceError or RefusedError."""
-    if knob is Knob.CLOCK:
-        device.unlock_clock()
-        return PutBack(UNLOCKED, stranger=False)
-    requested = device.requested_limit_mw()
+    requested = device.read_control(control)
+    if requested is None:
+        device.set_control(control, limits.found)
+        return PutBack(limits.found, stranger=False)
     if limits.ours(requested) and requested != limits.found:
-        device.set_limit(limits.found)
-        requested = device.requested_limit_mw()
+        device.set_control(control, limits.found)
+        read = device.read_control(control)
+        requested = limits.found if read is None else read
         if limits.ours(requested) and not close(requested, limits.found):
             raise RetryError(
-                f"could not restore {watts(limits.found)}: the device took it, and requests"
-                f" {watts(requested)} still. It is tried again."
+                f"could not restore {spell(control, limits.found)}: the device took it, and requests"
+                f" {spell(control, requested)} still. It is tried again."
             )
     return PutBack(requested, stranger=not close(requested, limits.found))

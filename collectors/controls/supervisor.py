@@ -1,20 +1,20 @@
 """The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
 
+from collectors.control import spell, words
 from collectors.controls import lease
-from collectors.controls.control import Knob
 from collectors.controls.device_thread import (
     Crashed,
     Do,
     Found,
-    FoundKnob,
+    FoundControl,
     Gone,
     Happened,
     Mail,
@@ -31,7 +31,8 @@ from collectors.sampling import schedule
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.protocol.commands import RenewLeases
-from zeus_stream.protocol.notes import DeviceFound, DeviceGone, Refused
+from zeus_stream.protocol.fields import Control, of_host
+from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
@@ -41,6 +42,8 @@ MAX_ROWS = 10_000
 LOOK_S = schedule.RETURN_NS / 1e9
 LOOK_AGAIN_S = 60.0
 """Between two looks for devices once there are some: a GPU that was lost at the start, or is new."""
+UNUSED_NS = 30_000_000_000
+"""A device that no session has used for so long is read about once a second."""
 SEE_S = 2.0
 """Wait at most this long for a device to say who computes on it."""
 SHUTDOWN_S = 5.0
@@ -51,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Guarding:
-    """One knob of a device."""
+    """One control of a device."""
 
     rules: lease.Rules
     state: lease.Guarded
@@ -63,9 +66,11 @@ class Guard:
 
     watch: Watch
     description: Description
-    knobs: dict[Knob, Guarding] = field(default_factory=dict)
+    controls: dict[Control, Guarding] = field(default_factory=dict)
     """Those that can be set."""
     there: bool = True
+    used_ns: int = field(default_factory=monotonic_ns)
+    """When a session used it last, or it was found."""
     pids: tuple[int, ...] | None = None
     pids_seen: anyio.Event = field(default_factory=anyio.Event)
 
@@ -120,13 +125,13 @@ class Guards:
     def command(self, command: lease.Command, objection: str | None) -> None:
         """Take in a command; ``objection``: why its run may not command. The outcome comes by ``reply``."""
         now_ns = monotonic_ns()
-        guard, knob = self._guards.get(command.gpu), lease.knob(command)
-        if guard is not None and knob in guard.knobs:
-            self._tell(guard, knob, lease.Asked(command, objection), now_ns)
+        guard, control = self._guards.get(command.gpu), command.control
+        if guard is not None and control in guard.controls:
+            self._tell(guard, control, lease.Asked(command, objection), now_ns)
             return
         why = "it is not there" if guard is None else "it has none that could be set"
-        reason = f"{command.gpu}: could not change the {knob.value}: {why}. Measure only."
-        outcome = Refused(now_ns, command.command, command.gpu, "device", reason)
+        reason = f"{command.gpu}: could not change the {words(control)}: {why}. Measure only."
+        outcome = ControlRefused(now_ns, command.command, command.gpu, "device", reason)
         self._journal.say(outcome)
         self._reply(outcome)
 
@@ -139,6 +144,22 @@ class Guards:
         """The run has no session on this host any more."""
         for guard in self._guards.values():
             self._tell_all(guard, lease.RunGone(run))
+
+    def use(self, gpus: Iterable[str]) -> None:
+        """Read these devices closely from now on, and the parts of the host."""
+        now_ns = monotonic_ns()
+        wanted = set(gpus)
+        for guard in self._guards.values():
+            if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
+                guard.used_ns = now_ns
+                guard.watch.relax(relaxed=False)
+
+    def relax(self) -> None:
+        """Read the devices that no session has used for UNUSED_NS, and that nothing is set of, seldom."""
+        now_ns = monotonic_ns()
+        for guard in self._guards.values():
+            held = any(guarding.state.lease is not None for guarding in guard.controls.values())
+            guard.watch.relax(relaxed=not held and now_ns - guard.used_ns >= UNUSED_NS)
 
     async def pids(self, gpu: str) -> tuple[int, ...] | None:
         """Return who computes on a device now; None: that cannot be seen."""
@@ -163,10 +184,10 @@ class Guards:
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
         now_ns = monotonic_ns()
         for guard in self._guards.values():
-            for knob, guarding in guard.knobs.items():
-                requested = guard.watch.requested_mw if knob is Knob.LIMIT else None
+            for control, guarding in guard.controls.items():
+                requested = guard.watch.requested_mw if control == "power_limit" else None
                 if not guarding.state.unmoved(requested):
-                    self._tell(guard, knob, lease.Beat(requested), now_ns)
+                    self._tell(guard, control, lease.Beat(requested), now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -219,20 +240,20 @@ class Guards:
                 _log.error("%s: a call to its driver does not return.", watch.gpu)
         self._take_in_all()
         self.beat()
-        for gpu, knob, state in self._unsettled():
+        for gpu, control, state in self._unsettled():
             _log.error(
                 "%s: could not be restored to %s. Its record stays for the next start.",
                 gpu,
-                knob.says(state.limits.found),
+                spell(control, state.limits.found),
             )
         self._mail.close()
 
-    def _unsettled(self) -> Iterator[tuple[str, Knob, lease.Guarded]]:
-        """Give GPU, knob and state where something of ours may be in force, or is under way."""
+    def _unsettled(self) -> Iterator[tuple[str, Control, lease.Guarded]]:
+        """Give GPU, control and state where something of ours may be in force, or is under way."""
         for guard in self._guards.values():
-            for knob, guarding in guard.knobs.items():
+            for control, guarding in guard.controls.items():
                 if not guarding.state.at_rest:
-                    yield guard.watch.gpu, knob, guarding.state
+                    yield guard.watch.gpu, control, guarding.state
 
     # ---- what threads say -------------------------------------------------------------------------
 
@@ -249,9 +270,9 @@ class Guards:
                 if guard is not None:
                     guard.there = False
                 self._journal.say(DeviceGone(t_ns, watch.gpu, reason[:2000]))
-            case Happened(t_ns, knob, event):
+            case Happened(t_ns, control, event):
                 if guard is not None:
-                    self._tell(guard, knob, event, t_ns)
+                    self._tell(guard, control, event, t_ns)
             case ProcessesSeen(pids):
                 if guard is not None:
                     guard.pids = pids
@@ -265,14 +286,16 @@ class Guards:
     def _find(self, watch: Watch, found: Found) -> None:
         description = found.description
         guard = self._guards.get(watch.gpu)
-        todo: list[tuple[Knob, tuple[lease.Instruction, ...]]] = []
+        todo: list[tuple[Control, tuple[lease.Instruction, ...]]] = []
         if guard is not None:
             guard.description, guard.there = description, True
-            self._tell(guard, Knob.CLOCK, lease.Returned(), found.t_ns)
+            for control in guard.controls:
+                if control != "power_limit":
+                    self._tell(guard, control, lease.Returned(), found.t_ns)
         else:
             guard = self._guards[watch.gpu] = Guard(watch, description)
-            todo = [(knob.knob, self._begin(guard, knob, found.t_ns)) for knob in found.knobs]
-        limit = guard.knobs.get(Knob.LIMIT)
+            todo = [(each.control, self._begin(guard, each, found.t_ns)) for each in found.controls]
+        limit = guard.controls.get("power_limit")
         self._journal.say(
             DeviceFound(
                 found.t_ns,
@@ -290,13 +313,13 @@ class Guards:
                 description.tenants,
             )
         )
-        for knob, instructions in todo:
-            self._carry_out(guard, knob, instructions)
+        for control, instructions in todo:
+            self._carry_out(guard, control, instructions)
 
     # ---- leases ------------------------------------------------------------------------------------
 
-    def _begin(self, guard: Guard, found: FoundKnob, now_ns: int) -> tuple[lease.Instruction, ...]:
-        """Take a knob of a new device under guard; return what to do about a record found with it."""
+    def _begin(self, guard: Guard, found: FoundControl, now_ns: int) -> tuple[lease.Instruction, ...]:
+        """Take a control of a new device under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
         rules = lease.Rules(
             description.gpu,
@@ -304,8 +327,8 @@ class Guards:
             description.min_limit_mw or 0,
             self._settings.observe,
             found.trouble,
-            found.knob,
-            description.clocks_mhz,
+            found.control,
+            description.clocks_mhz(found.control),
         )
         state, todo = lease.begin(
             rules,
@@ -315,23 +338,27 @@ class Guards:
             now_ns=now_ns,
             settled=None if left is None else left.settled,
         )
-        guard.knobs[found.knob] = Guarding(rules, state)
+        guard.controls[found.control] = Guarding(rules, state)
         return todo
 
     def _tell_all(self, guard: Guard, event: lease.Event) -> None:
-        """Tell something that concerns every knob of a device."""
-        for knob in guard.knobs:
-            self._tell(guard, knob, event, monotonic_ns())
+        """Tell something that concerns every control of a device."""
+        for control in guard.controls:
+            self._tell(guard, control, event, monotonic_ns())
 
-    def _tell(self, guard: Guard, knob: Knob, event: lease.Event, now_ns: int) -> None:
-        if (guarding := guard.knobs.get(knob)) is not None:
-            beside = (other.state.lease for other in guard.knobs.values() if other is not guarding)
+    def _tell(self, guard: Guard, control: Control, event: lease.Event, now_ns: int) -> None:
+        if (guarding := guard.controls.get(control)) is not None:
+            beside = tuple(
+                other.state.lease
+                for other in guard.controls.values()
+                if other is not guarding and other.state.lease is not None
+            )
             trouble = guarding.rules.trouble or self._unguarded()
-            rules = replace(guarding.rules, trouble=trouble, beside=next(beside, None))
+            rules = replace(guarding.rules, trouble=trouble, beside=beside)
             guarding.state, todo = lease.step(rules, guarding.state, event, now_ns)
-            self._carry_out(guard, knob, todo)
+            self._carry_out(guard, control, todo)
 
-    def _carry_out(self, guard: Guard, knob: Knob, todo: tuple[lease.Instruction, ...]) -> None:
+    def _carry_out(self, guard: Guard, control: Control, todo: tuple[lease.Instruction, ...]) -> None:
         for instruction in todo:
             match instruction:
                 case lease.Say(note):
@@ -341,4 +368,4 @@ class Guards:
                 case lease.Repeat(outcome):
                     self._reply(outcome)
                 case _:
-                    guard.watch.do(Do(knob, instruction))
+                    guard.watch.do(Do(control, instruction))

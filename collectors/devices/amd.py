@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from collectors.control import spell_change
 from collectors.device import Description, Sample, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.clock import monotonic_ns
@@ -31,6 +32,7 @@ from zeus_stream.errors import (
     RetryError,
     UnsupportedError,
 )
+from zeus_stream.protocol.fields import Control
 
 _log = logging.getLogger(__name__)
 
@@ -142,24 +144,23 @@ class AmdDevice:
             self._last = now_ns, self._read()
         return self._last[1]
 
-    def requested_limit_mw(self) -> int:
+    def read_control(self, control: Control) -> int | None:
+        """Return the power limit requested of the driver now, mW; None for a clock."""
+        if control != "power_limit":
+            return None
         return _milliwatts(self._ask("read its power limit", "amdsmi_get_power_cap_info")["power_cap"])
 
-    def set_limit(self, limit_mw: int) -> None:
+    def set_control(self, control: Control, value: int) -> None:
         """Request a power limit, mW. Raises RefusedError outside the range the device names now."""
-        what = f"set the power limit to {watts(limit_mw)}"
+        what = spell_change(control, value)
+        if control != "power_limit":
+            raise UnsupportedError(f"{self.gpu}: could not {what}: AMD's clocks are only read. {_WITHOUT}")
         lowest_mw, highest_mw, _ = self._limits()
         if lowest_mw is None or highest_mw is None:
             raise UnsupportedError(f"{self.gpu}: could not {what}: it names no range. {_WITHOUT}")
-        check_limit(self.gpu, limit_mw, lowest_mw, highest_mw)
-        self._ask(what, "amdsmi_set_power_cap", 0, limit_mw * 1000)
+        check_limit(self.gpu, value, lowest_mw, highest_mw)
+        self._ask(what, "amdsmi_set_power_cap", 0, value * 1000)
         self._last = None
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        self._refuse_clock(f"lock the graphics clock at {clock_mhz} MHz")
-
-    def unlock_clock(self) -> None:
-        self._refuse_clock("unlock the graphics clock")
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the GPU, or None where they cannot be seen."""
@@ -249,9 +250,6 @@ class AmdDevice:
             return None, None, None
         lowest_mw = _milliwatts(cap["min_power_cap"]) or math.ceil(highest_mw * LEAST_SHARE)
         return lowest_mw, highest_mw, _milliwatts(cap["default_power_cap"]) or highest_mw
-
-    def _refuse_clock(self, what: str) -> None:
-        raise UnsupportedError(f"{self.gpu}: could not {what}: AMD's clocks are only read. {_WITHOUT}")
 
     def _once(self, what: str, call: str) -> Any:
         """Return what `_optional` returns; what the device cannot say is not asked again."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import pynvml
 
+from collectors.control import spell_change
 from collectors.device import Description, Sample, check_clock, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
@@ -30,6 +31,7 @@ from zeus_stream.errors import (
     RetryError,
     UnsupportedError,
 )
+from zeus_stream.protocol.fields import UNLOCKED, Control
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +106,12 @@ _QUANTITIES = (
         pynvml.nvmlDeviceGetPowerManagementLimit,
     ),
 )
+_LOCKS: dict[Control, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "graphics_clock": (pynvml.nvmlDeviceSetGpuLockedClocks, pynvml.nvmlDeviceResetGpuLockedClocks),
+    "memory_clock": (pynvml.nvmlDeviceSetMemoryLockedClocks, pynvml.nvmlDeviceResetMemoryLockedClocks),
+}
+"""The calls that lock a clock between two values, and unlock it."""
+_UNKNOWN_ARCHITECTURE: int = pynvml.NVML_DEVICE_ARCH_UNKNOWN
 _ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(_QUANTITIES))
 
 _FIELD_VALUE = struct.Struct("=24xIIQ")
@@ -131,7 +139,7 @@ class NvmlDevice:
         self.lost = True
         """Nothing is asked of it until it is found again."""
         self._highest_mw: int | None = None
-        self._lockable_mhz: tuple[int, ...] = ()
+        self._lockable_mhz: dict[Control, tuple[int, ...]] = {"graphics_clock": (), "memory_clock": ()}
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
         self._start_over()
 
@@ -153,6 +161,7 @@ class NvmlDevice:
         modes = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
         mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         counts_energy = self._choose_scope()
+        self._find_clocks()
         return Description(
             gpu=self.gpu,
             index=self._index,
@@ -164,7 +173,8 @@ class NvmlDevice:
             default_limit_mw=self._optional(
                 "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
-            clocks_mhz=self._clocks_mhz(),
+            graphics_clocks_mhz=self._lockable_mhz["graphics_clock"],
+            memory_clocks_mhz=self._lockable_mhz["memory_clock"],
             mig=mig,
             tenants=self._tenants() if mig else (),
             scope="module" if self._module else "gpu",
@@ -193,29 +203,33 @@ class NvmlDevice:
             utilization_pct=utilization_pct,
         )
 
-    def requested_limit_mw(self) -> int:
-        """Return the limit requested of the driver now, mW."""
+    def read_control(self, control: Control) -> int | None:
+        """Return the power limit requested of the driver now, mW; None for a clock."""
+        if control != "power_limit":
+            return None
         limit_mw: int = self._ask("read its requested power limit", pynvml.nvmlDeviceGetPowerManagementLimit)
         return limit_mw
 
-    def set_limit(self, limit_mw: int) -> None:
-        """Request a power limit, mW. Raises RefusedError outside the range the device names now."""
-        what = f"set the power limit to {watts(limit_mw)}"
+    def set_control(self, control: Control, value: int) -> None:
+        """Request a power limit, or lock a clock. Raises RefusedError for a value it does not name."""
+        if control == "power_limit":
+            self._set_limit(value)
+            return
+        lock, unlock = _LOCKS[control]
+        what = spell_change(control, value)
+        if value == UNLOCKED:
+            self._ask(what, unlock)
+            return
+        if self._lockable_mhz[control]:  # the driver would take another
+            check_clock(self.gpu, control, value, self._lockable_mhz[control])
+        self._ask(what, lock, value, value)
+
+    def _set_limit(self, limit_mw: int) -> None:
+        what = spell_change("power_limit", limit_mw)
         lowest_mw, highest_mw = self._ask(what, pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         check_limit(self.gpu, limit_mw, lowest_mw, highest_mw)
         # Not the _v2 call: its Python wrapper ignores the return code.
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the graphics clock, MHz. Raises RefusedError unless `describe` named it."""
-        what = f"lock the graphics clock at {clock_mhz} MHz"
-        if self._lockable_mhz:  # the driver would take another
-            check_clock(self.gpu, clock_mhz, self._lockable_mhz)
-        self._ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, clock_mhz, clock_mhz)
-
-    def unlock_clock(self) -> None:
-        """Let the graphics clock float again."""
-        self._ask("unlock the graphics clock", pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the GPU, or None where they cannot be seen.
@@ -330,15 +344,23 @@ class NvmlDevice:
         bounded = self._highest_mw is not None and not self._module  # the limits are those of the GPU
         return power_mw > 0 and (not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0))
 
-    def _clocks_mhz(self) -> tuple[int, ...]:
-        """Find out, keep and return the graphics clocks at the highest memory clock, descending."""
+    def _find_clocks(self) -> None:
+        """Find out the memory clocks, and the graphics clocks at the highest of them, descending.
+
+        A driver names the memory clocks of every GPU, but locks them only from Ampere on.
+        """
         what = "name its clocks"
         memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
-        clocks_mhz = None
+        graphics_mhz = None
         if memory_mhz:
-            clocks_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
-        self._lockable_mhz = tuple(sorted(clocks_mhz or (), reverse=True))
-        return self._lockable_mhz
+            graphics_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
+        architecture = self._optional("name its architecture", pynvml.nvmlDeviceGetArchitecture)
+        if architecture is None or not pynvml.NVML_DEVICE_ARCH_AMPERE <= architecture < _UNKNOWN_ARCHITECTURE:
+            memory_mhz = None
+        self._lockable_mhz = {
+            "graphics_clock": tuple(sorted(graphics_mhz or (), reverse=True)),
+            "memory_clock": tuple(sorted(memory_mhz or (), reverse=True)),
+        }
 
     def _optional(
         self,

@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.control import spell_change
 from collectors.device import Description, Sample
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError
+from zeus_stream.protocol.fields import Control
 
 POWERCAP = Path("/sys/class/powercap")
 REFRESH_NS = 50_000_000
@@ -91,19 +93,17 @@ class RaplDevice:
         """Raise the DeviceError that a read would."""
         self._read("energy_uj")
 
-    def requested_limit_mw(self) -> int:
+    def read_control(self, control: Control) -> int | None:
+        """Raise UnsupportedError for the power limit; return None for a clock."""
         self.check()
-        raise self._unsupported("tell its power limit")
+        if control == "power_limit":
+            raise self._unsupported("read its power limit")
+        return None
 
-    def set_limit(self, limit_mw: int) -> None:
+    def set_control(self, control: Control, value: int) -> None:
+        """Raise UnsupportedError."""
         self.check()
-        raise self._unsupported(f"set the power limit to {limit_mw / 1000:g} W")
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        raise self._unsupported(f"lock its clock at {clock_mhz} MHz")
-
-    def unlock_clock(self) -> None:
-        raise self._unsupported("unlock its clock")
+        raise self._unsupported(spell_change(control, value))
 
     def processes(self) -> tuple[int, ...] | None:
         """Return None: every process of the host computes on it."""
@@ -138,7 +138,7 @@ class RaplDevice:
         except PermissionError as wrong:
             raise PermissionMissingError(
                 f"{self.gpu}: could not be read: {file} is for root only, as in every Linux since 5.10."
-                " Run the collector as root, or let its group read it: docs/measurement.md has the rule."
+                " Run the collector as root, or add the rule of docs/explanation/measurement.md."
             ) from wrong
         except FileNotFoundError as wrong:
             raise LostError(f"{self.gpu}: could not be read: {file} is gone. {_RETURNS}") from wrong

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.devices.virtual_gpu import Counter, Draw, Refreshes, unit
@@ -23,10 +24,13 @@ from zeus_stream.errors import (
     RetryError,
 )
 from zeus_stream.paths import places
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
 
 CLOCK_STEP_MHZ = 15
-"""Between two clocks that can be locked."""
+"""Between two graphics clocks that can be locked."""
+MEMORY_CLOCKS_MHZ = (877, 405)
+"""Those that can be locked, whatever the model."""
 OFF_NS = 600_000_000_000
 """A GPU that nobody ran for this long was off: the time is not counted."""
 
@@ -43,11 +47,11 @@ class Surroundings(Protocol):
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         """Put a limit in force."""
 
-    def locked_mhz(self) -> int:
-        """Return at what the clock is locked, MHz; 0: it is not."""
+    def locked_mhz(self, control: Control) -> int:
+        """Return at what a clock is locked, MHz, or UNLOCKED."""
 
-    def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the clock, MHz; 0: unlock it."""
+    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+        """Lock a clock, MHz, or unlock it (UNLOCKED)."""
 
     def counter(self) -> tuple[int, int] | None:
         """Return the counter as saved last (index of its refresh, nJ)."""
@@ -71,7 +75,7 @@ class Schedule:
     """Loads the GPU has not been told of. Append a load later than it begins, and it arrives late."""
     _changes: list[LimitChange] = field(init=False)
     _told: int = 0
-    _locked_mhz: int = 0
+    _locked_mhz: dict[Control, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._changes = [self.first]
@@ -89,11 +93,11 @@ class Schedule:
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         self._changes.append(LimitChange(since_ns, limit_mw))
 
-    def locked_mhz(self) -> int:
-        return self._locked_mhz
+    def locked_mhz(self, control: Control) -> int:
+        return self._locked_mhz.get(control, UNLOCKED)
 
-    def lock_clock(self, clock_mhz: int) -> None:
-        self._locked_mhz = clock_mhz
+    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+        self._locked_mhz[control] = clock_mhz
 
     def counter(self) -> None:
         return None
@@ -136,7 +140,10 @@ class SimulatedDevice:
         self._refreshes = Refreshes(period_ns, phase_ns, _ns(spec.jitter_ms), seed)
         self._window_ns = _ns(spec.window_ms)
         slowest_mhz, fastest_mhz = spec.model.idle_clock_mhz, spec.model.max_clock_mhz
-        self._clocks_mhz = tuple(range(fastest_mhz, slowest_mhz - 1, -CLOCK_STEP_MHZ))
+        self._clocks_mhz: dict[Control, tuple[int, ...]] = {
+            "graphics_clock": tuple(range(fastest_mhz, slowest_mhz - 1, -CLOCK_STEP_MHZ)),
+            "memory_clock": MEMORY_CLOCKS_MHZ,
+        }
         self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
         self.closed = False
 
@@ -152,7 +159,8 @@ class SimulatedDevice:
             min_limit_mw=model.min_limit_mw,
             max_limit_mw=model.max_limit_mw,
             default_limit_mw=model.default_limit_mw,
-            clocks_mhz=self._clocks_mhz,
+            graphics_clocks_mhz=self._clocks_mhz["graphics_clock"],
+            memory_clocks_mhz=self._clocks_mhz["memory_clock"],
         )
 
     def sample(self) -> Sample:
@@ -169,7 +177,7 @@ class SimulatedDevice:
         clock_mhz = model.idle_clock_mhz
         if load:
             clock_mhz = round(model.max_clock_mhz / model.workloads[load.workload].slowdown(limit_mw))
-            clock_mhz = min(clock_mhz, self._surroundings.locked_mhz() or clock_mhz)
+            clock_mhz = min(clock_mhz, self.locked_mhz("graphics_clock") or clock_mhz)
         return Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
@@ -180,37 +188,33 @@ class SimulatedDevice:
             utilization_pct=round(100 * busy),
         )
 
-    def requested_limit_mw(self) -> int:
-        self._answer("tell its power limit")
+    def read_control(self, control: Control) -> int | None:
+        """Return the power limit, mW; None for a clock."""
+        self._answer(f"read its {words(control)}")
+        if control != "power_limit":
+            return None
         self._learn()
         return self._draw.limit_mw
 
-    def set_limit(self, limit_mw: int) -> None:
-        what = f"set the power limit to {limit_mw / 1000:g} W"
+    def set_control(self, control: Control, value: int) -> None:
+        what = spell_change(control, value)
         self._answer(what)
         model = self._spec.model
-        check_limit(self.gpu, limit_mw, model.min_limit_mw, model.max_limit_mw)
+        if control == "power_limit":
+            check_limit(self.gpu, value, model.min_limit_mw, model.max_limit_mw)
+        elif value != UNLOCKED:
+            check_clock(self.gpu, control, value, self._clocks_mhz[control])
         self._permit(what)
+        if control != "power_limit":
+            self._surroundings.lock_clock(control, value)
+            return
         if self._spec.set_ms:
             self._sleep(self._spec.set_ms / 1000)
-        self._surroundings.set_limit(limit_mw, self._now())
+        self._surroundings.set_limit(value, self._now())
 
-    def lock_clock(self, clock_mhz: int) -> None:
-        what = f"lock the graphics clock at {clock_mhz} MHz"
-        self._answer(what)
-        check_clock(self.gpu, clock_mhz, self._clocks_mhz)
-        self._permit(what)
-        self._surroundings.lock_clock(clock_mhz)
-
-    def unlock_clock(self) -> None:
-        self._answer("unlock the graphics clock")
-        self._permit("unlock the graphics clock")
-        self._surroundings.lock_clock(0)
-
-    @property
-    def locked_mhz(self) -> int:
-        """At what the clock is locked, MHz; 0: it is not. (No driver tells that.)"""
-        return self._surroundings.locked_mhz()
+    def locked_mhz(self, control: Control) -> int:
+        """Return at what a clock is locked, MHz, or UNLOCKED: what no driver reports."""
+        return self._surroundings.locked_mhz(control)
 
     def processes(self) -> tuple[int, ...] | None:
         self._answer("name its processes")
@@ -310,10 +314,14 @@ class SimulatedBus:
         """
         folder = directory or places(os.environ).run
 
-        def board(gpu: str, spec: Spec) -> Board:
-            return Board(folder, gpu, spec.key, spec.model.default_limit_mw, monotonic_ns(), spec.slower)
+        specs = parse(text)
+        places_of = {spec.uuid(index): index for index, spec in enumerate(specs)}
 
-        return cls(parse(text), board)
+        def board(gpu: str, spec: Spec) -> Board:
+            limit_mw, now_ns = spec.model.default_limit_mw, monotonic_ns()
+            return Board(folder, gpu, spec.key, limit_mw, now_ns, spec.slower, places_of[gpu])
+
+        return cls(specs, board)
 
     def discover(self) -> tuple[SimulatedDevice, ...]:
         """Return the GPUs that are not lost; each stays the same object until it is closed."""

@@ -3,8 +3,8 @@
     simulated:v100x4
     simulated:a40x3,seed=7,noise=0.02+a40,seed=7,fault=lost@5-8
 
-After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100`` or ``a40``), ``x`` and how
-many (1 if left out), then options:
+After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100``, ``a40``, ``p100``,
+``rtx6000``, ``a100``, ``h100``), ``x`` and their number (1 if left out), then options:
 
 ``period_ms``, ``jitter_ms``, ``phase_ms``
     Refresh of power and counter; by default as the real model, without jitter, with a phase from the seed.
@@ -24,7 +24,8 @@ many (1 if left out), then options:
     ``lost``, ``timeout``, ``permission`` or ``reset`` (of the counter), any number of them; ``@5`` from 5 s
     after the bus was opened, ``@5-8`` until 8 s; for ever where it does not say. A reset is an instant.
 
-A clock can be locked, and the lock shows in the clock; it changes neither the draw nor the time of a step.
+The graphics and the memory clock can be locked. The lock of the graphics clock shows in the clock; no lock
+changes the draw or the time of a step.
 """
 
 import hashlib

@@ -52,6 +52,8 @@ class Session:
     """It said that its run ended, or its process is gone."""
     gone: bool = False
     """Its process is gone."""
+    process_known: bool = True
+    """The process of its pid can have made its connection: same user, and no younger than the connection."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

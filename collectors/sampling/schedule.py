@@ -41,6 +41,8 @@ DITHER = 0.5
 """Even distances are spread over this part of their mean."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
+RELAXED_NS = 1_000_000_000
+"""Between two reads of a device that no session uses."""
 RETRY_MOST_NS = 1_000_000_000
 """Failed reads double the distance, up to this."""
 RETURN_NS = 3_000_000_000
@@ -116,6 +118,17 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
             return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(mean_ns * (1 + DITHER * spread))
+
+
+def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:
+    """Return the schedule of a device that no session uses, and when to read it next.
+
+    None: its period is not known yet, and the search for it goes on. A period set by a person is kept.
+    """
+    searching = schedule.period_ns is None and now_ns - schedule.begun_ns < SEARCH_FOR_NS
+    if schedule.poll_ns or schedule.failures or searching:
+        return schedule, None
+    return schedule._replace(expected_ns=None), now_ns + RELAXED_NS
 
 
 def _look_ns(period_ns: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Store
 from analyzers.results.readings import READING
 from analyzers.results.rows import (
     CommandRow,
@@ -220,8 +220,7 @@ def rows() -> list[Row]:
     return derived
 
 
-def fill(archive: Archive) -> None:
+def fill(archive: Store) -> None:
     """Store it all."""
     stored = list(frames())
-    archive.put_frames(stored)
-    archive.put_rows(rows(), {LOG: len(stored)}, replaying=False)
+    archive.put([stored], rows(), {LOG: len(stored)})

@@ -11,7 +11,7 @@ from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import (
-    ApplyLimit,
+    ApplyControl,
     CommandRow,
     DecisionRow,
     GapRow,
@@ -20,7 +20,7 @@ from analyzers.results.rows import (
     MetricRow,
     ProfileRow,
     RecallRow,
-    RestoreLimit,
+    RestoreControl,
     RunRow,
     TrialRow,
     WindowRow,
@@ -41,10 +41,10 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
     DeviceGone,
-    LeaseEnded,
     Lost,
     Notes,
     RunAdmitted,
@@ -99,7 +99,7 @@ def test_the_same_frames_give_the_same_outputs(exhaustive: bool) -> None:  # noq
     made.run()
     again = Interpreter(plan)
     assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
-    assert made.rows(ApplyLimit)
+    assert made.rows(ApplyControl)
 
 
 def test_a_gain_is_taken_out_of_every_window_and_its_bounds_and_named() -> None:
@@ -169,7 +169,7 @@ def test_ranks_on_hosts_with_other_clocks_are_one_job() -> None:
     hosts.run()
     both = [row.energy_j for row in hosts.rows(TrialRow)]
     assert both == pytest.approx([row.energy_j for row in alone.rows(TrialRow)], rel=0.02)
-    assert {command.host for command in hosts.rows(ApplyLimit)} == {"h0", "h1"}
+    assert {command.host for command in hosts.rows(ApplyControl)} == {"h0", "h1"}
     assert hosts.rows(DecisionRow)[0].power_limit_w == alone.rows(DecisionRow)[0].power_limit_w
     assert hosts.limits_mw() == [250_000, 250_000]
 
@@ -178,8 +178,8 @@ def test_ranks_on_hosts_with_other_clocks_are_one_job() -> None:
 def test_only_measuring_asks_for_nothing(selector: str) -> None:
     made = world(replace(TRAINING, may_command=False), replace(QUICK, selector=selectors.parse(selector)))
     made.run()
-    assert not made.rows(ApplyLimit)
-    assert not made.rows(RestoreLimit)
+    assert not made.rows(ApplyControl)
+    assert not made.rows(RestoreControl)
     assert len([row for row in made.rows(WindowRow) if row.kind == "step"]) == 500
 
 
@@ -212,7 +212,7 @@ def test_a_killed_run_is_given_back_and_its_windows_end_with_it() -> None:
     made = world()
     made.at(START_NS + 3 * S, made.kill)
     made.run()
-    assert made.rows(ApplyLimit)
+    assert made.rows(ApplyControl)
     assert made.limits_mw() == [250_000]
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert run.end_ns == pytest.approx(START_NS + 3 * S)
@@ -226,12 +226,22 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
 
     def interfere() -> None:
         made.hosts[0].set_limit(first, 120_000)
-        made.hosts[0].note(LeaseEnded(made.now_ns, first, "us", "stranger", "somebody set 120 W", 120_000))
+        made.hosts[0].note(
+            ControlLeaseEnded(
+                t_ns=made.now_ns,
+                gpu=first,
+                control="power_limit",
+                owner="us",
+                cause="stranger",
+                reason="somebody set 120 W",
+                value=120_000,
+            )
+        )
 
     made.at(START_NS + 1_500_000_000, interfere)
     made.run()
     assert made.limits_mw() == [120_000, 250_000]
-    assert [restore.gpu for restore in made.rows(RestoreLimit)] == [second]
+    assert [restore.gpu for restore in made.rows(RestoreControl)] == [second]
     assert "somebody set 120 W" in made.rows(DecisionRow)[-1].reason
     assert made.rows(DecisionRow)[-1].applied is False
 
@@ -282,7 +292,7 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
     made.run()
     reasons = {row.run: row.reason for row in made.rows(DecisionRow) if not row.applied}
     assert "run run sets its power limit already" in reasons["intruder"]
-    assert {command.run for command in made.rows(ApplyLimit)} == {"run"}
+    assert {command.run for command in made.rows(ApplyControl)} == {"run"}
     for row in made.rows(WindowRow):
         if row.run == "run" and row.kind == "step":
             assert row.shared == (row.begin_ns < end_ns and row.end_ns > begin_ns)
@@ -390,6 +400,13 @@ def test_a_metric_belongs_to_the_step_under_way() -> None:
     assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "loss", made.now_ns, made.step, 0.5)]
 
 
+def test_a_metric_that_names_its_step_and_epoch_belongs_there_also_after_the_loop() -> None:
+    made = only_measuring()
+    made.hosts[0].publish(Metric(made.now_ns, "accuracy", 0.5, 3, 2))
+    made.hosts[0].flush_events()
+    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "accuracy", made.now_ns, 3, 0.5, 2)]
+
+
 def test_what_a_newer_sender_says_is_passed_over() -> None:
     made = only_measuring(1.5)
     before = len(made.outputs)
@@ -400,7 +417,7 @@ def test_what_a_newer_sender_says_is_passed_over() -> None:
 def test_outcomes_of_others_commands_are_none_of_ours() -> None:
     made = only_measuring(1.5)
     before = len(made.outputs)
-    made.hosts[0].note(Applied(made.now_ns, "somebody/1", gpu(made), 200_000))
+    made.hosts[0].note(ControlApplied(made.now_ns, "somebody/1", gpu(made), "power_limit", 200_000))
     assert len(made.outputs) == before
 
 
@@ -438,7 +455,7 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     made.run(3.0)
     numbers = [row.number for row in made.outputs[before:] if isinstance(row, TrialRow)]
     assert numbers[0] > trials
-    ids = [row.command for row in made.rows(ApplyLimit)]
+    ids = [row.command for row in made.rows(ApplyControl)]
     assert len(ids) == len(set(ids)) < MAX_COMMANDS
 
 
@@ -600,7 +617,7 @@ def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit(
     assert (mine.run, mine.may_command) == ("run", True)
     assert (other.run, other.may_command) == ("run (session-)", False)
     assert "name of its own" in other.command_reason
-    assert {command.run for command in made.rows(ApplyLimit)} == {"run"}
+    assert {command.run for command in made.rows(ApplyControl)} == {"run"}
     refusals = [row.reason for row in made.rows(DecisionRow) if row.run == other.run]
     assert any("name of its own" in reason for reason in refusals)
     steps = [row for row in made.rows(WindowRow) if row.session == "session-2" and row.kind == "step"]

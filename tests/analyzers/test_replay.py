@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
@@ -29,7 +30,6 @@ from analyzers.replay import (
     replay,
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
-from analyzers.service import _began_under, remembered
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.simulation.world import Training, World
 from zeus_stream.errors import RefusedError, StorageError
@@ -289,7 +289,9 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
     archive, selector = Archive.open(path, now), selectors.parse(now.select)
     again = Interpreter(
-        RunSettings.of(now, selector), remembered(archive), began_under=_began_under(archive, now, selector)
+        RunSettings.of(now, selector),
+        remembered(archive),
+        began_under=settings_of_begun(archive, now, selector),
     )
     world.outputs = [
         output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from collectors.processes import descends, ended, start_ticks
+from collectors.processes import descends, ended, is_peer, start_ticks, uptime_ticks
 
 
 @contextmanager
@@ -56,3 +56,14 @@ def test_a_grandchild_descends_and_a_stranger_does_not() -> None:
         os.kill(grandchild, 9)
         child.wait()
         child.stdout.close()
+
+
+def test_a_process_of_another_user_or_younger_than_a_connection_did_not_make_it() -> None:
+    with running("sleep", "60") as child:
+        now = uptime_ticks()
+        assert is_peer(child.pid, os.geteuid(), now + 1)
+        assert is_peer(child.pid, 12345, now + 1) is False
+        started = start_ticks(child.pid)
+        assert started is not None
+        assert is_peer(child.pid, os.geteuid(), started - 1) is False
+    assert is_peer(child.pid, os.geteuid(), now) is None

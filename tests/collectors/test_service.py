@@ -31,11 +31,9 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import (
@@ -50,18 +48,17 @@ from zeus_stream.protocol.events import (
     RunEnded,
     RunStarted,
 )
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
-    ClockApplied,
-    ClockLeaseEnded,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    LeaseEnded,
     Lost,
     Notes,
-    Refused,
     RunAdmitted,
     SessionEnded,
 )
@@ -90,7 +87,7 @@ class Client:
     async def request(self, message: object) -> tuple[Any, list[bytes]]:
         await self.send(self.control, bytes(8), codec.encode(message))
         (received,) = await self.control.receive()
-        reply = codec.decode(received.parts[1], Welcome, Fetched, Applied, ClockApplied, Refused, Status, No)
+        reply = codec.decode(received.parts[1], Welcome, Fetched, ControlApplied, ControlRefused, Status, No)
         return reply, received.parts[2:]
 
     async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
@@ -142,24 +139,58 @@ class Client:
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = SetLimit(command, "anna", self.incarnation, self._fence, run, gpu, limit_w * 1000, lease_ms)
+        request = SetControl(
+            command=command,
+            owner="anna",
+            incarnation=self.incarnation,
+            fence=self._fence,
+            run=run,
+            gpu=gpu,
+            control="power_limit",
+            value=limit_w * 1000,
+            lease_ms=lease_ms,
+        )
         return (await self.request(request))[0]
 
-    async def release(self, command: str, gpu: str = GPU) -> Any:
+    async def release(self, command: str, gpu: str = GPU, control: Control = "power_limit") -> Any:
         self._fence += 1
-        return (await self.request(ReleaseLimit(command, "anna", self.incarnation, self._fence, gpu)))[0]
+        request = ReleaseControl(
+            command=command,
+            owner="anna",
+            incarnation=self.incarnation,
+            fence=self._fence,
+            gpu=gpu,
+            control=control,
+        )
+        return (await self.request(request))[0]
 
     async def lock(
-        self, command: str, clock_mhz: int, *, gpu: str = GPU, run: str = "r", owner: str = "anna"
+        self,
+        command: str,
+        clock_mhz: int,
+        *,
+        gpu: str = GPU,
+        run: str = "r",
+        owner: str = "anna",
+        control: Control = "graphics_clock",
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = LockClock(command, owner, self.incarnation, self._fence, run, gpu, clock_mhz, 60_000)
+        request = SetControl(
+            command=command,
+            owner=owner,
+            incarnation=self.incarnation,
+            fence=self._fence,
+            run=run,
+            gpu=gpu,
+            control=control,
+            value=clock_mhz,
+            lease_ms=60_000,
+        )
         return (await self.request(request))[0]
 
-    async def unlock(self, command: str, gpu: str = GPU) -> Any:
-        self._fence += 1
-        return (await self.request(ReleaseClock(command, "anna", self.incarnation, self._fence, gpu)))[0]
+    async def unlock(self, command: str, gpu: str = GPU, control: Control = "graphics_clock") -> Any:
+        return await self.release(command, gpu, control)
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -386,7 +417,7 @@ async def test_a_restarted_collector_knows_what_it_has_of_a_session_and_goes_on(
         assert await client.say("s", 0, first, second) == Ack("s", 2)
         assert events_of(await client.frames()) == [("s", 0, first), ("s", 1, second)]
         await client.wait_for(RunAdmitted, 2)
-        assert isinstance(await client.set("c", 250), Applied)
+        assert isinstance(await client.set("c", 250), ControlApplied)
 
 
 async def test_a_run_is_told_its_gpus_by_uuid_and_whether_it_may_command(zeus_dir: Path) -> None:
@@ -487,13 +518,13 @@ async def test_a_limit_is_set_within_its_record_and_put_back_on_release(zeus_dir
     async with collector(bus, zeus_dir) as client:
         await client.start_run()
         applied = await client.set("c1", 250)
-        assert isinstance(applied, Applied)
+        assert isinstance(applied, ControlApplied)
         assert (bus.devices[0].requested_mw, record.exists()) == (250_000, True)
-        assert (await client.release("c2")).limit_mw == FOUND_MW
+        assert (await client.release("c2")).value == FOUND_MW
         await until(lambda: not record.exists())
         assert bus.devices[0].changes == [250_000, FOUND_MW]
-        assert await client.notes(Applied) == [applied, *(await client.notes(Applied))[1:]]
-        (ended,) = await client.notes(LeaseEnded)
+        assert await client.notes(ControlApplied) == [applied, *(await client.notes(ControlApplied))[1:]]
+        (ended,) = await client.notes(ControlLeaseEnded)
     assert ended.cause == "released"
     assert bus.devices[1].changes == []
 
@@ -509,8 +540,8 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         await client.start_run()
         await client.set("c1", 250)
         applied = await client.lock("c2", 1365)
-        assert isinstance(applied, ClockApplied)
-        assert (applied.clock_mhz, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
+        assert isinstance(applied, ControlApplied)
+        assert (applied.value, device.locks, records()) == (1365, [1365], [".clock.json", ".json"])
         other = await client.lock("c3", 1365, owner="berta")
         assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
         status, _ = await client.request(AskStatus())
@@ -519,12 +550,12 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         assert "run r of anna" in rows["graphics clock: lease"]
         await client.release("c4")
         await until(lambda: records() == [".clock.json"])
-        assert isinstance(await client.lock("c5", 135), ClockApplied)
-        assert (await client.unlock("c6")).clock_mhz is None
+        assert isinstance(await client.lock("c5", 135), ControlApplied)
+        assert (await client.unlock("c6")).value == UNLOCKED
         await until(lambda: records() == [])
         assert (device.locks, device.requested_mw) == ([1365, 135, 0], FOUND_MW)
-        (ended,) = await client.notes(ClockLeaseEnded)
-    assert (ended.cause, ended.unlocked) == ("released", True)
+        ended = [note for note in await client.notes(ControlLeaseEnded) if note.control == "graphics_clock"]
+    assert [(note.cause, note.value) for note in ended] == [("released", UNLOCKED)]
 
 
 async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_it_is_back(
@@ -538,8 +569,8 @@ async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_i
         device.lost = True
         await client.wait_for(DeviceGone)
         device.lost = False
-        (ended,) = await client.wait_for(ClockLeaseEnded)
-    assert (ended.cause, ended.unlocked) == ("device", True)
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert (ended.control, ended.cause, ended.value) == ("graphics_clock", "device", UNLOCKED)
     assert "may have forgotten" in ended.reason
     assert device.locks == [1365, 0]
 
@@ -564,7 +595,7 @@ async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_
         await client.start_run()
         refused = await client.lock("c1", 1365)
         await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
-        assert await client.notes(ClockLeaseEnded) == []
+        assert await client.notes(ControlLeaseEnded) == []
     assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
     assert bus.devices[0].locks == []
 
@@ -578,9 +609,9 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
         await client.send(client.control, bytes(8), codec.encode(renewal))
         await client.set("c2", 250, lease_ms=3_000)
         # Not renewed, the first would have lapsed before the second.
-        (ended,) = await client.wait_for(LeaseEnded)
+        (ended,) = await client.wait_for(ControlLeaseEnded)
         assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
-    assert (ended.gpu, ended.cause, ended.limit_mw) == (GPU, "lapsed", FOUND_MW)
+    assert (ended.gpu, ended.cause, ended.value) == (GPU, "lapsed", FOUND_MW)
 
 
 @pytest.mark.parametrize("observe", [False, True])
@@ -598,7 +629,7 @@ async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, *, observe
             await client.lock("c6", 1365, gpu="GPU-9"),
         ]
         causes = [r.cause for r in refused]
-        assert await client.notes(Refused) == refused
+        assert await client.notes(ControlRefused) == refused
         await anyio.sleep(0.1)
     assert causes == 2 * (
         ["observe", "observe", "device"] if observe else ["permission", "ownership", "device"]
@@ -614,8 +645,8 @@ async def test_a_strangers_value_stays_and_the_lease_ends(zeus_dir: Path) -> Non
         await client.start_run()
         await client.set("c1", 250)
         bus.devices[0].requested_mw = 200_000
-        (ended,) = await client.wait_for(LeaseEnded)
-    assert (ended.cause, ended.limit_mw) == ("stranger", 200_000)
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert (ended.cause, ended.value) == ("stranger", 200_000)
     assert bus.devices[0].requested_mw == 200_000
 
 
@@ -628,8 +659,12 @@ async def test_a_collector_that_stops_puts_everything_back_and_says_so(zeus_dir:
         await client.lock("c3", 1365)
     assert [device.locks for device in bus.devices] == [[1365, 0], []]
     assert [device.requested_mw for device in bus.devices] == [FOUND_MW, FOUND_MW]
-    ended = [n for frame in logged(zeus_dir) for n in notes_of(frame) if isinstance(n, LeaseEnded)]
-    assert [note.cause for note in ended] == ["shutdown", "shutdown"]
+    ended = [n for frame in logged(zeus_dir) for n in notes_of(frame) if isinstance(n, ControlLeaseEnded)]
+    assert sorted((note.gpu, note.control, note.cause) for note in ended) == [
+        (GPU, "graphics_clock", "shutdown"),
+        (GPU, "power_limit", "shutdown"),
+        ("GPU-0001", "power_limit", "shutdown"),
+    ]
     assert list((zeus_dir / "restore").glob("*.json")) == []
 
 
@@ -655,13 +690,13 @@ async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_lease
     async with collector(bus, zeus_dir, 1) as client:
         with python(TRAINER, zeus_dir) as trainer:
             await client.wait_for(RunAdmitted)
-            assert isinstance(await client.set("c1", 250, run="theirs"), Applied)
+            assert isinstance(await client.set("c1", 250, run="theirs"), ControlApplied)
             assert bus.devices[0].requested_mw == 250_000
             trainer.kill()
             (ended,) = await client.wait_for(SessionEnded)
             assert (ended.session, str(trainer.pid) in ended.reason) == ("t", True)
-            (lease,) = await client.wait_for(LeaseEnded)
-    assert (lease.cause, lease.limit_mw) == ("run", FOUND_MW)
+            (lease,) = await client.wait_for(ControlLeaseEnded)
+    assert (lease.cause, lease.value) == ("run", FOUND_MW)
 
 
 async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(zeus_dir: Path) -> None:
@@ -699,7 +734,7 @@ from zeus_stream.protocol.events import Batch, RunStarted
 context = sockets.context()
 channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
 run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
-while not channel.send(wire.encode(Batch("t", 0, (run,)))):
+while not channel.send(codec.encode(Batch("t", 0, (run,)))):
     time.sleep(0.01)
 time.sleep(60)
 """
@@ -726,19 +761,19 @@ async def test_a_limit_left_by_a_killed_collector_is_put_back_by_the_next(zeus_d
         (found,) = await client.wait_for(DeviceFound)
         await client.start_run(gpus=("index:0",))
         applied = await client.set("c1", 150, gpu=found.gpu)
-        assert isinstance(applied, Applied)
+        assert isinstance(applied, ControlApplied)
         log_id = (await client.greet()).log_id
         client.close()
     bus = SimulatedBus.parse("simulated:v100x1", zeus_dir)
     (device,) = bus.discover()
-    assert device.requested_limit_mw() == 150_000
+    assert device.read_control("power_limit") == 150_000
     async with collector(bus, zeus_dir, 1) as second:
-        (ended,) = await second.wait_for(LeaseEnded)
-        assert (ended.cause, ended.limit_mw) == ("restart", found.found_limit_mw)
-        assert device.requested_limit_mw() == found.found_limit_mw
+        (ended,) = await second.wait_for(ControlLeaseEnded)
+        assert (ended.cause, ended.value) == ("restart", found.found_limit_mw)
+        assert device.read_control("power_limit") == found.found_limit_mw
         assert (await second.notes(DeviceFound))[-1].found_limit_mw == found.found_limit_mw
         assert (await second.greet()).log_id == log_id
-        assert isinstance(await second.set("c2", 150, gpu=found.gpu), Applied)
+        assert isinstance(await second.set("c2", 150, gpu=found.gpu), ControlApplied)
 
 
 # ---- storage, doors, status ------------------------------------------------------------------------
@@ -768,7 +803,7 @@ async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert await client.say("s", 1, *epochs) == Ack("s", 801)
-        (ended,) = await client.wait_for(LeaseEnded)
+        (ended,) = await client.wait_for(ControlLeaseEnded)
         lost = [note for note in await client.wait_for(Lost) if note.what == "readings"]
         frames = await client.frames()
     assert ended.cause == "lapsed"

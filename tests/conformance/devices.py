@@ -22,6 +22,7 @@ from collectors.devices.simulated_spec import Spec, parse
 from tests.gpu.amdsmi_stand_in import NO_PERM, NOT_SUPPORTED, AmdHost
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 
@@ -44,8 +45,8 @@ class Bench(Protocol):
     def forbid(self) -> None:
         """Take the right to change limits and clocks away."""
 
-    def locked_mhz(self) -> int:
-        """Tell at what the first GPU's clock is locked; 0: it is not."""
+    def locked_mhz(self, control: Control) -> int:
+        """Return at what a clock of the first GPU is locked, or UNLOCKED."""
 
 
 class SimulatedBench:
@@ -78,8 +79,8 @@ class SimulatedBench:
     def forbid(self) -> None:
         self._now_ns = 10**12 + 300 * 10**9
 
-    def locked_mhz(self) -> int:
-        return self._schedules[0].locked_mhz()
+    def locked_mhz(self, control: Control) -> int:
+        return self._schedules[0].locked_mhz(control)
 
 
 class NvmlBench:
@@ -106,11 +107,14 @@ class NvmlBench:
                 "nvmlDeviceSetPowerManagementLimit",
                 "nvmlDeviceSetGpuLockedClocks",
                 "nvmlDeviceResetGpuLockedClocks",
+                "nvmlDeviceSetMemoryLockedClocks",
+                "nvmlDeviceResetMemoryLockedClocks",
             ):
                 gpu.fail(change, pynvml.NVML_ERROR_NO_PERMISSION)
 
-    def locked_mhz(self) -> int:
-        return int(self._host.gpus[0].locked_mhz)
+    def locked_mhz(self, control: Control) -> int:
+        gpu = self._host.gpus[0]
+        return int(gpu.locked_memory_mhz if control == "memory_clock" else gpu.locked_mhz)
 
 
 class AmdBench:
@@ -132,8 +136,8 @@ class AmdBench:
     def find_first(self) -> None:
         self._host.gpus[1].lost = False
 
-    def locked_mhz(self) -> int:
-        return 0
+    def locked_mhz(self, _control: Control) -> int:
+        return UNLOCKED
 
     def forbid(self) -> None:
         for gpu in self._host.gpus:
@@ -159,8 +163,8 @@ class RaplBench:
     def find_first(self) -> None:
         shutil.move(self._package / "was_energy_uj", self._package / "energy_uj")
 
-    def locked_mhz(self) -> int:
-        return 0
+    def locked_mhz(self, _control: Control) -> int:
+        return UNLOCKED
 
     def forbid(self) -> None:
         """Nobody may change a CPU's limit: there is no right to take away."""
@@ -176,6 +180,14 @@ def simulated_power_only(_request: pytest.FixtureRequest) -> Bench:
 
 def nvml(request: pytest.FixtureRequest) -> Bench:
     return NvmlBench(request.getfixturevalue("nvml_bus"), request.getfixturevalue("stand_in"))
+
+
+def nvml_ampere(request: pytest.FixtureRequest) -> Bench:
+    """GPUs whose memory clock can be locked."""
+    host: StandIn = request.getfixturevalue("stand_in")
+    for gpu in host.gpus:
+        gpu.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+    return nvml(request)
 
 
 def nvml_power_only(request: pytest.FixtureRequest) -> Bench:
@@ -212,6 +224,7 @@ KINDS: tuple[Callable[[pytest.FixtureRequest], Bench], ...] = (
     simulated,
     simulated_power_only,
     nvml,
+    nvml_ampere,
     nvml_power_only,
     amd,
     amd_power_only,

@@ -7,7 +7,7 @@ import pytest
 from collectors.device import Device
 from tests.conformance.devices import KINDS, Bench, opened
 from zeus_stream.errors import LostError, PermissionMissingError, RefusedError, UnsupportedError
-from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.fields import UNLOCKED, Control, of_host
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -18,6 +18,9 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     made.bus.close()
 
 
+CLOCKS: tuple[Control, ...] = ("graphics_clock", "memory_clock")
+
+
 def measured_only(device: Device) -> bool:
     """Tell whether a device has no limit that could be set; if so, every call about one has to say it."""
     if device.describe().min_limit_mw is not None:
@@ -25,9 +28,9 @@ def measured_only(device: Device) -> bool:
     told = device.describe()
     assert told.max_limit_mw is told.default_limit_mw is None
     with pytest.raises(UnsupportedError):
-        device.set_limit(150_000)
+        device.set_control("power_limit", 150_000)
     with pytest.raises(UnsupportedError):
-        device.requested_limit_mw()
+        device.read_control("power_limit")
     return True
 
 
@@ -87,11 +90,11 @@ def test_a_limit_that_was_set_can_be_read_back_and_is_nobody_elses(bench: Bench)
         return
     lowest_mw = first.describe().min_limit_mw
     assert lowest_mw is not None
-    others_mw = second.requested_limit_mw()
-    first.set_limit(lowest_mw)
+    others_mw = second.read_control("power_limit")
+    first.set_control("power_limit", lowest_mw)
     sample = first.sample()
-    assert first.requested_limit_mw() == sample.requested_mw == sample.limit_mw == lowest_mw
-    assert second.requested_limit_mw() == others_mw
+    assert first.read_control("power_limit") == sample.requested_mw == sample.limit_mw == lowest_mw
+    assert second.read_control("power_limit") == others_mw
 
 
 @pytest.mark.parametrize("beyond", ["lowest", "highest"])
@@ -99,53 +102,56 @@ def test_a_limit_out_of_range_is_refused_and_changes_nothing(bench: Bench, beyon
     device = opened(bench)[0]
     if measured_only(device):
         return
-    told, before_mw = device.describe(), device.requested_limit_mw()
+    told, before_mw = device.describe(), device.read_control("power_limit")
     assert told.min_limit_mw is not None
     assert told.max_limit_mw is not None
     with pytest.raises(RefusedError, match="100 W to 250 W"):
-        device.set_limit(told.min_limit_mw - 1000 if beyond == "lowest" else told.max_limit_mw + 1000)
-    assert device.requested_limit_mw() == before_mw
+        device.set_control(
+            "power_limit", told.min_limit_mw - 1000 if beyond == "lowest" else told.max_limit_mw + 1000
+        )
+    assert device.read_control("power_limit") == before_mw
 
 
 def test_without_permission_a_set_tells_the_cure_and_reading_goes_on(bench: Bench) -> None:
     device = opened(bench)[0]
     if measured_only(device):
         return
-    before_mw = device.requested_limit_mw()
+    before_mw = device.read_control("power_limit")
     bench.forbid()
     with pytest.raises(
         PermissionMissingError, match=r"^GPU-.* could not set the power limit to 150 W.*Run the"
     ):
-        device.set_limit(150_000)
+        device.set_control("power_limit", 150_000)
     assert device.sample().requested_mw == before_mw
 
 
-def test_without_permission_a_clock_is_neither_locked_nor_unlocked(bench: Bench) -> None:
+@pytest.mark.parametrize("control", CLOCKS)
+def test_without_permission_a_clock_is_neither_locked_nor_unlocked(bench: Bench, control: Control) -> None:
     device = opened(bench)[0]
-    clocks_mhz = device.describe().clocks_mhz
+    clocks_mhz = device.describe().clocks_mhz(control)
     if not clocks_mhz:
         pytest.skip("it has no clocks that could be locked")
-    device.lock_clock(clocks_mhz[0])
+    device.set_control(control, clocks_mhz[0])
     bench.forbid()
-    with pytest.raises(PermissionMissingError, match=r"could not lock the graphics clock.*Run the"):
-        device.lock_clock(clocks_mhz[-1])
-    with pytest.raises(PermissionMissingError, match=r"could not unlock the graphics clock.*Run the"):
-        device.unlock_clock()
-    assert bench.locked_mhz() == clocks_mhz[0]
+    with pytest.raises(PermissionMissingError, match=r"could not lock the \w+ clock.*Run the"):
+        device.set_control(control, clocks_mhz[-1])
+    with pytest.raises(PermissionMissingError, match=r"could not unlock the \w+ clock.*Run the"):
+        device.set_control(control, UNLOCKED)
+    assert bench.locked_mhz(control) == clocks_mhz[0]
 
 
 def test_a_lost_gpu_ends_alone_and_can_be_taken_up_when_it_is_back(bench: Bench) -> None:
     first, *others = opened(bench)
-    gpu, clocks_mhz = first.describe().gpu, first.describe().clocks_mhz
+    gpu, clocks_mhz = first.describe().gpu, first.describe().graphics_clocks_mhz
     bench.lose_first()
-    for ask in (first.describe, first.sample, first.requested_limit_mw, first.processes):
+    for ask in (first.describe, first.sample, lambda: first.read_control("power_limit"), first.processes):
         with pytest.raises(LostError):
             ask()
     with pytest.raises(LostError):
-        first.set_limit(150_000)
+        first.set_control("power_limit", 150_000)
     if clocks_mhz:
         with pytest.raises(LostError):
-            first.unlock_clock()
+            first.set_control("graphics_clock", UNLOCKED)
     assert gpu not in {device.describe().gpu for device in bench.bus.discover()}
     for device in others:
         assert said_something(device)
@@ -160,25 +166,28 @@ def said_something(device: Device) -> bool:
     return sample.power_mw is not None or sample.energy_mj is not None
 
 
-def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Bench) -> None:
+@pytest.mark.parametrize("control", CLOCKS)
+def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Bench, control: Control) -> None:
     device = opened(bench)[0]
-    clocks_mhz = device.describe().clocks_mhz
+    clocks_mhz = device.describe().clocks_mhz(control)
     assert list(clocks_mhz) == sorted(clocks_mhz, reverse=True)
     if clocks_mhz:
-        device.unlock_clock()  # floats already: no error
+        device.set_control(control, UNLOCKED)  # floats already: no error
         for clock_mhz in (clocks_mhz[-1], clocks_mhz[0]):
-            device.lock_clock(clock_mhz)
-            assert bench.locked_mhz() == clock_mhz
+            device.set_control(control, clock_mhz)
+            assert bench.locked_mhz(control) == clock_mhz
+        assert all(bench.locked_mhz(other) == UNLOCKED for other in CLOCKS if other != control)
+        assert device.read_control(control) is None
         with pytest.raises(RefusedError, match=f"of {clocks_mhz[-1]} to {clocks_mhz[0]} MHz"):
-            device.lock_clock(clocks_mhz[0] + 1)
-        assert bench.locked_mhz() == clocks_mhz[0]
-        device.unlock_clock()
-        assert bench.locked_mhz() == 0
+            device.set_control(control, clocks_mhz[0] + 1)
+        assert bench.locked_mhz(control) == clocks_mhz[0]
+        device.set_control(control, UNLOCKED)
+        assert bench.locked_mhz(control) == UNLOCKED
     else:
         with pytest.raises(UnsupportedError):
-            device.lock_clock(1000)
+            device.set_control(control, 1000)
         with pytest.raises(UnsupportedError):
-            device.unlock_clock()
+            device.set_control(control, UNLOCKED)
 
 
 def test_processes_are_pids_or_unknown(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/frameworks.md, as they stand there, on a simulated GPU with collector and analyzer."""
+"""The examples of docs/how-to/frameworks.md, on a simulated GPU with collector and analyzer."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.frameworks.told import absent, environment
 from tests.processes.pipeline import Setup, until
 from zeus_stream import Publisher
 
-PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"^## ([^\n]+)\n\n```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
 MOST_LINES = 15
 STEPS = 60

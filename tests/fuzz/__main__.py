@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 
 SEEDS = 500
+WORLDS = 1_000
+"""Inputs between two recorded worlds that are interpreted with other values in them."""
 
 
 def guided(seconds: int, seed: int) -> None:
@@ -41,6 +43,8 @@ def mutated(seconds: int, seed: int) -> None:
         try:
             data = spoilt(rng, data)
             targets.decode(data)
+            if count % WORLDS == 0 and (failed := targets.interpret(count + seed)):
+                raise AssertionError(failed)  # noqa: TRY301  (shown with its input like any other)
         except Exception:
             print(f"seed {seed}, input {count}: {data!r}", file=sys.stderr)
             raise

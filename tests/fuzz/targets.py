@@ -1,40 +1,50 @@
 """What a fuzzer calls with bytes: every decoder, and the pure modules behind them."""
 
 from contextlib import suppress
+from functools import cache
 from random import Random
 
 from analyzers.interpreter import Interpreter
+from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
+from tests.simulation.world import Training, World
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.frames import Events, Frame
-from zeus_stream.protocol.notes import Applied, ClockApplied, Notes, Refused
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.transport.follower import Sequencer
 
 NOW_NS = 10**12
+SETTINGS = RunSettings(
+    selectors.parse("energy"),
+    stride_mw=75_000,
+    warmup_steps=2,
+    profile_steps=5,
+    settle_ns=0,
+    refreshes=2,
+    exhaustive=True,
+)
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
-    (Hello, Fetch, SetLimit, ReleaseLimit, RenewLeases, AskStatus, Answer, Advice),
-    (LockClock, ReleaseClock, ClockApplied),
+    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, Answer, Advice),
     (Query, ForgetJob),
     (Ack, No),
-    (Welcome, Fetched, Applied, Refused, Status, QueryDone, Forgotten),
+    (Welcome, Fetched, ControlApplied, ControlRefused, Status, QueryDone, Forgotten),
     (Readings, Events, Notes),
 )
 """What is decoded where."""
@@ -67,6 +77,29 @@ def take(message: object) -> None:
         case _:
             pass  # its fields are all there is to it
     codec.decode(codec.encode(message), type(message))
+
+
+@cache
+def recorded() -> tuple[tuple[Frame, Body], ...]:
+    """Return the frames of a run on a GPU that is profiled: readings, a session, admission, outcomes."""
+    world = World("simulated:v100x1", Training("imagenet", 0.037, 100), SETTINGS)
+    world.run()
+    return tuple(world.frames)
+
+
+def interpret(seed: int) -> list[str]:
+    """Interpret recorded frames of which some have another value somewhere. Return what could not be."""
+    rng, interpreter, failed = Random(seed), Interpreter(SETTINGS), list[str]()
+    share = rng.choice((0.01, 0.1, 0.5))
+    for frame, body in recorded():
+        tampered = body
+        if rng.random() < share:
+            with suppress(MalformedError):
+                tampered = codec.decode(hostile.bent(rng, codec.encode(body)), Readings, Events, Notes)
+        for output in interpreter.hear(frame, tampered):
+            if isinstance(output, GapRow) and "could not be interpreted" in output.reason:
+                failed.append(output.reason)
+    return failed
 
 
 def seeds(rng: Random, count: int) -> list[bytes]:

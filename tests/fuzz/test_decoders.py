@@ -22,3 +22,9 @@ def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed:
     rng = Random(seed)
     for message in (hostile.said(rng), hostile.commanded(rng), hostile.logged(rng), hostile.replied(rng)):
         targets.decode(hostile.spoilt(rng, codec.encode(message)))
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 2**32))
+def test_frames_with_another_value_somewhere_are_interpreted(seed: int) -> None:
+    assert targets.interpret(seed) == []

@@ -46,6 +46,7 @@ typedef struct {
     uint32_t tenant_count;
     char tenants[TENANTS][TEXT]; /* UUIDs of MIG instances */
     uint64_t played_ns; /* a recording beside the file plays since this CLOCK_MONOTONIC; 0: none does */
+    uint64_t locked_memory_mhz;
 } gpu;
 
 /* What the GPU shows from an instant of its recording on. */
@@ -369,6 +370,22 @@ result nvmlDeviceSetGpuLockedClocks(device_t device, uint32_t lowest_mhz, uint32
 result nvmlDeviceResetGpuLockedClocks(device_t device) {
     DEVICE;
     g->locked_mhz = 0;
+    return OK;
+}
+
+/* The driver names memory clocks of every GPU, and locks them from Ampere on. */
+result nvmlDeviceSetMemoryLockedClocks(device_t device, uint32_t lowest_mhz, uint32_t highest_mhz) {
+    DEVICE;
+    if (g->architecture < 7) return NOT_SUPPORTED;
+    if (lowest_mhz > highest_mhz) return INVALID_ARGUMENT;
+    g->locked_memory_mhz = highest_mhz;
+    return OK;
+}
+
+result nvmlDeviceResetMemoryLockedClocks(device_t device) {
+    DEVICE;
+    if (g->architecture < 7) return NOT_SUPPORTED;
+    g->locked_memory_mhz = 0;
     return OK;
 }
 

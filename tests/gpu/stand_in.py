@@ -99,6 +99,7 @@ class Gpu(_Faulty):
         ("tenant_count", c_uint32),
         ("tenants", (c_char * _TEXT) * 7),
         ("played_ns", c_uint64),
+        ("locked_memory_mhz", c_uint64),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from collectors.controls.control import UNLOCKED
 from tests.patience import PATIENT
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Hello, LockClock, RenewLeases, SetLimit, Welcome
-from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.commands import Hello, RenewLeases, SetControl, Welcome
+from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import status
 
@@ -26,6 +26,7 @@ FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 OURS_MW = 150_000
 OURS_MHZ = 1380
+OURS_MEMORY_MHZ = 877
 STRANGERS_MW = 180_000
 PATIENCE_S = 180.0
 LEASE_MS = 600_000
@@ -47,13 +48,17 @@ class Host:
     gpu: str
     read_mw: Callable[[], int]
     write_mw: Callable[[int], None]
-    read_mhz: Callable[[], int]
-    """At what its clock is locked, 0: it is not. (The collector cannot ask that.)"""
+    read_locked_mhz: Callable[[Control], int]
+    """At what a clock is locked, or UNLOCKED. (The collector cannot ask that.)"""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def as_found(self) -> bool:
         """Whether nothing of ours is in force."""
-        return self.read_mw() == FOUND_MW and self.read_mhz() == UNLOCKED
+        return self.in_force() == (FOUND_MW, UNLOCKED, UNLOCKED)
+
+    def in_force(self) -> tuple[int, int, int]:
+        """Return power limit, graphics clock and memory clock."""
+        return self.read_mw(), self.read_locked_mhz("graphics_clock"), self.read_locked_mhz("memory_clock")
 
 
 def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
@@ -106,15 +111,17 @@ class Collector:
             return {}
         return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
 
-    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Applied | Refused | None:
+    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> ControlApplied | ControlRefused | None:
         """Ask for a limit and return the outcome; None: nobody answers."""
-        reply = self._command(SetLimit, limit_mw, lease_ms)
-        return None if reply is None else codec.decode(reply, Applied, Refused)
+        reply = self._command("power_limit", limit_mw, lease_ms)
+        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
-    def lock(self, clock_mhz: int, lease_ms: int = LEASE_MS) -> ClockApplied | Refused | None:
+    def lock(
+        self, clock_mhz: int, lease_ms: int = LEASE_MS, control: Control = "graphics_clock"
+    ) -> ControlApplied | ControlRefused | None:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
-        reply = self._command(LockClock, clock_mhz, lease_ms)
-        return None if reply is None else codec.decode(reply, ClockApplied, Refused)
+        reply = self._command(control, clock_mhz, lease_ms)
+        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
     def lapse(self) -> None:
         """Let the lease of what is held end soon, unless the request gets lost: then ask again."""
@@ -126,11 +133,21 @@ class Collector:
         greeting = self._exchange(codec.encode(Hello("analyzer", "test")))
         return None if greeting is None else codec.decode(greeting, Welcome).incarnation
 
-    def _command(self, kind: type[SetLimit | LockClock], value: int, lease_ms: int) -> bytes | None:
+    def _command(self, control: Control, value: int, lease_ms: int) -> bytes | None:
         if (incarnation := self._incarnation()) is None:
             return None
         number = next(self._commands)
-        request = kind(f"c{number}", "test", incarnation, number, "r", self.host.gpu, value, lease_ms)
+        request = SetControl(
+            command=f"c{number}",
+            owner="test",
+            incarnation=incarnation,
+            fence=number,
+            run="r",
+            gpu=self.host.gpu,
+            control=control,
+            value=value,
+            lease_ms=lease_ms,
+        )
         return self._exchange(codec.encode(request))
 
     def _exchange(self, request: bytes) -> bytes | None:
@@ -143,10 +160,11 @@ class Collector:
         return None
 
     def hold(self, limit_mw: int = OURS_MW, lease_ms: int = LEASE_MS) -> None:
-        """Set a limit and lock the clock, as soon as the run may be commanded for."""
-        until(lambda: isinstance(self.ask(limit_mw, lease_ms), Applied))
-        until(lambda: isinstance(self.lock(OURS_MHZ, lease_ms), ClockApplied))
-        assert (self.host.read_mw(), self.host.read_mhz()) == (limit_mw, OURS_MHZ)
+        """Set a limit and lock both clocks, as soon as the run may be commanded for."""
+        until(lambda: isinstance(self.ask(limit_mw, lease_ms), ControlApplied))
+        until(lambda: isinstance(self.lock(OURS_MHZ, lease_ms), ControlApplied))
+        until(lambda: isinstance(self.lock(OURS_MEMORY_MHZ, lease_ms, "memory_clock"), ControlApplied))
+        assert self.host.in_force() == (limit_mw, OURS_MHZ, OURS_MEMORY_MHZ)
 
     def kill(self) -> None:
         self.process.kill()
@@ -164,7 +182,8 @@ class Collector:
 def environment(host: Host, directory: Path) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, **PATIENT, **host.environment, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    ours = {"ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
+    return {**clean, **PATIENT, **ours, **host.environment}
 
 
 @contextmanager
@@ -218,6 +237,12 @@ def simulated(directory: Path) -> Iterator[Host]:
     device = "simulated:v100x1"
     bus = SimulatedBus.parse(device, directory)
     (gpu,) = bus.discover()
-    gpu.set_limit(FOUND_MW)
-    yield Host(device, gpu.gpu, gpu.requested_limit_mw, gpu.set_limit, lambda: gpu.locked_mhz)
+    gpu.set_control("power_limit", FOUND_MW)
+    yield Host(
+        device,
+        gpu.gpu,
+        lambda: gpu.read_control("power_limit") or 0,
+        lambda limit_mw: gpu.set_control("power_limit", limit_mw),
+        gpu.locked_mhz,
+    )
     bus.close()

@@ -272,10 +272,10 @@ async def main():
     channel = sockets.ask(sockets.context(), sockets_path)
     now = monotonic_ns()
     started = RunStarted(now, "job", sys.argv[2], 1, 1, ("index:0",), os.getpid(), "boot", 0, 0)
-    while not channel.send(wire.encode(Batch("stranger", 0, (started, RunEnded(now))))):
+    while not channel.send(codec.encode(Batch("stranger", 0, (started, RunEnded(now))))):
         await anyio.sleep(0.01)
     (reply,) = await channel.receive()
-    print(wire.decode(reply.parts[0], Ack, No))
+    print(codec.decode(reply.parts[0], Ack, No))
 
 sockets_path = Path(sys.argv[1]) / "publish"
 anyio.run(main)

@@ -14,7 +14,7 @@ def test_limits_keep_to_a_budget_and_are_handed_back(zeus_dir: Path) -> None:
     devices = SimulatedBus.parse("simulated:v100x3", directory=zeus_dir).discover()
 
     def limits_mw() -> list[int]:
-        return [device.requested_limit_mw() for device in devices]
+        return [device.read_control("power_limit") or 0 for device in devices]
 
     try:
         setup.start("collector")

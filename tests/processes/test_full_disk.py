@@ -15,7 +15,7 @@ from tests.processes.pipeline import Setup, environment, pipeline, until
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
-from zeus_stream.protocol.notes import Refused
+from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.training.outbox import BATCH
 from zeus_stream.transport.client import status
 
@@ -113,7 +113,7 @@ def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) ->
         running.hold()
         filler = fill(small_disk)
         refused = running.ask(OURS_MW + 10_000)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
         assert host.read_mw() == OURS_MW
         training.kill()

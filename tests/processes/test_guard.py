@@ -14,7 +14,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.restore_record import RecordFile
 from collectors.controls.watchdog_process import Warden
 from collectors.log.sqlite import Log
@@ -22,6 +21,7 @@ from collectors.processes import start_ticks
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
+    OURS_MEMORY_MHZ,
     OURS_MHZ,
     OURS_MW,
     PATIENCE_S,
@@ -36,8 +36,11 @@ from tests.processes.setup import (
 from zeus_stream.clock import boot_id
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Notes, Refused
+from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, Notes
 
+AMPERE = 7
+"""The architecture from which NVML locks memory clocks."""
 CLOCKS_MHZ = (1380, 135)
 """Those that both kinds of GPU have."""
 
@@ -52,18 +55,25 @@ def host(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Host]:
     stand_in: StandIn = request.getfixturevalue("stand_in")
     gpu = stand_in.gpus[0]
     gpu.requested_mw = FOUND_MW
+    gpu.architecture = AMPERE
 
     def write_mw(limit_mw: int) -> None:
         gpu.requested_mw = limit_mw
 
     gpu_uuid = gpu.uuid.decode()
-    yield Host("nvml", gpu_uuid, lambda: int(gpu.requested_mw), write_mw, lambda: int(gpu.locked_mhz))
+    yield Host(
+        "nvml",
+        gpu_uuid,
+        lambda: int(gpu.requested_mw),
+        write_mw,
+        lambda control: int(gpu.locked_memory_mhz if control == "memory_clock" else gpu.locked_mhz),
+    )
 
 
-def settled(host: Host, directory: Path, knob: Knob = Knob.LIMIT) -> str | None:
+def settled(host: Host, directory: Path, control: Control = "power_limit") -> str | None:
     """Return how a restorer settled the GPU's record, once it holds it no more."""
     file = RecordFile(directory / "restore", host.gpu)
-    record = file.read(knob)
+    record = file.read(control)
     file.close()
     assert record is not None
     return record.settled
@@ -112,13 +122,13 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
         returns(host)
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
-    assert "restored to an unlocked clock" in (settled(host, zeus_dir, Knob.CLOCK) or "")
+    assert "restored to an unlocked graphics clock" in (settled(host, zeus_dir, "graphics_clock") or "")
 
 
 def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        until(lambda: isinstance(running.lock(OURS_MHZ), ClockApplied))
-        assert host.read_mhz() == OURS_MHZ
+        until(lambda: isinstance(running.lock(OURS_MHZ), ControlApplied))
+        assert host.read_locked_mhz("graphics_clock") == OURS_MHZ
         running.kill()
         returns(host)
 
@@ -159,13 +169,17 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_the_next(host: Hos
         with collector(host, zeus_dir) as first:
             first.hold()
             first.kill_with_guard()
-        assert (host.read_mw(), host.read_mhz()) == (OURS_MW, OURS_MHZ)
+        assert host.in_force() == (OURS_MW, OURS_MHZ, OURS_MEMORY_MHZ)
         with collector(host, zeus_dir) as second:
             returns(host)
             assert "found 220 W" in second.rows()["power limit"]
             assert second.rows()["graphics clock"] == "not locked by us"
-    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, ClockLeaseEnded))
-    assert (ended.cause, ended.unlocked) == ("restart", True)
+            assert second.rows()["memory clock"] == "not locked by us"
+    ended = [n for n in logged(zeus_dir) if isinstance(n, ControlLeaseEnded) and n.control != "power_limit"]
+    assert {(note.control, note.cause, note.value) for note in ended} == {
+        ("graphics_clock", "restart", UNLOCKED),
+        ("memory_clock", "restart", UNLOCKED),
+    }
 
 
 def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, zeus_dir: Path) -> None:
@@ -178,16 +192,18 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, z
     looked = restore(host, zeus_dir, "--dry-run")
     assert (looked.returncode, host.read_mw()) == (1, OURS_MW)
     assert looked.stdout == (
-        f"{host.gpu}: would be restored from 1380 MHz to an unlocked clock.\n"
+        f"{host.gpu}: would be restored from 1380 MHz to an unlocked graphics clock.\n"
         f"{host.gpu}: would be restored from 150 W to 220 W.\n"
+        f"{host.gpu}: would be restored from 877 MHz to an unlocked memory clock.\n"
     )
     observed = restore(host, zeus_dir, "--observe")
     assert (observed.returncode, observed.stdout, host.read_mw()) == (1, looked.stdout, OURS_MW)
     done = restore(host, zeus_dir)
     assert (done.returncode, host.as_found()) == (0, True)
     assert done.stdout == (
-        f"{host.gpu}: restored to an unlocked clock, as it was found.\n"
+        f"{host.gpu}: restored to an unlocked graphics clock, as it was found.\n"
         f"{host.gpu}: restored to 220 W, as it was found.\n"
+        f"{host.gpu}: restored to an unlocked memory clock, as it was found.\n"
     )
     again = restore(host, zeus_dir)
     assert (again.returncode, again.stdout) == (0, "Nothing was left in force.\n")
@@ -203,13 +219,17 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
         host.write_mw(STRANGERS_MW)
         os.kill(guard, signal.SIGCONT)
         until(lambda: start_ticks(guard) is None)
-    assert (host.read_mw(), host.read_mhz()) == (STRANGERS_MW, UNLOCKED)
+    assert host.in_force() == (STRANGERS_MW, UNLOCKED, UNLOCKED)
     assert "somebody else set 180 W" in (settled(host, zeus_dir) or "")
     with collector(host, zeus_dir) as second:
         assert "180 W, found 180 W" in second.rows()["power limit"]
         until(lambda: not records(zeus_dir))
-    (ended,) = (note for note in logged(zeus_dir) if isinstance(note, LeaseEnded))
-    assert (ended.cause, ended.limit_mw) == ("restart", STRANGERS_MW)
+    (ended,) = (
+        note
+        for note in logged(zeus_dir)
+        if isinstance(note, ControlLeaseEnded) and note.control == "power_limit"
+    )
+    assert (ended.cause, ended.value) == ("restart", STRANGERS_MW)
     assert "the guard of a collector that died" in ended.reason
     assert "somebody else set 180 W" in ended.reason
 
@@ -277,15 +297,15 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
         os.kill(guard, signal.SIGKILL)
         until(lambda: "could not be started: No such file or directory" in running.rows()["guard"])
         refused = running.ask(STRANGERS_MW)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
         assert "Until another one is ready" in refused.reason
         locked = running.lock(135)
-        assert isinstance(locked, Refused)
+        assert isinstance(locked, ControlRefused)
         assert locked.cause == "storage"
-        assert (host.read_mw(), host.read_mhz()) == (OURS_MW, OURS_MHZ)
+        assert host.in_force() == (OURS_MW, OURS_MHZ, OURS_MEMORY_MHZ)
         python.symlink_to(sys.executable)
-        until(lambda: isinstance(running.ask(STRANGERS_MW), Applied))
+        until(lambda: isinstance(running.ask(STRANGERS_MW), ControlApplied))
 
 
 def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:

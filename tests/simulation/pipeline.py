@@ -27,13 +27,13 @@ from typing import Any
 
 from analyzers import replay
 from analyzers.archive import duckdb_file
+from analyzers.earlier_runs import remembered
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyLimit, DecisionRow, GapRow, RestoreLimit, Row, WindowRow
-from analyzers.service import remembered
+from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
 from collectors.controls import lease
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
@@ -43,21 +43,29 @@ from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Fetch, Fetched, Hello, ReleaseLimit, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    ReleaseControl,
+    RenewLeases,
+    SetControl,
+    Welcome,
+)
 from zeus_stream.protocol.events import Ack, Batch, Event, Metric, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     ClockAnchored,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     DeviceGone,
-    LeaseEnded,
     Lost,
     Note,
     Notes,
-    Refused,
     RunAdmitted,
     SessionEnded,
 )
@@ -349,7 +357,7 @@ class Collector(Process):
     def _open(self) -> None:
         world = self.world
         try:
-            told, requested_mw = world.device.describe(), world.device.requested_limit_mw()
+            told, requested_mw = world.device.describe(), world.device.read_control("power_limit") or 0
         except DeviceError:
             self.after(300 * MS, self._open)
             return
@@ -399,7 +407,7 @@ class Collector(Process):
             match instruction:
                 case lease.Say(note):
                     self._say(note)
-                    if isinstance(note, Applied | Refused):
+                    if isinstance(note, ControlApplied | ControlRefused):
                         self._reply(note)
                 case lease.Repeat(outcome):
                     self._reply(outcome)
@@ -441,19 +449,19 @@ class Collector(Process):
     def _set(self, limit_mw: int, expected_mw: int) -> lease.Event:
         device = self.world.device
         try:
-            requested_mw = device.requested_limit_mw()
+            requested_mw = device.read_control("power_limit") or 0
             if not lease.close(requested_mw, expected_mw):
                 return lease.SetFoundStranger(requested_mw)
-            device.set_limit(limit_mw)
+            device.set_control("power_limit", limit_mw)
             self.world.report.sets += 1
-            self._requested_mw = device.requested_limit_mw()
-            return lease.SetDone(self._requested_mw)
+            done_mw = self._requested_mw = device.read_control("power_limit") or 0
+            return lease.SetDone(done_mw)
         except DeviceError as wrong:
             return lease.SetFailed("device", str(wrong), None)
 
     # the control socket
 
-    def hear(self, message: Hello | Fetch | SetLimit | ReleaseLimit | RenewLeases) -> None:
+    def hear(self, message: Hello | Fetch | SetControl | ReleaseControl | RenewLeases) -> None:
         if not self.alive:
             return
         match message:
@@ -474,9 +482,9 @@ class Collector(Process):
                 frames = self.log.fetch(first, wanted, 100_000) if log_id == extent.log_id else []
                 at = frames[0].offset if frames else first
                 self._reply((Fetched(extent.log_id, at, extent.first_offset, extent.next_offset), frames))
-            case SetLimit() | ReleaseLimit():
+            case SetControl() | ReleaseControl():
                 runs = {session.run for session in self._sessions.values() if not session.over}
-                gone = isinstance(message, SetLimit) and message.run not in runs
+                gone = isinstance(message, SetControl) and message.run not in runs
                 self._tell(lease.Asked(message, "its run is not here" if gone else None))
             case RenewLeases():
                 self._tell(message)
@@ -626,7 +634,7 @@ class Analyzer(Process):
         self._asked_ns = self._heard_ns = 0
         self._welcome: Welcome | None = None
         self._held: set[str] = set()
-        self._unanswered: dict[str, SetLimit | ReleaseLimit] = {}
+        self._unanswered: dict[str, SetControl | ReleaseControl] = {}
         self._to_interpret: list[tuple[Frame, Body]] = []
         for page in world.archive.to_replay():
             self._interpret(page, replaying=True)
@@ -667,7 +675,7 @@ class Analyzer(Process):
                 if isinstance(self._asked, Fetch):
                     self._asked = None
                     self._take_in(self._sequencer.fetched(fetched, frames))
-            case Applied(_, command) | Refused(_, command):
+            case ControlApplied(command=command) | ControlRefused(command=command):
                 self._unanswered.pop(command, None)
             case _:
                 raise AssertionError(message)
@@ -698,30 +706,46 @@ class Analyzer(Process):
     def _hear(self, frame: Frame, body: Body, *, obey: bool) -> list[Row]:
         for note in body.notes if isinstance(body, Notes) else ():
             match note:
-                case Applied(gpu=gpu):
+                case ControlApplied(gpu=gpu):
                     self._held.add(gpu)
-                case LeaseEnded(gpu=gpu):
+                case ControlLeaseEnded(gpu=gpu):
                     self._held.discard(gpu)
                 case _:
                     pass
         outputs = self._interpreter.hear(frame, body)
         for output in outputs:
             self.world.derived(output)
-            if obey and isinstance(output, ApplyLimit | RestoreLimit):
+            if obey and isinstance(output, ApplyControl | RestoreControl):
                 self._command(output)
         return [output for output in outputs if isinstance(output, Row)]
 
-    def _command(self, wanted: ApplyLimit | RestoreLimit) -> None:
+    def _command(self, wanted: ApplyControl | RestoreControl) -> None:
         if self._welcome is None:
             return
         self._fence += 1
-        who = wanted.command, "analyzer", self._welcome.incarnation, self._fence
-        request: SetLimit | ReleaseLimit
-        if isinstance(wanted, ApplyLimit):
-            request = SetLimit(*who, wanted.run, wanted.gpu, wanted.limit_mw, 1500)
+        request: SetControl | ReleaseControl
+        if isinstance(wanted, ApplyControl):
+            request = SetControl(
+                command=wanted.command,
+                owner="analyzer",
+                incarnation=self._welcome.incarnation,
+                fence=self._fence,
+                run=wanted.run,
+                gpu=wanted.gpu,
+                control=wanted.control,
+                value=wanted.value,
+                lease_ms=1500,
+            )
         else:
             self._held.discard(wanted.gpu)
-            request = ReleaseLimit(*who, wanted.gpu)
+            request = ReleaseControl(
+                command=wanted.command,
+                owner="analyzer",
+                incarnation=self._welcome.incarnation,
+                fence=self._fence,
+                gpu=wanted.gpu,
+                control=wanted.control,
+            )
         self._unanswered[wanted.command] = request
         self._send(request)
 

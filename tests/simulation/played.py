@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from analyzers.measurement.energy import Energy, Meter
 from analyzers.measurement.energy_fit import Shape
-from analyzers.measurement.timeline import Ints, Timeline
+from analyzers.measurement.knots import Ints
+from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from benchmarks.loads import Load
 from collectors.device import Sample

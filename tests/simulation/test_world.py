@@ -6,7 +6,7 @@ from analyzers.measurement.timeline import RECENT_NS
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import ApplyLimit, DecisionRow, TrialRow, WindowRow
+from analyzers.results.rows import ApplyControl, DecisionRow, TrialRow, WindowRow
 from tests.simulation.world import Training, World
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
@@ -149,7 +149,7 @@ def test_a_limit_the_device_refuses_is_left_out() -> None:
     world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
     world.run()
     assert [row.power_limit_w for row in world.rows(TrialRow) if not row.confirms] == [250, 100]
-    assert len([command for command in world.rows(ApplyLimit) if command.limit_mw == 175_000]) == 1
+    assert len([command for command in world.rows(ApplyControl) if command.value == 175_000]) == 1
     assert world.limits_mw() == [250_000]
 
 

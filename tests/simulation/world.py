@@ -17,20 +17,20 @@ from typing import TypeVar
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyLimit, GiveAnswer, RestoreLimit
+from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     Cause,
     CollectorStarted,
+    ControlApplied,
+    ControlRefused,
     DeviceFound,
     Note,
     Notes,
-    Refused,
     RunAdmitted,
     SessionEnded,
 )
@@ -184,11 +184,13 @@ class Host:
             gpu.left_s = max(0.0, gpu.left_s - for_ns / 1e9 / self.slowdown(gpu, workload))
 
     def slowdown(self, gpu: Gpu, workload: str) -> float:
-        return gpu.device._spec.model.workloads[workload].slowdown(gpu.device.requested_limit_mw())
+        return gpu.device._spec.model.workloads[workload].slowdown(
+            gpu.device.read_control("power_limit") or 0
+        )
 
     def set_limit(self, gpu: str, limit_mw: int) -> None:
         """Set a limit as anybody on the host may."""
-        self.gpus[gpu].device.set_limit(limit_mw)
+        self.gpus[gpu].device.set_control("power_limit", limit_mw)
 
     def flush_events(self) -> None:
         events, self._events = tuple(self._events[:1000]), self._events[1000:]
@@ -281,7 +283,7 @@ class World:
         outputs = self.interpreter.hear(frame, body)
         self.outputs += outputs
         for output in outputs:
-            if isinstance(output, ApplyLimit | RestoreLimit):
+            if isinstance(output, ApplyControl | RestoreControl):
                 self.at(self.now_ns + COMMAND_NS, lambda command=output: self._obey(command))  # type: ignore[misc]  # mypy cannot type a lambda's default
             elif isinstance(output, GiveAnswer):
                 self.answers.append(output)
@@ -292,7 +294,9 @@ class World:
 
     def limits_mw(self) -> list[int]:
         """Return every GPU's limit."""
-        return [gpu.device.requested_limit_mw() for host in self.hosts for gpu in host.gpus.values()]
+        return [
+            gpu.device.read_control("power_limit") or 0 for host in self.hosts for gpu in host.gpus.values()
+        ]
 
     def kill(self) -> None:
         """Every training process dies."""
@@ -317,17 +321,19 @@ class World:
 
     # ---- the collector's part
 
-    def _obey(self, command: ApplyLimit | RestoreLimit) -> None:
+    def _obey(self, command: ApplyControl | RestoreControl) -> None:
         host = next(host for host in self.hosts if host.name == command.host)
         gpu = host.gpus[command.gpu]
-        limit_mw = command.limit_mw if isinstance(command, ApplyLimit) else gpu.found_mw
+        limit_mw = command.value if isinstance(command, ApplyControl) else gpu.found_mw
         cause = self._refuse.get(limit_mw) or ("range" if limit_mw > gpu.found_mw else None)
-        if cause and isinstance(command, ApplyLimit):
-            host.note(Refused(host.now(), command.command, command.gpu, cause, f"it is refused: {cause}"))
+        if cause and isinstance(command, ApplyControl):
+            host.note(
+                ControlRefused(host.now(), command.command, command.gpu, cause, f"it is refused: {cause}")
+            )
             return
         self._advance()
         host.set_limit(command.gpu, limit_mw)
-        host.note(Applied(host.now(), command.command, command.gpu, limit_mw))
+        host.note(ControlApplied(host.now(), command.command, command.gpu, "power_limit", limit_mw))
         self._go_on()
 
     # ---- the training's part

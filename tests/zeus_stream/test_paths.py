@@ -2,6 +2,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,9 +93,86 @@ def test_a_second_owner_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
 
 def test_a_killed_owner_owns_nothing(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib, signal, sys; from zeus_stream import places;"
-        "lock = places.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, pathlib, signal, sys; from zeus_stream import paths;"
+        "lock = paths.claim(pathlib.Path(sys.argv[1]), 'collector'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
     assert done.returncode == -9
     paths.claim(tmp_path / "lock", "collector").close()
+
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+
+
+def reachable(tmp_path: Path) -> Path:
+    """Return a lock's path in a directory that every user may enter, as /run is."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and directory != Path("/tmp"):
+            directory.chmod(directory.stat().st_mode | 0o055)
+    return tmp_path / "collector.lock"
+
+
+@contextmanager
+def held_by_another_user(path: Path) -> Iterator[int]:
+    """Have a process of another user hold a lock; give its pid."""
+    with subprocess.Popen(
+        ["flock", "--nonblock", path, "sh", "-c", "echo holds; cat"],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != "holds\n":
+            raise PermissionError
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@as_root
+def test_no_other_user_can_hold_a_lock(tmp_path: Path) -> None:
+    lock = reachable(tmp_path)
+    paths.claim(lock, "collector").close()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    with pytest.raises(PermissionError), held_by_another_user(lock):
+        pass
+    assert paths.holder(lock) is None
+
+
+@as_root
+def test_a_lock_of_an_earlier_version_that_another_user_holds_stops_nothing(tmp_path: Path) -> None:
+    lock = reachable(tmp_path)
+    lock.write_text("4711")
+    lock.chmod(0o644)
+    with held_by_another_user(lock) as pid:
+        assert paths.holder(lock) is None
+        lock.write_text(str(pid))
+        assert paths.holder(lock) is None
+        with paths.claim(lock, "collector"):
+            assert paths.holder(lock) == os.getpid()
+
+
+def test_a_lock_of_an_earlier_version_that_a_collector_of_ours_holds_is_respected(tmp_path: Path) -> None:
+    lock = tmp_path / "collector.lock"
+    with paths.claim(lock, "collector"):
+        lock.chmod(0o644)
+        assert paths.holder(lock) == os.getpid()
+        with pytest.raises(RefusedError, match=f"process {os.getpid()} already"):
+            paths.claim(lock, "collector")
+
+
+def test_what_an_earlier_version_let_others_read_is_closed_to_them_and_nothing_else(tmp_path: Path) -> None:
+    where = paths.Places(tmp_path, tmp_path)
+    files = [where.log, where.log.with_name("log.sqlite-wal"), where.archive, where.gains]
+    for file in (*files, tmp_path / "notes.txt"):
+        file.touch()
+        file.chmod(0o644)
+    paths.prepare(where)
+    (tmp_path / "fresh").touch()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (*files, tmp_path / "fresh")} == {0o600}
+    assert stat.S_IMODE((tmp_path / "notes.txt").stat().st_mode) == 0o644

@@ -1,4 +1,6 @@
+import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +28,8 @@ def test_the_face_is_what_it_says_and_nothing_else() -> None:
     for name in set(zeus_stream.__all__) - {"simulated"}:
         home = getattr(zeus_stream, name).__module__.removeprefix("zeus_stream.")
         assert home in {
-            "training.publisher", "training.windows", "transport.client", "integrations.optimizer"
+            "training.publisher", "training.default", "training.answers", "transport.client",
+            "integrations.optimizer",
         }  # fmt: skip
     public = {
         name
@@ -36,6 +39,18 @@ def test_the_face_is_what_it_says_and_nothing_else() -> None:
     assert public - {"TYPE_CHECKING", "Any"} <= set(zeus_stream.__all__)
     with pytest.raises(AttributeError, match="no attribute 'stepz'"):
         zeus_stream.stepz  # noqa: B018  (it raises)
+
+
+def test_a_reader_in_a_shell_finds_every_name_its_arguments_and_the_version() -> None:
+    assert {*zeus_stream.__all__, "__version__"} <= set(dir(zeus_stream))
+    assert re.match(r"\d+\.\d+\.\d+", zeus_stream.__version__)
+    for name in set(zeus_stream.__all__) - {"simulated"}:
+        value = getattr(zeus_stream, name)
+        text = inspect.getdoc(value) or ""
+        assert "Example:" in text, name
+        for argument in inspect.signature(value).parameters:
+            if not inspect.isclass(value):
+                assert f"{argument}:" in text, (name, argument)
 
 
 def test_importing_loads_nothing_heavy_and_using_loads_nothing_but_zmq_and_msgpack(zeus_dir: Path) -> None:

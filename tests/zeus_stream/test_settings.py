@@ -35,8 +35,8 @@ def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
         ('trust_uid = "me"', "expected whole numbers"),
         ("follow = 5600", "expected texts"),
         ("follow = [5600]", "expected texts"),
-        ("colour = 1", "colour: there is no such setting. The settings are dir,"),
-        ("select = ", "could not be read"),
+        ("colour = 1", "could not set colour: there is no such setting. The settings are dir,"),
+        ("select = ", "could not read the settings"),
         ("budget_groups = 5", "budget_groups = 5: expected names, each with a list of hosts"),
         ("[budget_groups]\nrack1 = []", "expected names, each with a list of hosts, HOST:INDEXes or UUIDs"),
         ("[budget_groups]\nrack1 = [7]", "{'rack1': [7]}: expected names"),
@@ -61,7 +61,7 @@ def test_a_wrong_environment_variable_is_named() -> None:
 
 
 def test_a_file_that_was_named_must_exist(toml: Path) -> None:
-    with pytest.raises(SettingsError, match="could not be read"):
+    with pytest.raises(SettingsError, match="could not read the settings"):
         load({}, {}, toml)
 
 

@@ -1,7 +1,7 @@
-"""Measures whole GPUs for a while, or while a command runs that need not know of us.
+"""Measure whole GPUs for a time, or while a command runs. The command need not know zeus-stream.
 
-The measuring is one window of a session that computes on no GPU, so it marks no training as sharing one.
-Collector and analyzer that run already are used; the others are started for the time being.
+The measurement is one window of a session that computes on no GPU. So no training counts as sharing its
+GPU. Services that run already are used; others are started, and stopped at the end.
 """
 
 import os
@@ -19,7 +19,11 @@ from zeus_stream.cli.run_training import (
     Signals,
     as_environment,
     carry_out,
+    check_command,
+    check_settings,
+    find_devices,
     how_to_ask,
+    say,
     services,
     until,
 )
@@ -32,14 +36,12 @@ from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import Courier
-from zeus_stream.transport.client import Connection, quoted, status
+from zeus_stream.transport.client import Connection, quoted
 
-DEVICES_S = 3.0
-"""For a collector that has just started to find its devices."""
 SAME_LOOKS = 10
-"""Looks at which it had as many: it has found all."""
+"""Checks in a row in which the collector has the same number of devices: it has found all."""
 READY_S = 6.0
-"""For every counter to have been seen to change once: before that nothing is known of them."""
+"""Longest wait for every counter to change once: before that its energy is not known."""
 WINDOW = 0
 _GPUS = """
 SELECT len(gpus) AS found, command_reason LIKE '%Not found on this host:%' AS short, (
@@ -52,12 +54,12 @@ FROM runs WHERE run = {run}
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One window over GPUs of this host, of a process that does not compute on them."""
+    """One window over GPUs of this host, in a process that does not compute on them."""
 
     run: str
     name: str
     gpus: tuple[str, ...]
-    """As `identity` writes them."""
+    """In the form of `identity`."""
     outbox: Outbox
     connection: Connection
     since_ns: int
@@ -69,7 +71,7 @@ class Watch:
         self.outbox.put((WindowEnded, monotonic_ns(), WINDOW))
 
     def wait_until_ready(self, signals: Signals) -> None:
-        """Wait until the counters of the GPUs have been seen to change.
+        """Wait until the counter of each GPU has changed.
 
         Raises RefusedError: the collector does not have all of these GPUs.
         """
@@ -93,9 +95,9 @@ class Watch:
             )
 
     def bill(self, signals: Signals) -> Bill:
-        """Return what the window cost, once the archive has it.
+        """Return the bill of the window once the archive has it.
 
-        Raises UnreachableError: it did not within CLOSES_S, or the user would not wait.
+        Raises UnreachableError: it had not within CLOSES_S, or a signal ended the wait.
         """
         found: list[Bill] = []
 
@@ -106,22 +108,24 @@ class Watch:
 
         until(closed, CLOSES_S, signals)
         if not found:
-            why = f"the analyzer had not measured it after {CLOSES_S:g} s. Look at `zeus-stream status`."
+            why = f"the analyzer had not measured it after {CLOSES_S:g} s. See `zeus-stream status`."
             if signals.told is not None:
-                why = f"the wait for it was broken off. Later it is in the archive, as run {self.run}."
-            raise UnreachableError(f"measure: could not tell the energy: {why}")
+                why = f"a signal ended the wait. The archive will have it as run {self.run}."
+            raise UnreachableError(f"measure: could not get the energy: {why}")
         return found[0]
 
 
 @contextmanager
 def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: Signals) -> Iterator[Watch]:
-    """Open a session at the collector of a setup, once its GPUs can be measured, and end it.
+    """Open a session at the collector once its GPUs can be measured; close it at the end of the block.
 
     Raises:
         RefusedError: the collector does not have these GPUs.
-        UnreachableError: collector or analyzer do not answer any more.
+        UnreachableError: the collector or the analyzer does not answer any more.
     """
-    _wait_for_devices(where, signals)
+    found, trouble = find_devices(where, signals, SAME_LOOKS)
+    if signals.told is None and not found:
+        raise RefusedError(f"measure: could not begin: the collector has no GPU. {trouble}".rstrip())
     run, now = f"measure-{secrets.token_hex(4)}", anchor()
     asked = listed_gpus(gpus) or (ALL,)
     started = RunStarted(
@@ -130,17 +134,17 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
     outbox = Outbox(started, lambda: os.urandom(12).hex())
     said: set[str] = set()
 
-    def say(cause: str, sentence: str) -> None:
-        if cause in {"collector", "silence"}:  # said of trainings, by the publisher's courier
-            sentence = f"measure: the collector at {where.publish} takes in nothing any more."
+    def warn(cause: str, sentence: str) -> None:
+        if cause in {"collector", "silence"}:  # its sentence is about trainings
+            sentence = f"measure: the collector at {where.publish} receives nothing any more."
         if sentence not in said:
             said.add(sentence)
-            _say(sentence)
+            say(sentence)
 
     def fail(wrong: Exception) -> None:
-        _say(f"measure: could not go on: {wrong!r}.")
+        say(f"measure: could not go on: {wrong!r}.")
 
-    courier = Courier(outbox, (where.publish,), say, fail)
+    courier = Courier(outbox, (where.publish,), warn, fail)
     courier.start()
     try:
         watch = Watch(run, named(name), asked, outbox, Connection(where), now.monotonic_ns)
@@ -151,32 +155,13 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
         courier.stop()
 
 
-def _wait_for_devices(where: Places, signals: Signals) -> None:
-    """Wait until the collector has found its devices, so that all means all. Raises RefusedError: none."""
-    counts: list[int] = []
-    trouble = ""
-
-    def found_all() -> bool:
-        nonlocal trouble
-        rows = status(where, "collector").rows
-        counts.append(sum(name == "refreshes every" for _, name, _ in rows))
-        trouble = next((why for section, _, why in rows if section == "devices"), "")
-        if not counts[-1]:
-            return bool(trouble)
-        return counts[-SAME_LOOKS:] == [counts[-1]] * SAME_LOOKS
-
-    until(found_all, DEVICES_S, signals)
-    if signals.told is None and not counts[-1]:
-        raise RefusedError(f"measure: could not begin: the collector has no GPU. {trouble}".rstrip())
-
-
 def measure_for(
     seconds: float, settings: Settings, gpus: Sequence[str], environ: Mapping[str, str], *, as_json: bool
 ) -> int:
-    """Measure for so long, or until a signal, and print the bill to stdout. Returns the exit code.
+    """Measure for this time or until a signal, and print the bill to stdout. Return the exit code.
 
     Raises:
-        UnreachableError: collector or analyzer do not answer.
+        UnreachableError: the collector or the analyzer does not answer.
         RefusedError: there are no such GPUs.
     """
     where = places(environ)
@@ -189,11 +174,11 @@ def measure_for(
         if signals.told is not None:
             return 128 + signals.told
         if sys.stderr.isatty():
-            _say(f"measuring for {seconds:g} s; Ctrl-C ends it earlier.")
+            say(f"measuring for {seconds:g} s. Ctrl-C ends it earlier.")
         watch.begin()
         until(lambda: False, seconds, signals)
         watch.end()
-        signals.told = None  # it has ended the measuring; another ends the wait for the answer
+        signals.told = None  # a first signal ends the measurement, a second one the wait for its result
         known = watch.bill(signals)
         if as_json:
             write_bill(known, sys.stdout)
@@ -205,13 +190,15 @@ def measure_for(
 def measure_command(
     settings: Settings, command: Sequence[str], gpus: Sequence[str], environ: Mapping[str, str]
 ) -> int:
-    """Run a command, print to stderr what the GPUs used meanwhile, and return the command's exit code.
+    """Run a command, and print to stderr the energy of the GPUs in that time. Return its exit code.
 
-    What keeps us from measuring keeps nobody from running it.
+    What prevents the measurement is printed and does not prevent the command.
 
     Raises:
-        SettingsError: the command cannot be started.
+        SettingsError: a setting is wrong, or the command cannot be started.
     """
+    check_settings(settings)
+    check_command(command)
     where = places(environ)
     settings = _only_measuring(settings)
     environment = {**environ, **as_environment(settings)}
@@ -223,7 +210,7 @@ def measure_command(
             started = held.enter_context(services(where, environment, signals))
             watch = held.enter_context(watching(where, job, shlex.join(command), gpus, signals))
         except ZeusStreamError as wrong:
-            _say(f"{wrong}\nThe command runs unmeasured.")
+            say(f"{wrong}\nThe command runs unmeasured.")
         if signals.told is not None:
             return 128 + signals.told
         if watch is None:
@@ -234,7 +221,7 @@ def measure_command(
         try:
             known = watch.bill(signals)
         except ZeusStreamError as wrong:
-            _say(str(wrong))
+            say(str(wrong))
         else:
             sys.stderr.write("\n")
             print_bill(known, _sql(started, settings, where, watch), sys.stderr)
@@ -242,14 +229,10 @@ def measure_command(
 
 
 def _only_measuring(settings: Settings) -> Settings:
-    """Return settings under which services that are started here change no device."""
+    """Return settings with which services that are started here change no device."""
     return replace(settings, select="none", observe=True)
 
 
 def _sql(started: Sequence[Service], settings: Settings, where: Places, watch: Watch) -> str:
     ask = how_to_ask(started, settings.archive or where.archive)
     return f"{ask} \"FROM windows WHERE run = '{watch.run}'\""
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"zeus-stream: {sentence}\n")

@@ -1,11 +1,13 @@
-"""Runs a command with a collector and an analyzer around it, and says what it cost.
+"""Run a command with a collector and an analyzer, and print what it cost.
 
-Those that run already are used and left running; the others are started here, in sessions of their own
-so that a Ctrl-C meant for the command does not reach them, and stopped at the end.
+Services that run already are used and left running. Others are started here, in sessions of their own, so
+that a Ctrl-C for the command does not reach them, and are stopped at the end.
+They also stop when this process is killed.
 """
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,67 +21,134 @@ from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
+from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, holder, places
 from zeus_stream.reports.run_cost import Summary, print_summary, print_unpublished, summarize
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.client import Connection, status
 
 LOOK_S = 0.02
-"""Between two looks at whatever is waited for."""
+"""Time between two checks of a condition."""
 STARTS_S = 60.0
 PUBLISHES_S = 5.0
-"""After the command, for the first word of its run to reach the archive."""
+"""Longest wait, after the command, for the first row of its run in the archive."""
 CLOSES_S = 10.0
-"""After the command, for its run to be closed: the readings past its end have to come in."""
+"""Longest wait, after the command, for its run to be closed: readings past its end have to arrive."""
+DEVICES_S = 3.0
+"""Longest wait for a collector that has just started to find its devices."""
 STOPS_S = 5.0
+NO_GPU = "Without a GPU, try simulated ones: --device simulated:v100x1."
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return the command's exit code, 128 + n when a signal n ended it.
+    """Run a command and print its cost to stderr. Return its exit code, 128 + n if signal n ended it.
 
-    The environment names the run (ZEUS_STREAM_RUN), unless it did already: all ranks that the command
-    starts share it.
+    All ranks that the command starts share one run: ZEUS_STREAM_RUN, which is set here unless it was set.
+    What prevents the measurement is printed and does not prevent the command.
 
     Raises:
-        UnreachableError: collector or analyzer do not answer; the sentence holds their last words.
-        SettingsError: the command cannot be started.
+        SettingsError: a setting is wrong, or the command cannot be started. Nothing was started.
     """
+    check_settings(settings)
+    check_command(command)
     where = places(environ)
     environment = {**environ, **as_environment(settings)}
     name = environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
-    with Signals() as signals, services(where, environment, signals) as started:
+    with Signals() as signals, ExitStack() as held:
+        started: Sequence[Service] = ()
+        try:
+            started = held.enter_context(services(where, environment, signals))
+            _, trouble = find_devices(where, signals)
+        except ZeusStreamError as wrong:
+            say(f"{wrong}\nThe command runs unmeasured.")
+            return 128 + signals.told if signals.told else carry_out(command, environment, where, signals)
+        if trouble:
+            say(f"{trouble}\n{NO_GPU} The command runs without measurements.")
         if signals.told is not None:
             return 128 + signals.told
         code = carry_out(command, environment, where, signals)
         try:
             summary = _wait_for_summary(Connection(where), name, signals)
         except (RefusedError, UnreachableError) as wrong:
-            sys.stderr.write(f"zeus-stream: {wrong}\n")
+            say(str(wrong))
             return code
         archive = settings.archive or where.archive
         if summary is None:
             print_unpublished(sys.stderr)
         else:
-            print_summary(summary, archive, how_to_ask(started, archive), sys.stderr)
+            print_summary(summary, archive, how_to_ask(started, archive), sys.stderr, exit_code=code)
         return code
+
+
+def check_settings(settings: Settings) -> None:
+    """Check everything that the services would refuse. Raises SettingsError, before anything is started."""
+    from analyzers.batch_size.registry import parse as parse_policy
+    from analyzers.power_limit.run_settings import RunSettings
+    from analyzers.power_limit.selectors import parse as parse_selector
+    from collectors.devices.registry import open_bus
+
+    RunSettings.of(settings, parse_selector(settings.select))
+    parse_policy(settings.policy)
+    open_bus(settings.device, Path(), cpu=settings.cpu).close()
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Check that a command can be started. Raises SettingsError."""
+    if shutil.which(command[0]) is None:
+        raise SettingsError(
+            f"{command[0]}: could not be started: there is no such program."
+            " Give the command as you would without zeus-stream, after `--`."
+        )
+
+
+def find_devices(where: Places, signals: "Signals", same_looks: int = 1) -> tuple[int, str]:
+    """Wait until the collector has found its devices. Return their number, and the trouble if it is 0.
+
+    Args:
+        where: the setup of the collector.
+        signals: end the wait.
+        same_looks: checks in a row that must give the same number: more are sure to see all devices.
+
+    Raises:
+        UnreachableError: the collector does not answer.
+    """
+    counts: list[int] = []
+    trouble = ""
+
+    def found() -> bool:
+        nonlocal trouble
+        rows = status(where, "collector").rows
+        counts.append(sum(name == "refreshes every" for _, name, _ in rows))
+        trouble = next((why for section, _, why in rows if section == "devices"), "")
+        if not counts[-1]:
+            return bool(trouble)
+        return counts[-same_looks:] == [counts[-1]] * same_looks
+
+    until(found, DEVICES_S, signals)
+    return (counts[-1], "" if counts[-1] else trouble) if counts else (0, "")
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to stderr, under our name."""
+    sys.stderr.write(f"zeus-stream: {sentence}\n")
+    sys.stderr.flush()
 
 
 @contextmanager
 def services(
     where: Places, environment: Mapping[str, str], signals: "Signals"
 ) -> Iterator[Sequence["Service"]]:
-    """Start the collector and analyzer that do not run yet, and stop at the end those that were started.
+    """Start the collector and the analyzer unless they run, and stop at the end those started here.
 
-    Raises UnreachableError: they do not answer; the sentence holds their last words.
+    Raises UnreachableError: one does not answer; the sentence holds its last output.
     """
+    verbs = {"collector": "collect", "analyzer": "analyze"}
+    absent = [process for process in verbs if holder(where.run / f"{process}.lock") is None]
+    if absent:
+        say(f"starting the {' and the '.join(absent)} ...")
     with ExitStack() as held:
-        started = [
-            held.enter_context(_service(process, verb, environment))
-            for process, verb in (("collector", "collect"), ("analyzer", "analyze"))
-            if holder(where.run / f"{process}.lock") is None
-        ]
+        started = [held.enter_context(_service(process, verbs[process], environment)) for process in absent]
         _wait_for_answers(where, started, signals)
         yield started
 
@@ -91,12 +160,12 @@ def how_to_ask(started: Sequence["Service"], archive: Path) -> str:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that give another process the same settings."""
+    """Return the environment variables that give another process the same settings."""
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP are noted, and passed on to the command while there is one."""
+    """A handler of SIGINT, SIGTERM and SIGHUP: passes them to the command, or notes the first of them."""
 
     def __init__(self) -> None:
         self.told: int | None = None
@@ -107,7 +176,7 @@ class Signals:
     def __enter__(self) -> Self:
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-                self._before[number] = signal.signal(number, self._hear)
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -127,7 +196,7 @@ class Signals:
         finally:
             self._command = None
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._command is None:
             self.told = self.told or number
         elif number != signal.SIGINT or not _in_foreground():
@@ -135,7 +204,7 @@ class Signals:
 
 
 def _in_foreground() -> bool:
-    """Tell whether a Ctrl-C comes from the terminal, which gives it to the command as well."""
+    """Tell whether this process group is in the foreground: then the terminal sends Ctrl-C to the command."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # there is no terminal
@@ -148,15 +217,15 @@ def _in_foreground() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A collector or analyzer that was started here."""
+    """A collector or an analyzer that was started here."""
 
     name: str
     process: "subprocess.Popen[bytes]"
     words: IO[bytes]
-    """What it wrote to stdout and stderr."""
+    """The file that receives its stdout and stderr."""
 
     def failed(self, where: Places) -> bool:
-        """Tell whether it ended, unless another was faster and does its work."""
+        """Tell whether it ended, and no other process took its place."""
         return self.process.poll() is not None and holder(where.run / f"{self.name}.lock") is None
 
     def last_words(self) -> str:
@@ -168,7 +237,7 @@ class Service:
 def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[Service]:
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "zeus_stream", verb],
+            [sys.executable, "-m", "zeus_stream", verb, "--parent-pid", str(os.getpid())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=words,
@@ -182,7 +251,7 @@ def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[S
             try:
                 process.wait(STOPS_S)
             except subprocess.TimeoutExpired:
-                process.kill()  # what it changed is restored by its guard, or at its next start
+                process.kill()  # its watchdog, or its next start, restores the limits
                 process.wait()
 
 
@@ -212,11 +281,11 @@ def _answers(where: Places, process: str) -> bool:
 
 
 def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Places, signals: Signals) -> int:
-    """Run the user's command to its end and return its exit code, 128 + n when a signal n ended it.
+    """Run a command to its end. Return its exit code, 128 + n if signal n ended it.
 
     Raises SettingsError: it cannot be started.
     """
-    # A script looks for root's collector first: it shall find this one.
+    # A script looks for the collector of root first; this variable leads it to ours.
     environment = {**environment, "ZEUS_STREAM_DIR": str(where.run)}
     try:
         process = subprocess.Popen(command, env=environment)  # noqa: S603  (the user's own command)
@@ -231,7 +300,7 @@ def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Pla
 
 
 def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Summary | None:
-    """Return what the archive says of a run once it is closed, or at the latest after CLOSES_S."""
+    """Return the summary of a run once it is closed, or after CLOSES_S. None: the archive has no such run."""
     found: list[Summary] = []
 
     def closed() -> bool:
@@ -246,7 +315,7 @@ def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Su
 
 
 def until(condition: Callable[[], bool], timeout_s: float, signals: Signals) -> None:
-    """Wait for a condition, a signal, or the time."""
+    """Wait until a condition is true, a signal arrives, or the time is over."""
     end_ns = monotonic_ns() + round(timeout_s * 1e9)
     while not condition() and signals.told is None and monotonic_ns() < end_ns:
         time.sleep(LOOK_S)

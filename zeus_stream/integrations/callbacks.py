@@ -7,14 +7,18 @@ Nothing waits: a log has what the analyzer has answered by then.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
+from zeus_stream.training.answers import Later, WindowEnergy
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Later, Window, WindowEnergy
+from zeus_stream.training.windows import Window
 
 INTERVAL = "logging interval"
+TOKENS = "tokens"
 ANSWER_S = 60.0
 """A question is given up after this; its interval is in no log then."""
 MAX_UNANSWERED = 100
@@ -194,6 +198,20 @@ class Training:
         for interval in answered:
             self._intervals.remove(interval)
         return averages(answered)
+
+    def record(self, values: Mapping[str, Any], tokens: int | None = None) -> None:
+        """Store numbers of a framework's log as metrics of the step and the epoch that began last.
+
+        Args:
+            values: numbers by name; what is not a number is left out.
+            tokens: that this rank has trained on so far, the metric `TOKENS`. The sum over the ranks of a run
+                is what the run has trained on.
+        """
+        for name, value in values.items():
+            if isinstance(value, Real) or hasattr(value, "item"):
+                self._publisher.metric(name, value)
+        if tokens is not None:
+            self._publisher.metric(TOKENS, tokens)
 
     def end_interval(self, tokens: int | None = None) -> None:
         """Ask for the energy of the steps since the last call. Never waits."""

@@ -4,8 +4,9 @@
     measure(trainer)
     trainer.train()
 
-A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. What a step and
-a token cost is in the trainer's logs, one logging interval late.
+A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. The joules of a
+step and of a token are in the trainer's logs, one logging interval late. The archive has the numbers of the
+logs in its table ``metrics``, and the tokens of each rank so far as the metric ``tokens``.
 """
 
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from transformers import DefaultFlowCallback, TrainerCallback
 
 from zeus_stream.integrations.callbacks import Training, training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
@@ -75,17 +77,23 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._training.end_pause()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        tokens = self._seen_tokens(state, logs)
+        share = tokens // args.world_size if tokens > 0 else None
+        self._training.record(logs if state.is_world_process_zero else {}, share)
         if self._training.pausing:  # what an evaluation found
             return
-        found = self._training.log(self._new_tokens(args, state, logs))
+        found = self._training.log(self._new_tokens(args, tokens))
         logs.update(found)
         if state.log_history:
             state.log_history[-1].update(found)
         self._expect(control)
 
-    def _new_tokens(self, args: Any, state: Any, logs: dict[str, float]) -> int | None:
-        """Return this rank's share of the tokens since the last log. TRL counts them, others if asked to."""
-        seen = int(logs.get("num_tokens", state.num_input_tokens_seen))
+    def _seen_tokens(self, state: Any, logs: dict[str, float]) -> int:
+        """Return the tokens of all ranks so far. TRL counts them, others if asked to; else it is 0."""
+        return int(logs.get("num_tokens", state.num_input_tokens_seen))
+
+    def _new_tokens(self, args: Any, seen: int) -> int | None:
+        """Return this rank's share of the tokens since the last log."""
         new, self._tokens = seen - self._tokens, seen
         return new // args.world_size if new > 0 else None
 

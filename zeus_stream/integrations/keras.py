@@ -14,7 +14,8 @@ from keras.callbacks import Callback
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.integrations.callbacks import Training, training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 INTERVAL_NS = 1_000_000_000
 """An epoch is asked about in intervals of so long."""
@@ -51,6 +52,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._training.end_epoch()
+        self._training.record(logs or {})
         found = self._training.log()
         if logs is not None:
             logs.update(found)

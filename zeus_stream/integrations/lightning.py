@@ -3,8 +3,10 @@
     from zeus_stream.integrations.lightning import EnergyCallback
     Trainer(callbacks=[EnergyCallback()])
 
-A step of the optimizer is a step, however many batches it takes; validations and tests are windows. What a
-step and a token cost goes to the trainer's loggers, every ``log_every_n_steps`` and one such interval late.
+A step of the optimizer is a step, however many batches it takes; validations and tests are windows. The
+joules of a step and of a token go to the trainer's loggers, every ``log_every_n_steps``, one interval late.
+The archive has what the module logs, once an epoch, in its table ``metrics``, and the tokens of each rank so
+far as the metric ``tokens``.
 """
 
 from collections.abc import Callable
@@ -13,8 +15,9 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import batch_of
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.publisher import Publisher
 
 
 class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -29,7 +32,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         """
         self._publisher = publisher
         self._count = tokens
-        self._tokens = self._steps = self._made = 0
+        self._tokens = self._seen = self._steps = self._made = 0
 
     @property
     def _training(self) -> Training:
@@ -37,7 +40,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._made = self._steps = trainer.global_step
-        self._tokens = 0
+        self._tokens = self._seen = 0
         batch_size = batch_of(trainer.train_dataloader)
         self._training.begin(trainer.global_step, batch_size and batch_size * trainer.accumulate_grad_batches)
 
@@ -49,6 +52,14 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end_epoch()
+        self._record(trainer)
+
+    def _record(self, trainer: Any) -> None:
+        """Store what the module has logged. Its tensors are waited for, once an epoch."""
+        if trainer.is_global_zero:
+            ours = {"energy_per_step_j", "energy_per_token_j", "average_power_w"}
+            logged = trainer.callback_metrics.items()
+            self._training.record({name: value for name, value in logged if name not in ours})
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if not self._training.stepping:  # gradients accumulate
@@ -66,6 +77,8 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._training.end_step()
         if trainer.log_every_n_steps and self._steps % trainer.log_every_n_steps == 0:
             tokens, self._tokens = self._tokens, 0
+            self._seen += tokens
+            self._training.record({}, self._seen or None)
             self.log_dict(self._training.log(tokens or None))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from zeus_stream.integrations.callbacks import Training
-from zeus_stream.training.publisher import Publisher, default_publisher
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
 
 
 class OptimizerSteps(Training):
@@ -56,9 +57,22 @@ class OptimizerSteps(Training):
 
 
 def auto(publisher: Publisher | None = None) -> OptimizerSteps:
-    """Measure the steps of torch's optimizers from now on: the first begins here. Again, it returns the same.
+    """Measure the steps of torch's optimizers from now on; the first step begins here.
 
-    Its `log()` gives energies for a log, its `pause(name)` is a context for what belongs to no step.
+    The loop stays as it is. A second call returns the same object.
+
+    Args:
+        publisher: the run that the steps belong to. Default: that of the script.
+
+    Returns:
+        An object whose ``log()`` returns joules for a log, and whose ``pause(name)`` is a context for what
+        belongs to no step.
+
+    Example:
+        >>> energy = zeus_stream.auto()
+        >>> for batch in loader:
+        ...     train(batch)                       # calls optimizer.step()
+        ...     wandb.log(energy.log())
     """
     publisher = publisher or default_publisher()
     return publisher.follow(OptimizerSteps, lambda: OptimizerSteps(publisher))

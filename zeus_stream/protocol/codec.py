@@ -29,6 +29,7 @@ import msgpack
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import VERSION, Unknown, Within
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.old_kinds import modernize
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest message part on any socket."""
@@ -219,6 +220,8 @@ def _either(options: Sequence[Any]) -> Check:
             match value:
                 case [str(kind), content] if kind in kinds and kind != "Unknown":
                     return _checker(kinds[kind])(content)
+                case [str(kind), content] if (today := modernize(kind, content)) and today[0] in kinds:
+                    return _checker(kinds[today[0]])(today[1])
                 case [str(kind), _] if Unknown in options:
                     return Unknown(kind[:40])
                 case _:

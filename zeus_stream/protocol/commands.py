@@ -1,13 +1,13 @@
-"""Requests on the control socket: who is there, missing frames, limits and clocks under a lease.
+"""Requests on the control socket: greetings, missing frames, controls under a lease.
 
-collector <--control-- analyzer   Hello, Fetch, SetLimit, ReleaseLimit, LockClock, ReleaseClock,
-                                  RenewLeases, Answer, Advice
+collector <--control-- analyzer   Hello, Fetch, SetControl, ReleaseControl, RenewLeases,
+                                  Answer, Advice
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from zeus_stream.protocol.fields import Count, Gpu, Gpus, Megahertz, Milliseconds, Milliwatts, Name, Within
+from zeus_stream.protocol.fields import Control, ControlValue, Count, Gpu, Gpus, Milliseconds, Name, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,62 +47,43 @@ class Fetched:
     next_offset: Count
 
 
-@dataclass(frozen=True, slots=True)
-class SetLimit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetControl:
+    """Set a control of a device under a lease. Outcome: `ControlApplied` or `ControlRefused`.
+
+    Every control has a lease of its own. One owner holds all controls of a device.
+    """
+
     command: Name
     owner: Name
     incarnation: Name
     fence: Count
-    """Grows with every command of an owner on a device; below its last one for the same knob it is stale."""
+    """Grows with every command of an owner on a device; at or below its last one for this control: stale."""
     run: Name
     """The lease ends with this run."""
     gpu: Gpu
-    limit_mw: Milliwatts
+    control: Control
+    value: ControlValue
+    """mW of a power limit; MHz of a clock, one that the device names."""
     lease_ms: Milliseconds
     """From receipt."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLimit:
-    """Restore the value found, now. Outcome `Applied` with that value."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseControl:
+    """Restore the value found, now. Outcome: `ControlApplied` with that value, or `ControlRefused`."""
 
     command: Name
     owner: Name
     incarnation: Name
     fence: Count
     gpu: Gpu
-
-
-@dataclass(frozen=True, slots=True)
-class LockClock:
-    """Lock a GPU's graphics clock. It has a lease of its own beside the power limit's, for the same run."""
-
-    command: Name
-    owner: Name
-    incarnation: Name
-    fence: Count
-    run: Name
-    gpu: Gpu
-    clock_mhz: Megahertz
-    """One that the device names."""
-    lease_ms: Milliseconds
-    """From receipt."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseClock:
-    """Unlock the graphics clock, now. Outcome `ClockApplied` without a clock."""
-
-    command: Name
-    owner: Name
-    incarnation: Name
-    fence: Count
-    gpu: Gpu
+    control: Control
 
 
 @dataclass(frozen=True, slots=True)
 class RenewLeases:
-    """Keeps living leases alive, of limits and clocks; never revives an ended one. No outcome, no reply."""
+    """Extends all leases of these devices; never revives an ended one. No outcome, no reply."""
 
     owner: Name
     incarnation: Name

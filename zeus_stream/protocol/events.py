@@ -93,6 +93,9 @@ class Metric:
     t_ns: Ns
     name: Name
     value: float
+    step: Count | None = None
+    """The step that it belongs to. None: the sender does not know."""
+    epoch: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not 
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 VERSION = 1
 """Of this schema. A message of another version is refused with a sentence."""
@@ -30,10 +30,15 @@ WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
 """Until 2100: with any `Ns` added it still is an int64."""
 Count = Annotated[int, Within(0, 2**53)]
 Milliwatts = Annotated[int, Within(0, 100_000_000)]
-Megahertz = Annotated[int, Within(1, 100_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
 BatchSize = Annotated[int, Within(1, 2**40)]
+Control = Literal["power_limit", "graphics_clock", "memory_clock"]
+"""What can be set of a device: its power limit, or a lock of one of its clocks."""
+ControlValue = Annotated[int, Within(0, 100_000_000)]
+"""In the unit of its control: mW of a power limit; MHz at which a clock is locked, or `UNLOCKED`."""
+UNLOCKED = 0
+"""Value of a clock that nothing locks."""
 BUDGET = "budget:"
 """Begins the name under which an analyzer holds limits for a power budget, in place of a run's. No run may
 have such a name."""

@@ -30,7 +30,7 @@ Body = Readings | Events | Notes
 class Frame:
     """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
 
-    ``body`` stays encoded (`wire.decode` makes it a `Body`): who only archives or forwards need not look.
+    ``body`` stays encoded (`codec.decode` makes it a `Body`): who only archives or forwards need not look.
     """
 
     log_id: Name

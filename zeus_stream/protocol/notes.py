@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import (
+    Control,
+    ControlValue,
     Count,
     Gpu,
     Gpus,
-    Megahertz,
     Milliwatts,
     Name,
     Ns,
@@ -85,24 +86,14 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """Outcome of a command: read back from the device."""
+class ControlApplied:
+    """Outcome of a command. A power limit was read back; no driver reports a lock of a clock."""
 
     t_ns: Ns
     command: Name
     gpu: Gpu
-    limit_mw: Milliwatts
-
-
-@dataclass(frozen=True, slots=True)
-class ClockApplied:
-    """Outcome of a command: the device took it. No driver tells a lock, so this is not read back."""
-
-    t_ns: Ns
-    command: Name
-    gpu: Gpu
-    clock_mhz: Megahertz | None
-    """Locked now. None: it is unlocked."""
+    control: Control
+    value: ControlValue
 
 
 Cause = Literal[
@@ -114,7 +105,7 @@ else set another limit meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ControlRefused:
     """Outcome of a command that changed nothing."""
 
     t_ns: Ns
@@ -129,33 +120,22 @@ LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "resta
 limit; the collector stopped; a collector started after one that was killed; the device was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEnded:
-    """Ours no longer: released, run out, or taken by a stranger whose value stays.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlLeaseEnded:
+    """Ours no longer: released, run out, or set by another program, whose value stays.
 
     An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
     """
 
     t_ns: Ns
     gpu: Gpu
+    control: Control
     owner: Name
     cause: LeaseCause
     reason: Text
-    limit_mw: Milliwatts | None
-    """The limit requested now: the value found, restored, or a stranger's. None: could not be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockLeaseEnded:
-    """A clock is locked by us no longer. Asking again as after `LeaseEnded`; there is no "stranger"."""
-
-    t_ns: Ns
-    gpu: Gpu
-    owner: Name
-    cause: LeaseCause
-    reason: Text
-    unlocked: bool
-    """False: it could not be unlocked yet, which is tried again."""
+    value: ControlValue | None
+    """Requested now: what was found, restored, or another program's. None: it could not be read, or not be
+    restored yet, which is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +183,9 @@ Note = (
     | DeviceGone
     | RunAdmitted
     | SessionEnded
-    | Applied
-    | ClockApplied
-    | Refused
-    | LeaseEnded
-    | ClockLeaseEnded
+    | ControlApplied
+    | ControlRefused
+    | ControlLeaseEnded
     | Lost
     | BudgetsSet
 )

@@ -10,16 +10,14 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    LockClock,
-    ReleaseClock,
-    ReleaseLimit,
+    ReleaseControl,
     RenewLeases,
-    SetLimit,
+    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
-from zeus_stream.protocol.notes import Applied, ClockApplied, Refused
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +71,8 @@ class QueryDone:
 Request = (
     Hello
     | Fetch
-    | SetLimit
-    | ReleaseLimit
-    | LockClock
-    | ReleaseClock
+    | SetControl
+    | ReleaseControl
     | RenewLeases
     | AskStatus
     | Query
@@ -85,5 +81,5 @@ Request = (
     | Advice
 )
 Reply = (
-    Welcome | Fetched | Applied | ClockApplied | Refused | Status | QueryDone | Forgotten | No | Ask | AskTry
+    Welcome | Fetched | ControlApplied | ControlRefused | Status | QueryDone | Forgotten | No | Ask | AskTry
 )

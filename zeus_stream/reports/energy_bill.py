@@ -1,4 +1,4 @@
-"""What a span of time cost, GPU by GPU: asked of the archive in SQL, shown to people or as JSON."""
+"""The energy of one window, GPU by GPU: a query over the archive, its text and its JSON."""
 
 import json
 import math
@@ -29,9 +29,9 @@ class Bill:
 
     name: str
     parts: tuple[Mapping[str, Any], ...]
-    """A row a GPU; what was not measured is None, for the reason in its ``quality``. Never empty."""
+    """One row per GPU, never empty. A figure that was not measured is None; ``quality`` has the reason."""
     host: tuple[Mapping[str, Any], ...] = ()
-    """Likewise of the host's CPUs and their memory, if they are read. They are in no sum."""
+    """One row per CPU and DRAM of the host, if they are read. No sum includes them."""
 
     @property
     def duration_s(self) -> float:
@@ -40,7 +40,7 @@ class Bill:
 
     @property
     def missing(self) -> str | None:
-        """Why there is no sum: a sum without one of its parts would be another sum."""
+        """The reason why there is no sum, or None. A sum without one of its parts would be wrong."""
         for part in self.parts:
             if part["energy_j"] is None:
                 return part["quality"] if part["gpu"] is None else f"{part['gpu']}: {part['quality']}"
@@ -53,7 +53,7 @@ class Bill:
 
     @property
     def interval_j(self) -> tuple[float, float] | None:
-        """The 95 % interval of `energy_j`: errors of GPUs are independent, their widths add up in squares."""
+        """The 95 % interval of `energy_j`. Errors of GPUs are independent: their squares add up."""
         energy_j = self.energy_j
         if energy_j is None:
             return None
@@ -63,20 +63,23 @@ class Bill:
 
     @property
     def host_j(self) -> float | None:
-        """The sum over the host's CPUs and their memory; None if there is none, or a part is missing."""
+        """The sum over the CPUs and DRAM of the host; None if there are none, or a part is missing."""
         energies = [part["energy_j"] for part in self.host]
         return sum(energies) if energies and None not in energies else None
 
 
 def bill(answer: Callable[[str], pa.Table], run: str, name: str) -> Bill | None:
-    """Return what the one window of a run cost, None while it is not measured. ``answer`` answers SQL."""
+    """Return the bill of the one window of a run, or None while it is not measured.
+
+    ``answer`` answers SQL.
+    """
     rows = answer(_WINDOW.format(run=quoted(run))).to_pylist()
     parts, host = ([row for row in rows if row["of_host"] is wanted] for wanted in (False, True))
     return Bill(name, tuple(parts), tuple(host)) if parts else None
 
 
 def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
-    """Show a bill to people. ``sql`` is the command that finds it again."""
+    """Print a bill. ``sql`` is the command that finds it again."""
     console = Console(file=out, highlight=False)
     console.rule(Text(bill.name), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
@@ -90,7 +93,7 @@ def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
 
 
 def _facts(bill: Bill) -> list[tuple[str, str]]:
-    facts = [("took", f"{bill.duration_s:.3f} s")]
+    facts = [("time", f"{bill.duration_s:.3f} s")]
     energy_j, interval_j = bill.energy_j, bill.interval_j
     if energy_j is None or interval_j is None:
         return [*facts, ("energy", f"missing: {bill.missing}")]
@@ -104,8 +107,8 @@ def _facts(bill: Bill) -> list[tuple[str, str]]:
         ("power", f"{power} W on average"),
     ]
     if bill.host_j is not None:
-        facts.append(("beside it", f"{bill.host_j:,.1f} J of the host's CPUs and their memory"))
-    facts += [("beware", remark) for remark in sorted({part["quality"] for part in bill.parts} - {"ok"})]
+        facts.append(("host", f"{bill.host_j:,.1f} J of its CPUs and DRAM, not in the energy above"))
+    facts += [("warning", remark) for remark in sorted({part["quality"] for part in bill.parts} - {"ok"})]
     if len(bill.parts) == 1:
         (part,) = bill.parts
         facts.append(("GPU", f"{_index(part)}, {part['name'] or 'of unknown model'}, {part['gpu']}"))
@@ -113,7 +116,7 @@ def _facts(bill: Bill) -> list[tuple[str, str]]:
 
 
 def _shown(value: float, width: float) -> str:
-    """Return a figure with two digits of the distance between its bounds, and none that mean nothing."""
+    """Format a figure with as many decimals as its interval justifies: two digits of its width."""
     places = 1 - math.floor(math.log10(width)) if width > 0 else MOST_PLACES
     return f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
 
@@ -142,7 +145,7 @@ def _by_gpu(bill: Bill) -> Table:
 
 
 def write_bill(bill: Bill, out: TextIO) -> None:
-    """Write a bill as one JSON object; what is not known is null, for the reason in ``missing``."""
+    """Write a bill as one JSON object. A figure that is not known is null; ``missing`` has the reason."""
     energy_j, (low_j, high_j) = bill.energy_j, bill.interval_j or (None, None)
     content = {
         "name": bill.name,

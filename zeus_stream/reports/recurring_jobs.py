@@ -1,4 +1,4 @@
-"""Jobs that recur, as the archive has them: asked in SQL, shown with rich."""
+"""Recurring jobs: queries over the archive, and their text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,6 +16,8 @@ from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import quoted
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
+SHOWN = ("job", "setup", "tries", "best_batch_size", "saved_j", "saved_percent")
+"""Columns of `ALL` that fit a terminal of 80 columns."""
 _JOB = "SELECT {columns} FROM jobs WHERE job = {job} ORDER BY version DESC LIMIT 1"
 _TRIES = "SELECT {columns} FROM tries WHERE job = {job} ORDER BY number DESC LIMIT {most}"
 _HISTORY = """
@@ -35,7 +37,7 @@ Ask = Callable[[str], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One job, as the archive has it, and as a policy sees it."""
+    """One recurring job: its rows of the archive, and what a policy has learned from them."""
 
     learned: Learned
     policy: str
@@ -43,15 +45,18 @@ class Shown:
     sizes: pa.Table
     saved: pa.Table
     next: tuple[tuple[str, int, str], ...]
-    """By setup: what the next try would train with, and why."""
+    """For each setup: its name, the batch size of the next try, and the reason."""
     beliefs: tuple[str, ...]
-    """The policy's own words, a line each; empty where it has none."""
+    """Lines in which the policy describes its estimates. Empty for a policy without estimates."""
 
 
 def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
-    """Return what the archive has of a job; None: nothing.
+    """Return a recurring job, or None if the archive has none of this name.
 
-    ``ask`` answers SQL. ``name``: of the policy that looks at it; the analyzer's if not given.
+    Args:
+        ask: answers SQL.
+        job: its name.
+        name: of the policy that learns from its tries; None means the policy of the analyzer.
     """
     name = name or str(ask(_POLICY)["value"].to_pylist()[0])
     policy = parse(name)
@@ -94,7 +99,7 @@ def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
 
 
 def print_job(shown: Shown, out: TextIO) -> None:
-    """Show a job: what it is for, its tries, what is known of its sizes, what comes next, what was saved."""
+    """Print a job: its target, the next try, its tries, its batch sizes and the energy saved."""
     console, row = Console(file=out, highlight=False), shown.learned.row
     console.rule(Text(row.job), align="left", style="dim")
     better = "at most" if row.lower_is_better else "at least"
@@ -102,12 +107,12 @@ def print_job(shown: Shown, out: TextIO) -> None:
     grid = Table.grid(padding=(0, 3))
     facts = [
         ("target", f"{row.metric} of {better} {row.target:g} within {row.max_epochs} epochs"),
-        ("sizes", f"{sizes}; {row.default_batch_size} where nothing is known"),
+        ("sizes", f"{sizes}; {row.default_batch_size} by default"),
         ("cost", f"{row.eta:g} x energy + {1 - row.eta:g} x highest power limit x time"),
     ]
     facts.append(("policy", shown.policy))
     facts += [("next", f"{size} on {setup}: {why}") for setup, size, why in shown.next]
-    facts += [("believes", line) for line in shown.beliefs]
+    facts += [("estimate", line) for line in shown.beliefs]
     for name, value in facts:
         grid.add_row(Text(name, style="bold"), Text(value))
     console.print(grid)

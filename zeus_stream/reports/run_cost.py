@@ -1,8 +1,10 @@
-"""What a run cost, in a few lines: asked of the archive in SQL, shown with rich."""
+"""The cost of a run: queries over the archive, and their text."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -31,9 +33,9 @@ SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 _TRIALS = """
-SELECT power_limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
-    average_power_w, temperature_c, confirms AS confirming
-FROM trials WHERE run = {run} ORDER BY number
+SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
+    average_power_w AS power_w, temperature_c, confirms
+FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
 _SAVING = "SELECT * FROM savings WHERE run = {run}"
 _PROFILES = """
@@ -43,6 +45,8 @@ SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, high
     count(*) AS limits, measured_at, run
 FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
 """
+PROFILE_COLUMNS = ("job", "gpu_model", "gpus", "chosen_limit_w", "energy_saved_percent", "measured_at")
+"""Columns of `_PROFILES` that fit a terminal."""
 _SINGLE = """
 SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
     min(power_limit_w) AS lowest_w,
@@ -53,29 +57,33 @@ _LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC L
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
+SIGNALLED = 128
+"""Exit codes above it stand for signals."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run, as the archive has it."""
+    """One run: its rows of the archive."""
 
     run: str
     totals: Mapping[str, Any]
     whole: Mapping[str, Any]
     trials: pa.Table
     saving: Mapping[str, Any] | None
-    """None: nothing was decided."""
+    """A row of ``savings``. None: nothing was decided."""
     gaps: pa.Table
-    """Of the whole archive: what it is known to lack."""
+    """Data that the whole archive is known to lack."""
     single: Mapping[str, Any] | None
-    """Of the last round that looked for GPUs which wait for others; None: none did."""
+    """The last round of limits of single GPUs. None: there was none."""
 
     @property
     def closed(self) -> bool:
-        """Every session of the run was measured to its end."""
+        """Return True when every session of the run is measured to its end."""
         return bool(self.totals["closed"] == self.totals["sessions"])
 
 
 def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
-    """Return what the archive has of a run, or None while it has nothing. ``answer`` answers SQL."""
+    """Return the summary of a run, or None while the archive does not have it. ``answer`` answers SQL."""
 
     def ask(query: str) -> pa.Table:
         return answer(query.format(run=quoted(run)))
@@ -90,17 +98,17 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
 
 
 def last_run(answer: Callable[[str], pa.Table]) -> str | None:
-    """Return the run that began last, None while there is none."""
+    """Return the name of the run that began last, or None while there is none."""
     names = answer(_LAST)["run"].to_pylist()
     return names[0] if names else None
 
 
 def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
-    """Return what later runs start from, a row a profile.
+    """Return the profiles that later runs start from, one row each.
 
     Args:
         answer: answers SQL.
-        forgotten_wall_ns: by job, profiles measured until then are left out.
+        forgotten_wall_ns: by job; profiles measured until then are left out.
     """
     kept = [
         f"(job <> {quoted(job)} OR measured_wall_ns > {until_ns})"
@@ -109,49 +117,81 @@ def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str
     return answer(_PROFILES.format(kept=" AND ".join(kept) or "true"))
 
 
-def print_summary(summary: Summary, archive: Path | None, sql: str, out: TextIO) -> None:
-    """Show what a run cost, which limit was chosen, and where to ask for more.
+def print_summary(
+    summary: Summary, archive: Path | None, sql: str, out: TextIO, *, exit_code: int = 0
+) -> None:
+    """Print the cost of a run, the chosen limit, and a command for more.
 
-    ``sql`` is how to ask; ``archive`` the file, if it is known.
+    Args:
+        summary: of the run.
+        archive: the file, if it is known.
+        sql: the command that queries it.
+        out: receives the text.
+        exit_code: of the command; 128 + n if signal n ended it.
     """
     console = Console(file=out, highlight=False)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
-    for name, value in _facts(summary):
+    for name, value in (*_failure(exit_code), *_facts(summary)):
         grid.add_row(Text(name, style="bold"), Text(value))
     console.print(grid)
     if summary.trials.num_rows:
         console.print()
         write(summary.trials, "table", out)
     if summary.gaps.num_rows:
-        console.print("\nKnown to be missing from the archive:")
+        console.print("\nMissing from the archive:")
         write(summary.gaps, "table", out)
     console.print()
     if archive is not None:
-        console.print(f"Everything is in {archive}", soft_wrap=True)
-    console.print(Text(f'Try: {sql} "FROM epochs"'), soft_wrap=True)
+        console.print(f"Archive: {archive}", soft_wrap=True)
+    console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
+
+
+def _failure(exit_code: int) -> list[tuple[str, str]]:
+    """Return the failure of a command, as name and text; empty if it succeeded."""
+    if exit_code > SIGNALLED and (exit_code - SIGNALLED) in {each.value for each in Signals}:
+        return [("failed", f"ended by {Signals(exit_code - SIGNALLED).name}")]
+    return [("failed", f"exit code {exit_code}")] if exit_code else []
+
+
+def write_summary(summary: Summary, out: TextIO) -> None:
+    """Write a summary as one JSON object. A figure that is not known is null."""
+    content = {
+        "run": summary.run,
+        "closed": summary.closed,
+        **summary.totals,
+        **summary.whole,
+        "saving": summary.saving,
+        "trials": summary.trials.to_pylist(),
+        "single_gpus": summary.single,
+        "gaps": summary.gaps.to_pylist(),
+    }
+    out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     totals, whole = summary.totals, summary.whole
+    gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
     facts = [
-        ("did", f"{totals['epochs']} epochs, {totals['steps']} steps on {totals['gpus']} GPU(s)"),
-        ("took", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
+        ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
+        ("time", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
         ("energy", _energy(whole)),
     ]
     if whole["cpu_energy_j"] is not None:
-        facts.append(("beside it", f"{whole['cpu_energy_j']:,.1f} J of the host's CPUs and their memory"))
+        facts.append(
+            ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
+        )
     if not summary.closed:
-        facts.append(("beware", "the run was not closed in time: figures are of what came in until now"))
+        facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:
-        facts.append(("beware", "another run used the same GPU meanwhile; its energy is in here too"))
+        facts.append(("warning", "another run used the same GPU at that time; its energy is included"))
     if summary.saving is not None:
         facts += chosen(summary.saving)
         facts += _single(summary.single) if summary.single is not None else []
     elif summary.trials.num_rows:
-        undecided = "no power limit: the training ended before all were measured. Train longer, or set a"
-        facts.append(("chosen", f"{undecided} smaller --profile-steps or a larger --stride-w"))
+        undecided = "no power limit: the training ended during the search. Train longer, or set a larger"
+        facts.append(("chosen", f"{undecided} --stride-w"))
     return facts
 
 
@@ -164,7 +204,7 @@ def _energy(whole: Mapping[str, Any]) -> str:
 
 
 def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what was decided, and what it saves, from a row of the view ``savings``: names and texts."""
+    """Return the decision and its saving, from a row of the view ``savings``: names and texts."""
     if saving["power_limit_w"] is None:
         return [("chosen", f"no power limit: {saving['reason']}")]
     applied = "" if saving["applied"] else ", not set"
@@ -175,51 +215,52 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     cost = (
         f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
         f" {_interval(saving, 'time_added', '+.1f')} of its time,"
-        f" against {saving['default_limit_w']:g} W as found"
+        f" compared with {saving['default_limit_w']:g} W, the limit found"
     )
     facts.append((verb, cost))
     if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
-        facts.append(("beware", "how sure that is is not known: too few steps were measured at these limits"))
+        facts.append(("warning", "the interval is not known: too few steps were measured at these limits"))
     if saving["applied"]:
         if saving["saved_j"] is not None:
-            facts.append(("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at it"))
+            facts.append(
+                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this limit")
+            )
         return facts
     if saving["would_save_j"] is not None:
-        at_found = f"of what the steps at {saving['default_limit_w']:g} W took"
-        facts.append(("in all", f"{saving['would_save_j']:,.1f} J {at_found}"))
+        at_found = f"of the energy of the steps at {saving['default_limit_w']:g} W"
+        facts.append(("in total", f"{saving['would_save_j']:,.1f} J {at_found}"))
     if saving["trials_run"] != saving["run"]:
         facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
     return facts
 
 
 def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what was found of single GPUs."""
+    """Return the result for single GPUs, as names and texts."""
     if not single["lowered"]:
         return [("single GPUs", f"none of {single['gpus']} can be lowered without slowing the others")]
     below = f"{single['lowered']} of {single['gpus']} are lower, down to {single['lowest_w']:g} W"
     energy, time = f"{single['energy_percent']:+.1f}", f"{single['time_percent']:+.1f}"
     effect = f"{energy} % of a step's energy for {time} % of its time"
-    return [("single GPUs", f"{below}: {effect}, against the job's limit on all")]
+    return [("single GPUs", f"{below}: {effect}, compared with the job's limit on all")]
 
 
 def _interval(saving: Mapping[str, Any], what: str, form: str) -> str:
-    """Return a share with its 95 % interval, if that is known."""
+    """Format a share with its 95 % interval, if that is known."""
     share, low, high = (saving[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
     sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
     return f"{share:{form}} %{sure}"
 
 
 def _changed(saving: Mapping[str, Any]) -> str:
-    """Return how far this run's steps are from those that were profiled: so far its saving may be as well."""
+    """Describe how much the steps of this run differ from those that were profiled."""
     if saving["changed_percent"] is None:
-        return "; whether steps are still as they were then is not known"
-    return f"; a step at its highest limit took {saving['changed_percent']:+.1f} % energy now, against then"
+        return "; it is not known whether a step still takes the same energy"
+    changed = f"{saving['changed_percent']:+.1f} % energy compared with that run"
+    return f"; a step at the highest limit takes {changed}"
 
 
 def print_unpublished(out: TextIO) -> None:
-    """Say that nothing was measured, and the line that changes it."""
+    """Print that nothing was measured, and the line to add."""
     console = Console(file=out, highlight=False)
-    console.print(
-        "\nThe command published no run, so there is nothing to say about what it cost. Add one line:"
-    )
+    console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
     console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -1,4 +1,4 @@
-"""Shows tables, states and checks: to people with rich, to programs as csv, json or arrow."""
+"""Tables, states and checks as text for people, and as csv, json or arrow for programs."""
 
 import json
 import math
@@ -20,9 +20,9 @@ from zeus_stream.protocol.queries import Status
 
 Form = Literal["table", "csv", "json", "arrow"]
 SHOWN = 1_000
-"""Rows of a table that people are shown; programs get all."""
+"""Rows that a table for people shows. Programs get all."""
 WIDE = 100_000
-"""Columns of a terminal that is none: what is piped away is not folded."""
+"""Width, in characters, of output that is not a terminal: a pipe or a file is never folded."""
 ABSENT = "-"
 DIGITS = 5
 """Significant digits of the largest value of a column."""
@@ -30,7 +30,7 @@ DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing the doctor looked at. ``cure`` is empty where nothing is to be done."""
+    """One check of the doctor. ``cure`` is empty if nothing has to be done."""
 
     verdict: Literal["works", "warns", "fails"]
     what: str
@@ -39,7 +39,7 @@ class Check:
 
 
 def write(table: pa.Table, form: Form, out: TextIO) -> None:
-    """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8, a missing value empty or null."""
+    """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8; a missing value is empty or null."""
     match form:
         case "table":
             _show(_named(table), Console(file=out, highlight=False, width=None if out.isatty() else WIDE))
@@ -58,7 +58,7 @@ def write(table: pa.Table, form: Form, out: TextIO) -> None:
 
 
 def _named(table: pa.Table) -> pa.Table:
-    """Return the table with a number after each name that occurs again, as JSON needs it."""
+    """Add a number to each repeated column name: JSON needs unique names."""
     names: list[str] = []
     for name in table.column_names:
         again = sum(earlier == name for earlier in table.column_names[: len(names)])
@@ -67,7 +67,7 @@ def _named(table: pa.Table) -> pa.Table:
 
 
 def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column that csv can hold: lists and structs as JSON, bytes as hexadecimal, spans as text."""
+    """Convert a column for csv: lists and structs to JSON, bytes to hexadecimal, durations to text."""
     kinds = (pa.types.is_nested, pa.types.is_binary, pa.types.is_duration, pa.types.is_interval)
     if any(is_kind(column.type) for is_kind in kinds):
         texts = [None if value is None else _text(_plain(value)) for value in column.to_pylist()]
@@ -76,7 +76,7 @@ def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: no NaN, times as ISO 8601, bytes as hexadecimal."""
+    """Convert a value for JSON: no NaN, times in ISO 8601, bytes in hexadecimal."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -101,7 +101,7 @@ def _text(value: Any) -> str:
 
 
 def _show(table: pa.Table, console: Console) -> None:
-    """Show rows below each other where they fit the terminal, else each row as a block of its own."""
+    """Print one line per row if all columns fit the terminal, else one block per row."""
     columns = [_cells(column[:SHOWN]) for column in table.columns]
     grid = Table(box=SIMPLE_HEAD, show_edge=False)
     for name, (_, justify) in zip(table.column_names, columns, strict=True):
@@ -114,7 +114,7 @@ def _show(table: pa.Table, console: Console) -> None:
     else:
         _show_records(table.column_names, rows, console)
     if table.num_rows > SHOWN:
-        console.print(f"The first {SHOWN} of {table.num_rows} rows. --format csv writes all.")
+        console.print(f"The first {SHOWN} of {table.num_rows} rows. --format csv writes all of them.")
     elif table.num_rows == 0:
         console.print("No rows.")
 
@@ -129,7 +129,7 @@ def _show_records(names: Sequence[str], rows: Iterable[Sequence[str]], console: 
 
 
 def _cells(column: pa.ChunkedArray) -> tuple[list[str], Literal["left", "right"]]:
-    """Return a column's values as people read them, and the side they line up on."""
+    """Format the values of a column, and return the side they align to."""
     values = column.to_pylist()
     if pa.types.is_floating(column.type):
         places = decimals(values)
@@ -152,20 +152,20 @@ def _cell(value: Any) -> str:
 
 
 def figure(value: float | None, places: int) -> str:
-    """Return a number with so many decimals; what would be rounded away to 0 keeps its magnitude."""
+    """Format a number with this many decimals. One that would round to 0 keeps its magnitude."""
     if value is None or math.isnan(value):
         return ABSENT
     return f"{value:.0e}" if 0 < abs(value) < 0.5 * 10**-places else f"{value:.{places}f}"
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """Return how many decimals show DIGITS significant digits of the largest of these: one for a column."""
+    """Return the number of decimals that shows DIGITS significant digits of the largest value."""
     largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0)
     return min(max(DIGITS - 1 - math.floor(math.log10(largest)), 0), 9) if largest else 0
 
 
 def print_status(process: str, status: Status, out: TextIO) -> None:
-    """Show one process's state, a block a section."""
+    """Print the internal state of one process, one block per section."""
     console = Console(file=out, highlight=False)
     console.print(Text(process, style="bold"))
     for section, rows in groupby(status.rows, key=lambda row: row[0]):
@@ -177,7 +177,7 @@ def print_status(process: str, status: Status, out: TextIO) -> None:
 
 
 def print_checks(checks: Iterable[Check], out: TextIO) -> None:
-    """Show what the doctor found, each cure below its trouble."""
+    """Print the checks of the doctor, each with its cure."""
     console = Console(file=out, highlight=False)
     colours = {"works": "green", "warns": "yellow", "fails": "red"}
     grid = Table.grid(padding=(0, 2))

@@ -106,24 +106,32 @@ class Accelerator:
         self.close()
 
 
-def attach(workload: str, gpus: Sequence[str] | None = None, directory: Path | None = None) -> Accelerator:
+def attach(
+    workload: str, gpus: Sequence[str | int] | None = None, directory: Path | None = None
+) -> Accelerator:
     """Take simulated GPUs that a collector on this host runs, and return them ready to work.
 
     Args:
-        workload: what to compute, e.g. ``imagenet``: a workload measured on the GPU's model.
-        gpus: UUIDs; None: every one there is.
-        directory: runtime directory of the collector; None: where this user's or root's collector is.
+        workload: what to compute, e.g. ``imagenet``: a workload of the GPU's model.
+        gpus: UUIDs, or indices in the collector's order. Default: the GPU with the number ``LOCAL_RANK``,
+            which torchrun and others set for each rank; without it, all GPUs.
+        directory: runtime directory of the collector. Default: where this user's or root's collector is.
 
     Raises:
         UnreachableError: no collector runs such a GPU.
         RefusedError: another process computes on it.
-        SettingsError: the workload was never measured on it.
+        SettingsError: its model has no such workload.
+
+    Example:
+        >>> with zeus_stream.simulated.attach("imagenet", gpus=[0]) as gpu:
+        ...     for _ in zeus_stream.steps(range(100)):
+        ...         gpu.run(0.25)
     """
     candidates = (
         [path.parent for path in publish_candidates(os.environ)] if directory is None else [directory]
     )
     there = next((found for found in map(running, candidates) if found), {})
-    wanted = tuple(there) if gpus is None else tuple(gpus)
+    wanted = _wanted(tuple(there), gpus, os.environ.get("LOCAL_RANK", ""))
     missing = [gpu for gpu in wanted if gpu not in there]
     if missing or not wanted:
         raise UnreachableError(
@@ -142,6 +150,14 @@ def attach(workload: str, gpus: Sequence[str] | None = None, directory: Path | N
     return Accelerator(lanes)
 
 
+def _wanted(there: Sequence[str], gpus: Sequence[str | int] | None, local_rank: str) -> tuple[str, ...]:
+    """Return UUIDs for what a script asks for; what is not there stays as it was written."""
+    if gpus is None and (not local_rank.isdecimal() or not there):
+        return tuple(there)
+    asked = [int(local_rank) % len(there)] if gpus is None else gpus
+    return tuple(there[gpu] if isinstance(gpu, int) and 0 <= gpu < len(there) else str(gpu) for gpu in asked)
+
+
 class _Lane:
     """One GPU of an accelerator: the pace of its work, and the record that declares it."""
 
@@ -150,7 +166,7 @@ class _Lane:
         with ExitStack() as opened:
             self._state = Region(board, STATE_BYTES, write=False)
             opened.callback(self._state.close)
-            model, _, slower = identity(self._state).decode().split()
+            model, _, slower, _ = identity(self._state).decode().split()
             workloads = models[model].slowed(float(slower)).workloads
             if workload not in workloads:
                 raise SettingsError(

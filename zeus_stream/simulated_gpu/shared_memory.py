@@ -25,6 +25,7 @@ from typing import Any
 
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import StorageError
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
 LOADS = 4096
@@ -40,7 +41,7 @@ LIMIT = Struct("<QQQ")  # number, since ns, mW
 LOAD = Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
 _CHECK = Struct("<I")
 COUNTER_AT = 128
-CLOCK_AT = 192
+CLOCKS_AT: dict[Control, int] = {"graphics_clock": 192, "memory_clock": 224}
 _RINGS_AT = 256
 STATE_BYTES = _RINGS_AT + LIMITS * (LIMIT.size + _CHECK.size)
 WORK_BYTES = _RINGS_AT + LOADS * (LOAD.size + _CHECK.size)
@@ -78,12 +79,15 @@ class Board:
         default_limit_mw: int,
         now_ns: int,
         slower: float = 1.0,
+        index: int = 0,
     ) -> None:
         folder = directory / "simulated"
-        expected = f"{model} {boot_id()} {slower:g}".encode()
+        expected = f"{model} {boot_id()} {slower:g} {index}".encode()
         with ExitStack() as opened:
             try:
-                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
+                if folder.stat().st_uid == os.geteuid():
+                    folder.chmod(0o755)  # trainers of any user come here, whatever the umask
             except OSError as wrong:
                 raise _unusable(folder, wrong) from wrong
             mutex = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -140,14 +144,14 @@ class Board:
         """Keep the counter for whoever runs this GPU next."""
         self._state.put(COUNTER, COUNTER_AT, refresh, energy_nj)
 
-    def locked_mhz(self) -> int:
-        """Return at what the clock is locked, MHz; 0: it is not."""
-        saved = self._state.get(CLOCK, CLOCK_AT)
-        return 0 if saved is None else int(saved[0])
+    def locked_mhz(self, control: Control) -> int:
+        """Return at what a clock is locked, MHz, or UNLOCKED."""
+        saved = self._state.get(CLOCK, CLOCKS_AT[control])
+        return UNLOCKED if saved is None else int(saved[0])
 
-    def lock_clock(self, clock_mhz: int) -> None:
-        """Lock the clock, MHz; 0: unlock it."""
-        self._state.put(CLOCK, CLOCK_AT, clock_mhz)
+    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+        """Lock a clock, MHz, or unlock it (UNLOCKED)."""
+        self._state.put(CLOCK, CLOCKS_AT[control], clock_mhz)
 
     def processes(self) -> tuple[int, ...]:
         """Return the pid of the training process, if one is there."""
@@ -242,20 +246,30 @@ def _unusable(path: Path, wrong: OSError) -> StorageError:
 
 
 def identity(state: Region) -> bytes:
-    """Return "model boot slower", or nothing for a board that was never set up."""
+    """Return "model boot slower index", or nothing for a board that was never set up."""
     found = state.get(IDENTITY, 0)
     return b"" if found is None else found[0].rstrip(b"\0")
 
 
 def running(directory: Path) -> dict[str, Path]:
-    """Return the boards in a runtime directory that a collector holds, by UUID."""
-    found = {}
+    """Return the boards in a runtime directory that a collector holds, by UUID, in the order of its GPUs."""
+    found: dict[str, tuple[int, Path]] = {}
     for path in sorted((directory / "simulated").glob("*.gpu")):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            found[path.stem] = path
+            words = identity_of(path).split()
+            found[path.stem] = int(words[3]) if len(words) > 3 else 0, path
         finally:
             os.close(descriptor)
-    return found
+    return {gpu: path for gpu, (_, path) in sorted(found.items(), key=lambda item: item[1])}
+
+
+def identity_of(board: Path) -> bytes:
+    """Return the `identity` of a board."""
+    state = Region(board, STATE_BYTES, write=False)
+    try:
+        return identity(state)
+    finally:
+        state.close()

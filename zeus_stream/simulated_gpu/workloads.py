@@ -1,7 +1,9 @@
 """What published workloads draw, and how fast they run, under a power limit: simulated GPUs live by it.
 
-The figures in ``workloads.json`` were fitted by ``benchmarks/fit_workloads.py`` to measurements on real
-V100 and A40 GPUs; their source, licence and residuals stand beside them. The model has two halves.
+The figures in ``workloads.json`` were fitted by ``benchmarks/fit_workloads.py`` to measurements on real V100,
+A40, P100 and RTX 6000 GPUs; their source, licence and residuals stand beside them. Nobody published such a
+table of the A100 and the H100: these models have nameplate limits and the V100's workloads, scaled.
+The model has two halves.
 
 Draw: the workload would like `uncapped_mw`; the limit allows `gain` times itself; the smaller of the two
 wins, softly (an average over an epoch is rounder than an instant), and nothing falls below `floor_mw`,
@@ -82,6 +84,8 @@ class Model:
     idle_clock_mhz: int
     max_clock_mhz: int
     workloads: Mapping[str, Workload]
+    source: str
+    """Where its figures come from, and whether they were measured on it."""
 
     def slowed(self, factor: float) -> "Model":
         """Return a GPU of this model that takes ``factor`` times as long for everything."""

@@ -100,6 +100,11 @@ def counted(size: object) -> int | None:
     return number if 0 < number <= MAX_BATCH else None
 
 
+def counted_from_zero(number: object) -> int | None:
+    """Return a number of a step or an epoch that can be sent, None for anything else."""
+    return 0 if number == 0 and not isinstance(number, bool) else counted(number)
+
+
 def batch_of(loader: object) -> int | None:
     """Return how many samples a batch of a loader has, if it says so."""
     try:

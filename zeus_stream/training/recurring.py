@@ -15,14 +15,14 @@ events: `TryWanted`, `TryBegan`, `TryEnded`, and those of epochs and of the metr
 import math
 import queue
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.events import Advice, TryBegan, TryEnded, TryWanted
+from zeus_stream.protocol.events import TryBegan, TryEnded, TryWanted
+from zeus_stream.training.hooks import Box, PublisherHooks
 from zeus_stream.training.identity import named
 
 ANSWER_S = 2.0
@@ -37,7 +37,6 @@ MAX_TRIES = 20
 """Of one training."""
 MOST = 2**40
 
-Box: TypeAlias = queue.SimpleQueue[Advice]
 Rule: TypeAlias = Literal["sqrt", "linear"]
 
 
@@ -114,24 +113,6 @@ def _finite(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What it needs of its publisher."""
-
-    attempts: Iterator[int]
-    """Numbers of the session's tries."""
-    put: Callable[[tuple[Any, ...]], None]
-    epoch: Callable[[], AbstractContextManager[None]]
-    metric: Callable[[str, float], None]
-    question: Callable[[int, int, int], Box | None]
-    """Asks about an attempt after so many epochs, until an instant; None: nobody can be asked."""
-    silence: Callable[[], str]
-    """Who did not answer."""
-    say: Callable[[str, str], None]
-    rank: int
-    world_size: int
-
-
 class Recurring:
     """One training of a job that recurs, made by `zeus_stream.recurring`. For one thread.
 
@@ -141,13 +122,13 @@ class Recurring:
 
     def __init__(
         self,
-        line: Line,
+        hooks: PublisherHooks,
         wish: Wish,
         timeout_s: float = ANSWER_S,
         agree: Callable[[Any], Any] | None = None,
     ) -> None:
         """For `Publisher.recurring`. ``wish``: as `checked`."""
-        self._line = line
+        self._hooks = hooks
         self._wish = wish
         self._timeout_s = timeout_s
         self._agree = agree
@@ -190,8 +171,8 @@ class Recurring:
         """
         number = float(value)
         self.converged = self.converged or self._wish.reached(number)
-        if self._line.rank == 0:
-            self._line.metric(self._wish.metric, number)
+        if self._hooks.rank == 0:
+            self._hooks.metric(self._wish.metric, number)
         return self._wish.reached(number)
 
     def epochs(self) -> Iterator[int]:
@@ -200,7 +181,7 @@ class Recurring:
         try:
             for epoch in range(wish.max_epochs):
                 began_ns = monotonic_ns()
-                with self._line.epoch():
+                with self._hooks.epoch():
                     yield epoch
                 if self.converged:
                     return
@@ -214,37 +195,37 @@ class Recurring:
             self._end("lost", "its loop was left")
 
     def _begin(self) -> int:
-        self._attempt, self._tries = next(self._line.attempts), self._tries + 1
+        self._attempt, self._tries = next(self._hooks.attempts), self._tries + 1
         self._word, wish = None, self._wish
-        self._line.put(wish.wanted(monotonic_ns(), self._attempt))
+        self._hooks.put(wish.wanted(monotonic_ns(), self._attempt))
         until_ns = monotonic_ns() + round(self._timeout_s * 1e9)
         advice, why = None, ""
-        if (box := self._line.question(self._attempt, 0, until_ns)) is not None:
+        if (box := self._hooks.question(self._attempt, 0, until_ns)) is not None:
             try:
                 advice = box.get(timeout=max(0, until_ns - monotonic_ns()) / 1e9)
             except queue.Empty:
-                why = f"{self._line.silence()} within {self._timeout_s:g} s"
+                why = f"{self._hooks.silence()} within {self._timeout_s:g} s"
         self._advised = advice is not None and advice.batch_size in wish.batch_sizes
         size = advice.batch_size if self._advised and advice and advice.batch_size else wish.default
         if box is not None and not self._advised:
             why = (why or (advice.reason if advice else "")).rstrip(".")
-            self._line.say(
+            self._hooks.warn(
                 "recurring", f"job {wish.job!r}: trains with {size}, its default batch size: {why}."
             )
         if self._agree is not None:
             size = int(self._agree(size))
-        self._line.put((TryBegan, monotonic_ns(), self._attempt, size))
+        self._hooks.put((TryBegan, monotonic_ns(), self._attempt, size))
         return size
 
     def _stop(self, epochs: int, began_ns: int) -> str:
         """Return why the try is to end after so many epochs; empty: it goes on."""
         agree, now_ns, stop = self._agree, monotonic_ns(), ""
-        if agree is None and self._line.world_size > 1:
+        if agree is None and self._hooks.world_size > 1:
             return ""  # ranks that do not end together would wait for each other
-        if self._advised and self._line.rank == 0:
+        if self._advised and self._hooks.rank == 0:
             if self._word is None or now_ns >= self._word[1]:
                 until_ns = now_ns + round(VERDICT_S * 1e9)
-                box = self._line.question(self._attempt, epochs, until_ns)
+                box = self._hooks.question(self._attempt, epochs, until_ns)
                 self._word = None if box is None else (epochs, until_ns, box)
             if self._word is not None:
                 about, _, box = self._word
@@ -264,7 +245,7 @@ class Recurring:
         """End the try, if it has not ended."""
         if self._size is None:
             return
-        self._line.put((TryEnded, monotonic_ns(), self._attempt, how, reason[:2000]))
+        self._hooks.put((TryEnded, monotonic_ns(), self._attempt, how, reason[:2000]))
         at_default, self._size, self.reason = self._size == self._wish.default, None, f"{how}: {reason}."
         self.over = (
             self.converged or how == "lost" or self._tries >= MAX_TRIES or (how == "exhausted" and at_default)

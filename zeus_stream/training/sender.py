@@ -33,6 +33,8 @@ PATIENCE_NS = 1_000_000_000
 MOST_PATIENCE_NS = 8_000_000_000
 STUCK_NS, STUCK_TICKS = 300_000_000, 10
 """Without one for so long, it wakes so many times less often: who trains has no use for its trying."""
+LOOK_S = 0.02
+"""Between two looks of a thread that waits for an answer, whether there is a collector at all."""
 DRAIN = 100
 """Messages taken in a turn, and queued in a socket."""
 
@@ -71,6 +73,10 @@ class Courier:
         self._sent: tuple[str, int] | None = None
         """Session and sequence of the batch that was sent on this socket."""
         self._progress_ns = self._next_look_ns = 0
+        self._found = False
+        """A collector was there at some time: it may come back."""
+        self.absent = False
+        """There is no collector on this host, and there has been none since this began."""
         self._patience_ns = PATIENCE_NS
         self.reconnects = 0
         self.errors = 0
@@ -85,11 +91,16 @@ class Courier:
         self._thread.join(self._flush_s + 0.1)
 
     def ask(self, window: int, timeout_s: float) -> Answer | None:
-        """Ask the analyzer; None: there was no answer in time."""
-        try:
-            return self.question(window, monotonic_ns() + round(timeout_s * 1e9)).get(timeout=timeout_s)
-        except queue.Empty:
-            return None
+        """Ask the analyzer, and wait for its answer. None: none came in time, or there is no collector."""
+        until_ns = monotonic_ns() + round(timeout_s * 1e9)
+        box = self.question(window, until_ns)
+        while True:
+            left_s = max(0, until_ns - monotonic_ns()) / 1e9
+            try:
+                return box.get(timeout=min(left_s, LOOK_S))
+            except queue.Empty:
+                if self.absent or left_s <= LOOK_S:
+                    return None
 
     def question(self, window: int, until_ns: int) -> "queue.SimpleQueue[Answer]":
         """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""
@@ -108,7 +119,7 @@ class Courier:
         return box
 
     def silence(self) -> str:
-        """Return who did not answer."""
+        """Name the process that did not answer."""
         return self._no_collector() if self._path is None else f"the collector at {self._path} gave no answer"
 
     def _no_collector(self) -> str:
@@ -164,6 +175,8 @@ class Courier:
 
     def _look(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
         there = [path for path in self._candidates if os.access(path, os.W_OK) and trusted(path)]
+        self._found = self._found or bool(there)
+        self.absent = not self._found
         if not there:
             self._next_look_ns = now_ns + LOOK_NS
             self._path = None

@@ -1,74 +1,20 @@
-"""A span of the training with a name, and what it cost. The publisher carries what is said here."""
+"""Windows: spans of the training with a name, and their energy."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.events import GpuEnergy, WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.hooks import WindowHooks
 
 ANSWER_S = 10.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """There is no value, for this reason. It is false, so that ``if energy := w.energy():`` reads well."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-@dataclass(frozen=True, slots=True)
-class WindowEnergy:
-    """What a window cost this process's GPUs. The truth, as their counters have it, is within the bounds."""
-
-    name: str
-    duration_s: float
-    energy_j: float
-    energy_low_j: float
-    energy_high_j: float
-    gpus: tuple[GpuEnergy, ...]
-
-    def __str__(self) -> str:
-        count = f"{len(self.gpus)} GPU{'s' if len(self.gpus) > 1 else ''}"
-        bounds = f"{self.energy_low_j:.1f} to {self.energy_high_j:.1f}"
-        return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
-
-
-class Later:
-    """An answer under way, for who does not wait."""
-
-    def __init__(self, look: Callable[[], WindowEnergy | Missing | None]) -> None:
-        self._look = look
-        self._known: WindowEnergy | Missing | None = None
-
-    def __call__(self) -> WindowEnergy | Missing | None:
-        """Return it, None while it is not there yet: there is one in the end."""
-        if self._known is None:
-            self._known = self._look()
-        return self._known
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What a window needs of its publisher."""
-
-    numbers: Iterator[int]
-    put: Callable[[tuple[Any, ...]], None]
-    energy: Callable[["Window", float], WindowEnergy | Missing]
-    say: Callable[[str, str], None]
-    later: Callable[["Window", float], Later]
 
 
 class Window:
@@ -78,23 +24,27 @@ class Window:
     A decorated function opens a window of its own at each call: recursion, threads and tasks may overlap.
     """
 
-    def __init__(self, name: str, find: Callable[[], Line]) -> None:
+    def __init__(self, name: str, find: Callable[[], WindowHooks]) -> None:
         """``find`` is called as the window begins: a decorator alone starts nothing."""
         self._find = find
-        self._line: Line | None = None
+        self._hooks: WindowHooks | None = None
         self._open = False
         self.name = name
         self.number = -1
         """Unique in the session; -1: it never began, or was cancelled."""
 
+    def __repr__(self) -> str:
+        state = "open" if self._open else "not begun" if self.number < 0 else f"ended, number {self.number}"
+        return f"<Window {self.name!r}: {state}>"
+
     def __enter__(self) -> Self:
-        line = self._line = self._find()
+        hooks = self._hooks = self._find()
         if self._open:
-            line.say("window open", f"window {self.name!r}: began twice. The first is cancelled.")
+            hooks.warn("window open", f"window {self.name!r}: began twice. The first is cancelled.")
             self.cancel()
         self._open = True
-        self.number = next(line.numbers)
-        line.put((WindowBegan, monotonic_ns(), self.number, self.name))
+        self.number = next(hooks.numbers)
+        hooks.put((WindowBegan, monotonic_ns(), self.number, self.name))
         return self
 
     def __exit__(
@@ -138,38 +88,50 @@ class Window:
         return measured
 
     def end(self) -> None:
-        """End it. Once: what is not open stays as it is."""
-        if self._open and self._line is not None:
-            self._line.put((WindowEnded, monotonic_ns(), self.number))
+        """End the window. It does nothing if the window is not open."""
+        if self._open and self._hooks is not None:
+            self._hooks.put((WindowEnded, monotonic_ns(), self.number))
             self._open = False
 
     def cancel(self) -> None:
-        """Forget it: it will have no energy."""
-        if self._open and self._line is not None:
-            self._line.put((WindowCancelled, monotonic_ns(), self.number))
+        """Forget the window: it will have no energy."""
+        if self._open and self._hooks is not None:
+            self._hooks.put((WindowCancelled, monotonic_ns(), self.number))
             self._open, self.number = False, -1
 
     def restart(self) -> Self:
-        """Begin it anew: if it is open, what it measured until now is forgotten."""
+        """Begin again. If the window is open, what it measured until now is forgotten."""
         self.cancel()
         return self.__enter__()
 
     def energy(self, timeout_s: float = ANSWER_S) -> WindowEnergy | Missing:
-        """Wait for the analyzer's answer, at most ``timeout_s``, and return it.
+        """Wait for the analyzer's answer and return it: joules, with bounds, for each GPU of this process.
 
-        It blocks the thread: in a coroutine, ``await asyncio.to_thread(w.energy)``. Who does not want to wait
-        finds the window in the archive afterwards: ``zeus_stream.connect().windows(name=...)``.
+        It blocks the thread: in a coroutine, use ``await asyncio.to_thread(w.energy)``. To read it later,
+        ask the archive: ``zeus_stream.connect().windows(name=...)``.
+
+        Args:
+            timeout_s: seconds to wait at most. Without a collector on this host it returns at once.
+
+        Returns:
+            `Missing`, with the reason, if the energy is not known. It has the same fields, all None.
+
+        Example:
+            >>> with zeus_stream.window("validation") as w:
+            ...     evaluate()
+            >>> w.energy().energy_j
+            812.4
         """
-        if self._open or self._line is None or self.number < 0:
+        if self._open or self._hooks is None or self.number < 0:
             return self._without_energy()
-        return self._line.energy(self, timeout_s)
+        return self._hooks.energy(self.name, self.number, timeout_s)
 
     def energy_later(self, timeout_s: float = ANSWER_S) -> Later:
-        """Ask for the analyzer's answer, and return where it will be within ``timeout_s``. Never waits."""
-        if self._open or self._line is None or self.number < 0:
+        """Ask for the energy without waiting. Call what this returns to look for the answer."""
+        if self._open or self._hooks is None or self.number < 0:
             return Later(self._without_energy)
-        return self._line.later(self, timeout_s)
+        return self._hooks.later(self.name, self.number, timeout_s)
 
     def _without_energy(self) -> Missing:
         why = "it has not ended" if self._open else "it never began, or was cancelled"
-        return Missing(f"window {self.name!r}: its energy is not known: {why}.")
+        return Missing(f"window {self.name!r}: its energy is not known: {why}.", self.name)

@@ -18,6 +18,8 @@ import anyio
 
 from zeus_stream.errors import StorageError
 from zeus_stream.transport import keys, sockets
+from zeus_stream.transport.channel import Failures
+from zeus_stream.transport.curve import Judge, Knock
 from zeus_stream.transport.endpoints import PORTS, parse
 from zeus_stream.transport.keys import Allowed, Role
 
@@ -39,7 +41,7 @@ class _Listener:
     door: Door
     address: str
     channel: sockets.Channel
-    failures: sockets.Failures
+    failures: Failures
 
 
 class Gate:
@@ -56,7 +58,9 @@ class Gate:
         self.refused = 0
         """Handshakes that failed."""
         self._directory = directory
-        self._seen: object = None
+        self._seen: tuple[tuple[str, int, int], ...] | None = None
+        self._unreadable = False
+        """The list could not be read, and that was logged."""
         self._allowed: Mapping[str, Allowed] = {}
         self._named: set[tuple[str, str]] = set()
         self._listeners: tuple[_Listener, ...] = ()
@@ -65,7 +69,7 @@ class Gate:
         host, port = parse(listen)
         secret = keys.server_pair(directory, make=sockets.new_keys).secret
         self._look()
-        self._judge = sockets.Judge(context)
+        self._judge = Judge(context)
         self._listeners = tuple(
             _Listener(door, address, channel, channel.let_in(address, secret, door))
             for door, channel in channels.items()
@@ -113,7 +117,7 @@ class Gate:
                     self.refused += 1
                     self._name(knock, who)
 
-    def _name(self, knock: sockets.Knock, who: Allowed | None) -> None:
+    def _name(self, knock: Knock, who: Allowed | None) -> None:
         whose = f"its key {knock.public} is not on the list" if who is None else f"key {who.name} has no role"
         if (knock.address, whose) in self._named or len(self._named) >= MAX_NAMED:
             return
@@ -148,14 +152,21 @@ class Gate:
                 await listener.channel.cut_distant()
 
     def _look(self) -> bool:
-        """Look at the list. Tells whether somebody may do less than before."""
+        """Look at the list. Tell whether a key may do less than before.
+
+        A list that cannot be read, as when no file can be opened, changes nothing: no key was revoked.
+        """
         try:
-            seen: object = keys.fingerprint(self._directory)
-            allowed, wrong = ({}, ()) if seen == self._seen else keys.allowed(self._directory)
-        except StorageError as unreadable:  # then nobody is known
-            seen, allowed, wrong = str(unreadable), {}, (str(unreadable),)
-        if seen == self._seen:
+            seen = keys.fingerprint(self._directory)
+            if seen == self._seen:
+                return False
+            allowed, wrong = keys.allowed(self._directory)
+        except StorageError as unreadable:
+            if not self._unreadable:
+                self._unreadable = True
+                _log.warning("%s The keys known before are still let in.", unreadable)
             return False
+        self._unreadable = False
         for sentence in wrong:
             _log.warning("%s", sentence)
         less = any(allowed.get(public) != who for public, who in self._allowed.items())

@@ -35,7 +35,7 @@ def status(where: paths.Places | Distant, process: str, timeout_s: float = 2.0) 
 
 
 def forget(where: paths.Places | Distant, job: str, timeout_s: float = 10.0) -> int:
-    """Let a job that recurs begin anew; return how many tries count no more.
+    """Let a recurring job begin again; return the number of tries that no longer count.
 
     Raises:
         UnreachableError: no analyzer runs there.
@@ -46,17 +46,34 @@ def forget(where: paths.Places | Distant, job: str, timeout_s: float = 10.0) -> 
 
 
 class Connection:
-    """A running analyzer, as a source of tables."""
+    """A running analyzer, as a source of tables. `connect` returns one.
+
+    Example:
+        >>> zeus_stream.connect().sql("SELECT run, epoch, energy_j FROM epochs").to_pandas()
+    """
 
     def __init__(self, where: paths.Places | Distant) -> None:
         self._where = where
 
+    def __repr__(self) -> str:
+        query = self._where.query
+        return f"<Connection to {query if isinstance(query, Path) else query.address}>"
+
     def sql(self, query: str, *, max_rows: int = 1_000_000, timeout_s: float = 30.0) -> "pa.Table":
         """Return the answer to one SQL statement over the archive, as it is now.
+
+        Args:
+            query: one SELECT, or another statement that only reads. See docs/reference/sql.md for the tables.
+            max_rows: rows to return at most.
+            timeout_s: seconds that the query may take.
 
         Raises:
             RefusedError: DuckDB's or the analyzer's sentence: an error in the SQL, too long, too many rows.
             UnreachableError: no analyzer answers.
+
+        Example:
+            >>> zeus_stream.connect().sql("SELECT sum(energy_j) AS j FROM steps").to_pylist()
+            [{'j': 81240.5}]
         """
         import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
 
@@ -75,7 +92,15 @@ class Connection:
     ) -> "pa.Table":
         """Return the named windows of a run, or of all, the latest last: rows of the view ``named``.
 
-        A window is there once it is measured. Raises as `sql` does.
+        A window is there once it is measured. Errors are those of `sql`.
+
+        Args:
+            run: name of a run. None: all runs.
+            name: name of the windows. None: all names.
+            timeout_s: seconds that the query may take.
+
+        Example:
+            >>> zeus_stream.connect().windows(name="validation").to_pandas()
         """
         wanted = {"run": run, "name": name}
         which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
@@ -91,9 +116,15 @@ def quoted(text: str) -> str:
 def connect(environ: Mapping[str, str] = os.environ) -> Connection:
     """Return a connection to the analyzer of this setup, or to that at ``ZEUS_STREAM_ANALYZER``.
 
+    Args:
+        environ: environment variables that say which setup: ``ZEUS_STREAM_DIR``, ``ZEUS_STREAM_ANALYZER``.
+
     Raises:
         UnreachableError: none runs there.
         RefusedError, SettingsError: the key for another host is refused there, or absent here.
+
+    Example:
+        >>> zeus_stream.connect().sql("SELECT * FROM epochs")
     """
     where = analyzer(environ, environ.get("ZEUS_STREAM_ANALYZER"))
     status(where, "analyzer")

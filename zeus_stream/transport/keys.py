@@ -8,6 +8,7 @@
 Keys are Curve25519, in Z85 (40 characters, none of which needs an escape in TOML).
 """
 
+import errno
 import json
 import os
 import re
@@ -24,6 +25,8 @@ from zeus_stream.errors import SettingsError, StorageError
 Role: TypeAlias = Literal["follow", "command", "query"]
 """Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
 ROLES: tuple[Role, ...] = get_args(Role)
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR}
+"""Errors that say nothing of a file: it may be read later."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -118,12 +121,16 @@ def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
     """Return who is let in, by public key, and a sentence for each file that could not be understood.
 
     Raises:
-        StorageError: the list could not be read.
+        StorageError: the list, or a file of it, could not be read: then nobody can tell who is let in.
     """
     found: dict[str, Allowed] = {}
     wrong: list[str] = []
     try:
-        paths = sorted((keys / "allowed").glob("*.toml"))
+        # Not Path.glob: it may take a folder that cannot be opened for an empty one.
+        with os.scandir(keys / "allowed") as entries:
+            paths = sorted(Path(entry.path) for entry in entries if entry.name.endswith(".toml"))
+    except FileNotFoundError:
+        return MappingProxyType({}), ()
     except OSError as error:
         raise _storage(keys, "read", error) from error
     for path in paths:
@@ -134,7 +141,13 @@ def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
                 raise ValueError("its key or roles are none")  # noqa: TRY301  (said below, with the others)
         except FileNotFoundError:
             continue  # revoked this moment
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise _storage(keys, "read", error) from error
+            wrong.append(
+                f"{path}: could not be read: {error.strerror}. Its key is not let in. Mend or remove it."
+            )
+        except (KeyError, TypeError, ValueError) as error:
             wrong.append(f"{path}: could not be used: {error}. Mend or remove it: its key is not let in.")
         else:
             found[public] = Allowed(path.stem, public, cast("frozenset[Role]", roles))

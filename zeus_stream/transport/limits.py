@@ -9,6 +9,7 @@ for ever. So it is asked for it now and then.
 """
 
 import ctypes
+import errno
 import os
 import resource
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ LOOK_S = 0.05
 """Between two looks; in that time some 2,500 connections or 100 MB can come in."""
 FILES_PER_S = 100_000
 """More than can come in: a process that may open few files looks before so many could have used them up."""
+CLOSES_S = 0.5
+"""For connections that were cut to be closed."""
+NO_FILES = {errno.EMFILE, errno.ENFILE}
 PAUSE_S = 1.0
 """Between two cuts."""
 MAX_GROWTH_BYTES = 512 << 20
@@ -33,17 +37,35 @@ TRIM_BYTES = 32 << 20
 
 
 async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
-    """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled."""
+    """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled.
+
+    Those of other hosts go first: they may come without a key. Those of this host go if that is not enough.
+    """
     most_files = _all_files() // 2
     look_s = min(LOOK_S, most_files / FILES_PER_S)
     most_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
         await anyio.sleep(to_next_s(look_s))
         if (reason := _trouble(most_files, most_bytes)) is not None:
-            for channel in channels:
-                await channel.cut()
-            say(f"{reason}: all connections were cut")
+            distant = [channel for channel in channels if channel.distant]
+            for channel in distant:
+                await channel.cut_distant()
+            if distant and await _over(most_files, most_bytes):
+                say(f"{reason}: all connections with other hosts were cut")
+            else:
+                for channel in channels:
+                    await channel.cut()
+                say(f"{reason}: all connections were cut")
             await anyio.sleep(PAUSE_S)
+
+
+async def _over(most_files: int, most_bytes: int) -> bool:
+    """Tell whether the trouble ends within a moment: ZeroMQ closes connections in a thread of its own."""
+    with anyio.move_on_after(CLOSES_S):
+        while _trouble(most_files, most_bytes) is not None:  # noqa: ASYNC110  (a thread of ZeroMQ's does it)
+            await anyio.sleep(LOOK_S / 10)
+        return True
+    return False
 
 
 async def give_back() -> None:
@@ -66,8 +88,14 @@ def _all_files() -> int:
 
 
 def _trouble(most_files: int, most_bytes: int) -> str | None:
-    free = os.eventfd(0)  # the kernel gives the lowest free number: about how many are open
-    os.close(free)
+    try:
+        free = os.eventfd(0)  # the kernel gives the lowest free number: about the number of open files
+    except OSError as wrong:
+        if wrong.errno not in NO_FILES:
+            raise
+        free = most_files + 1
+    else:
+        os.close(free)
     if free > most_files:
         return f"over {most_files} files were open, half of all that may be"
     if memory_bytes() > most_bytes:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import MIGRATIONS, Archive
 from analyzers.results.readings import READING
 from analyzers.results.rows import BudgetRow, CommandRow, GapRow, MetricRow, RationRow
 from tests.analyzers.archives import (
@@ -533,9 +534,11 @@ def version(path: Path, number: int) -> None:
 def test_a_newer_schema_is_left_alone(path: Path) -> None:
     with opened(path):
         pass
-    version(path, 2)
+    version(path, len(MIGRATIONS) + 1)
     for open_it in (Archive.open, Archive.open_read_only):
-        with pytest.raises(StorageError, match=r"version 2, this zeus-stream knows 1\. Install"):
+        with pytest.raises(
+            StorageError, match=rf"version {len(MIGRATIONS) + 1}, this .* knows {len(MIGRATIONS)}\. Install"
+        ):
             open_it(path, SETTINGS)
 
 
@@ -551,12 +554,25 @@ def version_0(path: Path) -> None:
 
 def test_an_older_schema_is_lifted_and_the_archive_stays_the_same(path: Path) -> None:
     version_0(path)
-    with pytest.raises(StorageError, match=r"version 0, not 1\. Run `zeus-stream analyze`"):
+    with pytest.raises(StorageError, match=rf"version 0, not {len(MIGRATIONS)}\. Run `zeus-stream analyze`"):
         Archive.open_read_only(path, SETTINGS)
     with opened(path) as archive:
         assert (archive.archive_id, archive.starts) == ("the-id", 42)
         fill(archive)
-        assert ask(archive, "SELECT schema_version FROM meta") == [(1,)]
+        assert ask(archive, "SELECT schema_version FROM meta") == [(len(MIGRATIONS),)]
+
+
+def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(path: Path) -> None:
+    version_0(path)
+    first = files("analyzers.archive").joinpath(MIGRATIONS[0]).read_text(encoding="utf-8")
+    with duckdb.connect(path) as file:
+        file.execute(first)
+        file.execute("INSERT INTO metrics VALUES ('s', 'r', 'loss', 5, 3, 0.5)")
+    version(path, 1)
+    with opened(path) as archive:
+        archive.put_rows([MetricRow("s", "r", "loss", 9, 4, 0.4, 1)], {}, replaying=False)
+        found = ask(archive, "SELECT t_ns, step, value, epoch FROM metrics ORDER BY t_ns")
+        assert found == [(5, 3, 0.5, None), (9, 4, 0.4, 1)]
 
 
 def test_a_schema_that_cannot_be_lifted_is_as_it_was(path: Path) -> None:

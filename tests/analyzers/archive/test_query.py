@@ -14,6 +14,7 @@ import pytest
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries, export, read_file
+from analyzers.archive.store_client import StoreClient
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.codec import MAX_BYTES
@@ -24,15 +25,15 @@ SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
-    archive = Archive.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", SETTINGS)
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreClient]:
+    archive = StoreClient.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", SETTINGS)
     fill(archive)
     yield archive
     archive.close()
 
 
 @pytest.fixture(scope="module")
-def queries(archive: Archive) -> Iterator[Queries]:
+def queries(archive: StoreClient) -> Iterator[Queries]:
     queries = Queries(archive, SETTINGS)
     yield queries
     queries.stop()
@@ -102,7 +103,12 @@ def test_whoever_reads_is_answered(queries: Queries, sql: str) -> None:
     ],
 )
 def test_whatever_else_is_refused_in_a_sentence_and_nothing_is_changed(
-    archive: Archive, queries: Queries, sql: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    archive: StoreClient,
+    queries: Queries,
+    sql: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
@@ -110,7 +116,7 @@ def test_whatever_else_is_refused_in_a_sentence_and_nothing_is_changed(
         queries.answer(Query(sql or " ", 10, 5000))
     assert ask(queries, "SELECT count(*) AS runs FROM runs")[1]["runs"].to_pylist() == [1]
     assert sorted(tmp_path.iterdir()) == before
-    archive.put_rows([], {}, replaying=False)
+    archive.put([])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,7 @@ def test_no_time_at_all_ends_it_too(queries: Queries) -> None:
         ask(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b", timeout_ms=0)
 
 
-def test_the_analyzer_can_stop_while_a_query_runs(archive: Archive) -> None:
+def test_the_analyzer_can_stop_while_a_query_runs(archive: StoreClient) -> None:
     queries = Queries(archive, SETTINGS)
     with ThreadPoolExecutor(1) as pool:
         endless = pool.submit(ask, queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b")
@@ -180,20 +186,22 @@ def test_a_huge_answer_is_refused_with_the_cure(queries: Queries, monkeypatch: p
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1
 
 
-def test_a_query_that_needs_too_much_memory_is_refused(archive: Archive, queries: Queries) -> None:
+def test_a_query_that_needs_too_much_memory_is_refused(archive: StoreClient, queries: Queries) -> None:
     with pytest.raises(RefusedError, match="Out of Memory"):
         ask(queries, "SELECT list(range) FROM range(100_000_000)")
-    archive.put_frames([frame(archive.position(HOST)[1] or 0, readings(200))])
+    archive.put([[frame(archive.position(HOST)[1] or 0, readings(200))]])
 
 
-def test_each_query_sees_whole_commits_while_others_are_written(archive: Archive, queries: Queries) -> None:
+def test_each_query_sees_whole_commits_while_others_are_written(
+    archive: StoreClient, queries: Queries
+) -> None:
     """Every commit is a frame of 20 readings and the log's next offset: never one without the other."""
     stop = threading.Event()
 
     def write() -> int:
         offset = first = archive.position(HOST)[1] or 0
         while not stop.is_set():
-            archive.put_frames([frame(offset, readings(offset % 100))])
+            archive.put([[frame(offset, readings(offset % 100))]])
             offset += 1
         return offset - first
 
@@ -241,6 +249,7 @@ def test_the_file_answers_when_no_analyzer_runs(closed: Path) -> None:
         read_file(closed.with_name("other"), "SELECT 1", SETTINGS)
 
 
+@pytest.mark.sweep
 def test_an_export_has_every_table_and_every_row(closed: Path, tmp_path: Path) -> None:
     written = dict(export(closed, tmp_path / "out", "parquet", SETTINGS))
     tables = read_file(closed, "SELECT table_name AS name FROM information_schema.tables", SETTINGS)

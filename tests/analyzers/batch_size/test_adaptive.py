@@ -316,6 +316,7 @@ def ended_tries() -> st.SearchStrategy[Try]:
     )
 
 
+@pytest.mark.sweep
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ended_tries(), max_size=14), st.randoms(use_true_random=False))
 def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random) -> None:
@@ -376,6 +377,7 @@ def test_costs_that_are_no_numbers_are_left_out() -> None:
     assert all(isfinite(one.expected_cost_j) for one in beliefs(state, GPU))
 
 
+@pytest.mark.sweep
 def test_regret_is_less_than_half_of_the_references() -> None:
     traces = read()
     ratios = []

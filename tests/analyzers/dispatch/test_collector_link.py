@@ -8,15 +8,18 @@ import anyio
 import pytest
 
 from analyzers.dispatch.collector_link import Link
-from analyzers.results.rows import ApplyClock, ApplyLimit, RestoreClock
+from analyzers.results.rows import ApplyControl, RestoreControl
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Hello, LockClock, ReleaseClock, RenewLeases, SetLimit, Welcome
+from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl, Welcome
+from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.protocol.notes import Applied, ClockApplied
+from zeus_stream.protocol.notes import ControlApplied
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 
+POWER: Control = "power_limit"
+MEMORY: Control = "memory_clock"
 pytestmark = pytest.mark.anyio
 
 
@@ -37,18 +40,15 @@ async def linked(
     async def serve() -> None:
         while True:
             for message in await control.receive():
-                request = codec.decode(
-                    message.parts[1], Hello, SetLimit, LockClock, ReleaseClock, RenewLeases
-                )
+                request = codec.decode(message.parts[1], Hello, SetControl, ReleaseControl, RenewLeases)
                 if heard is not None:
                     heard.append(request)
                 match request:
                     case Hello():
                         answers: list[Reply] = [reply]
-                    case SetLimit(command, gpu=gpu, limit_mw=limit_mw):
-                        answers = [Applied(0, command, gpu, limit_mw)]
-                    case LockClock(command, gpu=gpu) | ReleaseClock(command, gpu=gpu):
-                        answers = [ClockApplied(0, command, gpu, getattr(request, "clock_mhz", None))]
+                    case SetControl() | ReleaseControl():
+                        value = request.value if isinstance(request, SetControl) else UNLOCKED
+                        answers = [ControlApplied(0, request.command, request.gpu, request.control, value)]
                     case _:
                         answers = []
                 for answer in answers:
@@ -78,25 +78,43 @@ async def test_a_collector_is_known_by_the_host_it_speaks_for(zeus_dir: Path) ->
 async def test_clocks_are_commanded_until_answered_and_their_leases_renewed(zeus_dir: Path) -> None:
     heard: list[Request] = []
     async with linked(zeus_dir, welcome("alpha"), heard=heard) as link:
-        link.carry_out(ApplyLimit("c1", "r", "alpha", "GPU-1", 200_000))
-        link.carry_out(ApplyClock("c2", "r", "alpha", "GPU-1", 1380))
-        link.locked, link.held = {"GPU-1"}, {"GPU-2"}
+        for command, control, value in (("c1", POWER, 200_000), ("c2", MEMORY, 877)):
+            link.carry_out(
+                ApplyControl(
+                    command=command, run="r", host="alpha", gpu="GPU-1", control=control, value=value
+                )
+            )
+        link.leases = lambda: frozenset({"GPU-1", "GPU-2"})
         with anyio.fail_after(60):
             while not any(isinstance(request, RenewLeases) for request in heard):
                 await anyio.sleep(0.005)
         (renewed,) = {request.gpus for request in heard if isinstance(request, RenewLeases)}
-        link.carry_out(RestoreClock("c3", "r", "alpha", "GPU-1"))
-        assert link.locked == set()
+        link.carry_out(RestoreControl(command="c3", run="r", host="alpha", gpu="GPU-1", control=MEMORY))
         with anyio.fail_after(60):
-            while not any(isinstance(request, ReleaseClock) for request in heard):
+            while not any(isinstance(request, ReleaseControl) for request in heard):
                 await anyio.sleep(0.005)
     # Sent again until answered, and so perhaps more than once.
-    limit, lock, unlock = dict.fromkeys(
-        r for r in heard if isinstance(r, SetLimit | LockClock | ReleaseClock)
+    limit, lock, unlock = dict.fromkeys(r for r in heard if isinstance(r, SetControl | ReleaseControl))
+    assert isinstance(limit, SetControl)
+    assert lock == SetControl(
+        command="c2",
+        owner="test",
+        incarnation="incarnation",
+        fence=limit.fence + 1,
+        run="r",
+        gpu="GPU-1",
+        control=MEMORY,
+        value=877,
+        lease_ms=1500,
     )
-    assert isinstance(limit, SetLimit)
-    assert lock == LockClock("c2", "test", "incarnation", limit.fence + 1, "r", "GPU-1", 1380, 1500)
-    assert unlock == ReleaseClock("c3", "test", "incarnation", limit.fence + 2, "GPU-1")
+    assert unlock == ReleaseControl(
+        command="c3",
+        owner="test",
+        incarnation="incarnation",
+        fence=limit.fence + 2,
+        gpu="GPU-1",
+        control=MEMORY,
+    )
     assert renewed == ("GPU-1", "GPU-2")
 
 

@@ -80,9 +80,9 @@ def test_a_power_reading_is_held_until_the_next() -> None:
     )
     line = timeline(rows)
     assert known(energy(line, 0, 11 * S)).energy_uj == 1_300_000_000
-    assert known(energy(line, 0, 10 * S)) == Energy(
-        *(1_000_000_000, 1_000_000_000, 1_200_000_000, 1_000_000_000, 1_200_000_000), None, "power", "ok"
-    )
+    found = known(energy(line, 0, 10 * S))
+    assert (found.energy_uj, found.low_uj, found.high_uj) == (1_000_000_000, None, None)
+    assert (found.estimator, found.quality) == ("power", "a sensor that is not known")
     assert known(energy(line, 9_500 * MS, 10_500 * MS)).energy_uj == 200_000_000
 
 
@@ -143,3 +143,78 @@ def test_a_counter_that_falls_without_a_word_is_never_negative() -> None:
     line = timeline(fallen)
     assert isinstance(energy(line, 550 * MS, 850 * MS), Missing)
     assert known(energy(line, 510 * MS, 590 * MS)).energy_uj == 80_000
+
+
+def counted(begin_ms: int, end_ms: int, first: Seen, offset_mj: int) -> object:
+    """Return exact readings, every 100 ms, of a counter that stood at ``offset_mj`` at 0, under 200 W."""
+    rows = [
+        row(
+            first if t_ms == begin_ms else Seen.CHANGED,
+            t_ms * MS,
+            t_ms * MS,
+            energy_mj=offset_mj + 200 * t_ms,
+        )
+        for t_ms in range(begin_ms, end_ms + 1, 100)
+    ]
+    return readings(*rows)
+
+
+def paused(offset_mj: int, most_mw: int | None, after: Seen = Seen.FIRST, lost_mj: int = 0) -> Timeline:
+    """Return a timeline whose collector was away from 3 s to 8 s."""
+    line = Timeline()
+    line.most_mw = most_mw
+    line.add(counted(0, 3_000, Seen.FIRST, offset_mj))  # type: ignore[arg-type]
+    line.interrupt(None)
+    line.add(counted(8_000, 11_000, after, offset_mj - lost_mj))  # type: ignore[arg-type]
+    return line
+
+
+def test_a_counter_that_cannot_have_been_reset_in_a_pause_is_bridged() -> None:
+    """300 W x 1.5 x 5.1 s are 2.3 kJ; it had counted 10 kJ before, and shows more."""
+    line = paused(10_000_000, 300_000)
+    across = known(energy(line, 2 * S, 10 * S))
+    assert across.energy_uj == 1_600_000_000
+    assert across.low_uj is not None
+    assert across.high_uj is not None
+    assert across.low_uj <= 1_600_000_000 <= across.high_uj
+    assert across.quality == "unseen for 5.1 s"
+    within = known(energy(line, 4 * S, 5 * S))
+    assert within.low_uj == 0
+    assert within.high_uj is not None
+    assert within.high_uj > 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(paused(10_000, 300_000), id="it may have begun at zero, and caught up"),
+        pytest.param(paused(10_000_000, None), id="the highest power is not known"),
+        pytest.param(paused(10_000_000, 300_000, Seen.RESET), id="it was seen to fall"),
+        pytest.param(paused(10_000_000, 300_000, lost_mj=5_000_000), id="it shows less than before"),
+        pytest.param(paused(10_000_000, 300_000, lost_mj=-5_000_000), id="it shows more than there can be"),
+    ],
+)
+def test_where_the_arithmetic_leaves_a_doubt_the_energy_is_missing(line: Timeline) -> None:
+    answer = energy(line, 2 * S, 10 * S)
+    assert isinstance(answer, Missing)
+    assert "the counter started over" in answer.reason
+
+
+@pytest.mark.parametrize("read_first", [False, True])
+def test_a_hang_of_the_driver_is_named_and_bounded(read_first: bool) -> None:  # noqa: FBT001 - parametrized
+    """From 3 s to 5 s a read hung. It gave the value of its end, or (``read_first``) of its begin."""
+    line = Timeline()
+    line.add(counted(0, 3_000, Seen.FIRST, 0))  # type: ignore[arg-type]
+    shown_ms = 3_100 if read_first else 5_000
+    line.add(readings(row(Seen.CHANGED, 3_050 * MS, 5_060 * MS, energy_mj=200 * shown_ms)))
+    line.add(counted(5_100, 8_000, Seen.CHANGED, 0))  # type: ignore[arg-type]
+    for begin_ms, end_ms in ((3_200, 3_300), (3_500, 4_500), (2_000, 4_000), (4_900, 6_000), (1_000, 7_000)):
+        found = known(energy(line, begin_ms * MS, end_ms * MS))
+        truth_uj = 200_000 * (end_ms - begin_ms)
+        assert found.low_uj is not None
+        assert found.high_uj is not None
+        assert found.low_uj <= truth_uj <= found.high_uj
+        assert found.energy_uj == pytest.approx(truth_uj, rel=0.01)
+        assert "unseen for" in found.quality
+    assert known(energy(line, 6 * S, 7 * S)).quality == "ok"
+    assert list(line.hangs_ns) == [(3_050 * MS, 5_060 * MS)]

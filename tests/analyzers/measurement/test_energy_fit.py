@@ -146,6 +146,7 @@ def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_inte
     assert "integrating" not in kinds
 
 
+@pytest.mark.sweep
 def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() -> None:
     """And is as wide as errors are: what a model explains leaves none, what scatters leaves much."""
     inside: list[bool] = []
@@ -179,6 +180,20 @@ def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: i
     found = [steps[20], steps[27], steps[34]]
     assert np.abs(errors(found)).mean() < 0.003  # of 1.2 %
     assert covered(found) > 0.5
+
+
+@pytest.mark.parametrize("name", ["prompt", "late", "ramped", "mixed"])
+def test_a_rise_and_a_fall_of_power_have_a_lateness_of_their_own(name: Name) -> None:
+    biases, shares = [], []
+    for seed in (1, 2, 3):
+        played = load(name, 50, 200, seed)
+        steps, _ = play(played, counter(played, 20 * MS, seed=seed))
+        steps = steps[50:]
+        used_j, truth_j = sum(s.answer.energy_uj for s in steps) / 1e6, sum(s.truth_j for s in steps)
+        biases.append(used_j / truth_j - 1)
+        shares.append(covered(steps))
+    assert abs(np.mean(biases)) < 0.005
+    assert 0.9 <= np.mean(shares) <= 1.0
 
 
 def test_steps_without_a_gap_between_them_are_of_one_kind() -> None:
@@ -250,9 +265,9 @@ def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
     kinds = Kinds()
     assert kinds.calibration == 1.0
     kinds.tested(np.full(50, 0.4))
-    assert kinds.calibration == pytest.approx(0.5)
+    assert kinds.calibration == 1.0, "sums that fit say nothing of the shares within them"
     kinds.tested(np.full(200, 4.0))
-    assert 3.0 < kinds.calibration < 4.0
+    assert 2.5 < kinds.calibration < 4.0
     kinds.tested(np.full(2_000, 1e6))
     assert kinds.calibration == 9.0
 
@@ -316,6 +331,7 @@ def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float
     assert ("aliased" in answer.quality) == aliased
 
 
+@pytest.mark.sweep
 def test_memory_is_bounded() -> None:
     line, shape = Timeline(), Shape()
     line.add(steady(200, 3_000, period_ns=20 * MS))

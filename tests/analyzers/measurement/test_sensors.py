@@ -14,20 +14,27 @@ STEP_W, GAP_W = 300, 100
 
 
 @pytest.mark.parametrize(
-    ("name", "lag_ms", "sees"),
+    ("name", "lag_ms", "window_ms", "sees_all"),
     [
-        ("NVIDIA GeForce RTX 3090", 100, "all"),
-        ("NVIDIA RTX A6000", 100, "all"),
-        ("NVIDIA L40S", 100, "all"),
-        ("NVIDIA A100-SXM4-40GB", 63, "a part"),
-        ("NVIDIA H100 PCIe", 61.5, "a part"),
-        ("Tesla P100-PCIE-16GB", 15, "a part"),
-        ("NVIDIA B200", 0, ""),
-        ("Model X", 0, ""),
+        ("NVIDIA GeForce RTX 3090", 100, None, True),
+        ("NVIDIA RTX A6000", 100, None, True),
+        ("NVIDIA L40S", 100, None, True),
+        ("NVIDIA A100-SXM4-40GB", 63, 25, False),
+        ("NVIDIA H100 PCIe", 61.5, 23, False),
+        ("Tesla P100-PCIE-16GB", 15, 10, False),
+        ("NVIDIA B200", 0, None, False),
+        ("Model X", 0, None, False),
     ],
 )
-def test_the_lag_of_a_sensor_is_that_of_its_model(name: str, lag_ms: float, sees: str) -> None:
-    assert sensor(name) == Sensor(round(lag_ms * MS), sees == "all", sees == "a part")
+def test_the_lag_of_a_sensor_is_that_of_its_model(
+    name: str,
+    lag_ms: float,
+    window_ms: int | None,
+    sees_all: bool,  # noqa: FBT001 - parametrized
+) -> None:
+    known = sensor(name)
+    assert known == Sensor(round(lag_ms * MS), sees_all, window_ms and window_ms * MS)
+    assert known.blind == (window_ms is not None)
 
 
 def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:
@@ -74,3 +81,56 @@ def worst_step(known: Sensor) -> float:
 def test_means_of_all_the_time_are_shaped_by_the_events_as_a_counter_is() -> None:
     assert worst_step(Sensor(PERIOD_NS, sees_all=True)) < 0.03
     assert worst_step(Sensor(PERIOD_NS)) > 0.1
+
+
+def square(half_ms: int, sensor: Sensor, seconds: int = 20) -> list[tuple[float, Energy]]:
+    """Return truth (J) and answer of windows of 1 s of a square wave: `STEP_W` for half a step, then `GAP_W`.
+
+    Each step is told, not where power falls. The sensor is refreshed every 101 ms and sees 25 of them.
+    """
+    meter = Meter(Timeline())
+    meter.timeline.sensor = sensor
+    step_ns, refresh_ns, found = 2 * half_ms * MS, 101 * MS, list[tuple[float, Energy]]()
+
+    def used(t_ns: int) -> int:
+        turns, rest_ns = divmod(t_ns, step_ns)
+        high_ns = turns * step_ns // 2 + min(rest_ns, step_ns // 2)
+        return (high_ns * STEP_W + (t_ns - high_ns) * GAP_W) // 1_000_000
+
+    marked = 0
+    for refresh in range(1, seconds * S // refresh_ns):
+        now_ns = refresh * refresh_ns
+        while marked * step_ns <= now_ns:
+            meter.shape.mark("run", marked * step_ns, "job//gap")
+            meter.shape.mark("run", marked * step_ns, "job//step")
+            marked += 1
+        power_mw = (used(now_ns) - used(now_ns - 25 * MS)) * 40
+        meter.timeline.add(readings(row(Seen.POWER, now_ns, now_ns, power_mw=power_mw)))
+        begin_ns = (len(found) + 2) * S
+        if meter.settled(begin_ns + S, now_ns):
+            [answer] = meter.measure([begin_ns], [begin_ns + S], now_ns)
+            assert isinstance(answer, Energy)
+            found.append(((used(begin_ns + S) - used(begin_ns)) / 1000, answer))
+    return found
+
+
+@pytest.mark.parametrize("sensor", [Sensor(63 * MS, window_ns=25 * MS), Sensor()], ids=["known", "not known"])
+def test_a_sum_of_power_readings_has_no_hard_bounds_and_an_interval_with_what_was_not_seen(
+    sensor: Sensor,
+) -> None:
+    """Steps of 100 ms, refreshes of 101: for seconds the sensor sees one half of the steps only."""
+    found = square(50, sensor)
+    assert len(found) > 10
+    for truth_j, answer in found:
+        assert (answer.low_uj, answer.high_uj) == (None, None)
+        assert answer.p2_5_uj <= truth_j * 1e6 <= answer.p97_5_uj
+        assert answer.quality != "ok"
+
+
+@pytest.mark.parametrize(("half_ms", "aliased"), [(50, True), (101, True), (37, False), (65, False)])
+def test_steps_in_time_with_the_refreshes_of_a_sensor_are_named(half_ms: int, aliased: bool) -> None:  # noqa: FBT001 - parametrized
+    found = square(half_ms, Sensor(63 * MS, window_ns=25 * MS))[3:]
+    assert {"aliased" in answer.quality for _, answer in found} == {aliased}
+    if not aliased:
+        errors = [abs(answer.energy_uj / 1e6 / truth_j - 1) for truth_j, answer in found]
+        assert sum(errors) / len(errors) < 0.05

@@ -12,23 +12,23 @@ from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyLimit, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreLimit
+from analyzers.results.rows import ApplyControl, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreControl
 from tests.analyzers.readings import readings, row
 from tests.simulation.world import Training, World
 from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    Applied,
     Budget,
     BudgetsSet,
     CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
     DeviceFound,
     LeaseCause,
-    LeaseEnded,
     Note,
     Notes,
-    Refused,
     RunAdmitted,
 )
 from zeus_stream.protocol.readings import Readings, Seen
@@ -59,7 +59,7 @@ class Site:
     """In whose name limits are held."""
     frames: list[tuple[Frame, Body]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
-    under_way: dict[str, list[tuple[int, ApplyLimit | RestoreLimit]]] = field(default_factory=dict)
+    under_way: dict[str, list[tuple[int, ApplyControl | RestoreControl]]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """By session, the next."""
     refusing: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Site:
         outputs = self.interpreter.hear(frame, body)
         self.outputs += outputs
         for output in outputs:
-            if isinstance(output, ApplyLimit | RestoreLimit):
+            if isinstance(output, ApplyControl | RestoreControl):
                 waiting = self.under_way[output.gpu]
                 due_ns = max([self.now_ns, *(at for at, _ in waiting)]) + self.rng.randrange(3 * S // 10)
                 waiting.append((due_ns, output))
@@ -140,7 +140,15 @@ class Site:
         """A lease ends, as its collector has it."""
         self.limits[gpu] = limit
         self.holders.pop(gpu, None)
-        ended = LeaseEnded(self.now_ns, gpu, "owner", cause, f"it is over: {cause}", limit)
+        ended = ControlLeaseEnded(
+            t_ns=self.now_ns,
+            gpu=gpu,
+            control="power_limit",
+            owner="owner",
+            cause=cause,
+            reason=f"it is over: {cause}",
+            value=limit,
+        )
         self.note(gpu.replace("g", "h"), ended)
 
     def go_on(self, ns: int) -> None:
@@ -153,19 +161,19 @@ class Site:
         for index in range(self.gpus):
             self.log(f"h{index}", Notes(()))
 
-    def _obey(self, gpu: str, command: ApplyLimit | RestoreLimit) -> None:
+    def _obey(self, gpu: str, command: ApplyControl | RestoreControl) -> None:
         host = gpu.replace("g", "h")
         if gpu in self.refusing:
-            refused = Refused(self.now_ns, command.command, gpu, "observe", self.refusing[gpu])
+            refused = ControlRefused(self.now_ns, command.command, gpu, "observe", self.refusing[gpu])
             self.note(host, refused)
             return
         match command:
-            case ApplyLimit(run=holder, limit_mw=limit_mw):
+            case ApplyControl(run=holder, value=limit_mw):
                 self.limits[gpu], self.holders[gpu] = limit_mw, holder
-            case RestoreLimit():
+            case RestoreControl():
                 self.limits[gpu] = FOUND
                 self.holders.pop(gpu, None)
-        self.note(host, Applied(self.now_ns, command.command, gpu, self.limits[gpu]))
+        self.note(host, ControlApplied(self.now_ns, command.command, gpu, "power_limit", self.limits[gpu]))
 
     def settle(self) -> None:
         for _ in range(60):
@@ -206,7 +214,7 @@ def test_a_budget_about_nothing_comes_and_goes() -> None:
     site.set(budget(500, gpus=("nowhere:all",)))
     site.set()
     assert [(row.gpus, row.binding) for row in site.rows(BudgetRow)] == [((), True), ((), False)]
-    assert not site.rows(ApplyLimit)
+    assert not site.rows(ApplyControl)
 
 
 def test_of_two_budgets_both_hold() -> None:
@@ -235,7 +243,7 @@ def test_a_budget_that_allows_everything_touches_nothing() -> None:
     site = Site(2)
     site.set(budget(600))
     site.settle()
-    assert not site.rows(ApplyLimit)
+    assert not site.rows(ApplyControl)
 
 
 def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> None:
@@ -246,7 +254,7 @@ def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> 
     told = {row.gpu: row for row in site.rows(RationRow)}
     assert (told["g0"].limit_w, told["g0"].reason) == (300, "this collector only observes")
     assert told["g0"].most_w == 200, "what it would have"
-    assert len([row for row in site.rows(ApplyLimit) if row.gpu == "g0"]) == 1, "it is asked once"
+    assert len([row for row in site.rows(ApplyControl) if row.gpu == "g0"]) == 1, "it is asked once"
 
 
 def test_the_limit_of_a_stranger_stays_and_counts() -> None:
@@ -291,20 +299,31 @@ def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) 
     site = Site(2)
     site.set(budget(400))
     site.settle()
-    asked = len(site.rows(ApplyLimit))
-    site.note("h1", Applied(site.now_ns, "c", gpu, LEAST))
-    site.note("h1", LeaseEnded(site.now_ns, gpu, "o", "stranger", "it is said", LEAST))
+    asked = len(site.rows(ApplyControl))
+    site.note("h1", ControlApplied(site.now_ns, "c", gpu, "power_limit", LEAST))
+    site.note(
+        "h1",
+        ControlLeaseEnded(
+            t_ns=site.now_ns,
+            gpu=gpu,
+            control="power_limit",
+            owner="o",
+            cause="stranger",
+            reason="it is said",
+            value=LEAST,
+        ),
+    )
     site.note("h1", CollectorStarted(site.now_ns, "i2", "0", "boot", site.now_ns, 0, observe=False))
     site.settle()
     assert site.limits == {"g0": 200 * W, "g1": 200 * W}
-    assert {each.gpu for each in site.rows(ApplyLimit)[asked:]} == {"g1"}
+    assert {each.gpu for each in site.rows(ApplyControl)[asked:]} == {"g1"}
 
 
 def test_what_others_say_of_budgets_is_not_believed() -> None:
     site = Site(1)
     site.note("h0", BudgetsSet(site.now_ns, (budget(100),)))
     site.settle()
-    assert not site.rows(ApplyLimit)
+    assert not site.rows(ApplyControl)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------
@@ -336,9 +355,9 @@ def test_a_run_that_is_there_before_the_budget_has_its_own_limit_after_it() -> N
     assert site.holders["g0"] == f"{BUDGET}rack1"
     before = len(site.outputs)
     site.set()
-    (command,) = [each for each in site.outputs[before:] if isinstance(each, ApplyLimit | RestoreLimit)]
-    assert isinstance(command, ApplyLimit)
-    assert (command.run, command.limit_mw) == ("r", site.limits["g0"]), "as it is, in the run's name"
+    (command,) = [each for each in site.outputs[before:] if isinstance(each, ApplyControl | RestoreControl)]
+    assert isinstance(command, ApplyControl)
+    assert (command.run, command.value) == ("r", site.limits["g0"]), "as it is, in the run's name"
     site.settle()
     assert site.holders["g0"] == "r"
     site.end("r")
@@ -450,9 +469,9 @@ def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     world.run(2)
     say(budget(150))
     assert decided(150).reason.endswith("budget rack1 allows no more than 150 W")
-    asked = [row.limit_mw for row in world.rows(ApplyLimit) if row.run == f"{BUDGET}rack1"]
+    asked = [row.value for row in world.rows(ApplyControl) if row.run == f"{BUDGET}rack1"]
     assert asked
     assert max(asked) <= 150 * W
     say()
     assert "budget" not in decided(250).reason
-    assert world.rows(ApplyLimit)[-1].run == "run"
+    assert world.rows(ApplyControl)[-1].run == "run"

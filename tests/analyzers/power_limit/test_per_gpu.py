@@ -212,6 +212,7 @@ def test_short_epochs_do_not_hinder_it() -> None:
     assert made.whole().limits_mw == (200_000, 150_000, 150_000)
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.floats(0.15, 0.25), min_size=2, max_size=6),

@@ -7,7 +7,7 @@ import pytest
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyLimit, DecisionRow, GpuLimitRow, RestoreLimit, TrialRow
+from analyzers.results.rows import ApplyControl, DecisionRow, GpuLimitRow, RestoreControl, TrialRow
 from tests.simulation.world import BEGIN_NS, Training, World
 from zeus_stream.protocol.notes import CollectorStarted
 
@@ -54,12 +54,12 @@ def test_when_a_rank_dies_its_gpu_is_given_back_and_those_left_begin_another_rou
     made.at(BEGIN_NS + after_ns, lambda: made.kill_rank(dead))
     made.run(after_ns / S + 1.01)
     before = len(made.outputs)
-    assert made.rows(ApplyLimit)
-    assert {row.gpu for row in made.rows(RestoreLimit)} == {gpu_of(made, rank) for rank in range(3)}
+    assert made.rows(ApplyControl)
+    assert {row.gpu for row in made.rows(RestoreControl)} == {gpu_of(made, rank) for rank in range(3)}
     made.run()
     told = [reason for reason in reasons(made) if "killed by signal 9" in reason]
     assert told == [f"rank {dead} has ended (killed by signal 9): limits are looked for with 2 of 3 ranks"]
-    commands = [row for row in made.outputs[before:] if isinstance(row, ApplyLimit)]
+    commands = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert commands
     assert gpu not in {command.gpu for command in commands}
     rounds = [[row for row in made.rows(TrialRow) if row.round == number] for number in (1, 2)]
@@ -89,7 +89,7 @@ def test_a_rank_that_joins_late_begins_another_round_with_all() -> None:
     ]
     alone, both = (next(row for row in made.rows(TrialRow) if row.round == number) for number in (1, 2))
     assert both.average_power_w == pytest.approx(2 * alone.average_power_w, rel=0.06)
-    assert {command.gpu for command in made.rows(ApplyLimit)} == {gpu_of(made, 0), gpu_of(made, 1)}
+    assert {command.gpu for command in made.rows(ApplyControl)} == {gpu_of(made, 0), gpu_of(made, 1)}
 
 
 def test_a_job_that_ends_rank_by_rank_says_nothing_of_it() -> None:
@@ -152,21 +152,21 @@ def test_a_gpu_that_waits_is_lowered_and_no_other() -> None:
     made.training = replace(made.training, heavier=(made.step, 1.4))
     before = len(made.outputs)
     made.run(60.0)
-    asked = [row for row in made.outputs[before:] if isinstance(row, ApplyLimit)]
+    asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert {row.gpu for row in asked[:2]} == {slow, quick}
-    assert len({row.limit_mw for row in asked[:2]}) == 1
+    assert len({row.value for row in asked[:2]}) == 1
 
 
 def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     made = unequal()
-    while len({row.limit_mw for row in made.rows(ApplyLimit)[-2:]}) == 1 or not made.rows(DecisionRow):
+    while len({row.value for row in made.rows(ApplyControl)[-2:]}) == 1 or not made.rows(DecisionRow):
         made.run(0.2)
     job_w = made.rows(DecisionRow)[0].power_limit_w
     host = made.hosts[0]
     before = len(made.outputs)
     host.note(CollectorStarted(host.now(), "other", "0", "boot", 0, 0, observe=False))
     made.run(8.0)
-    asked = [row for row in made.outputs[before:] if isinstance(row, ApplyLimit)]
-    assert [(row.gpu, row.limit_mw) for row in asked[:2]] == [
+    asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
+    assert [(row.gpu, row.value) for row in asked[:2]] == [
         (gpu, round((job_w or 0) * 1000)) for gpu in host.gpus
     ]

@@ -140,6 +140,7 @@ def test_of_21_limits_most_are_not_measured(text: str) -> None:
     assert np.mean(counts) <= 10
 
 
+@pytest.mark.sweep
 def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
     inside = [
         world.excess(chosen.limit_mw, goal(text)) <= chosen.confidence.p95 + 1e-4

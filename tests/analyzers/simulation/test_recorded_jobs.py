@@ -325,6 +325,7 @@ def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
     assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
 
 
+@pytest.mark.sweep
 def test_the_worlds_to_design_on_share_no_target_with_those_that_nobody_looked_at() -> None:
     traces = read()
     worlds = development_worlds(traces)

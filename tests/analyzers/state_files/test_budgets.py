@@ -94,7 +94,7 @@ GROUPS = {"rack1": ("gpu7:all", "gpu8:0"), "rack2": ("gpu9:all",)}
         pytest.param("rack1", (), GROUPS, ("gpu7:all", "gpu8:0"), id="the settings say which"),
         pytest.param("new", ("h:0",), GROUPS, ("h:0",), id="the command line says which"),
         pytest.param("all", (), GROUPS, (), id="nobody asked for a group"),
-        pytest.param("rack1", (), {}, (), id="there are no groups"),
+        pytest.param("rack1", ("h:0",), {}, ("h:0",), id="there are no groups"),
     ],
 )
 def test_a_budget_is_about_the_group_of_its_name(
@@ -108,6 +108,8 @@ def test_which_gpus_is_said_once_and_a_group_that_there_is_not_is_not_the_whole_
         budgets.members("rack1", ("h:0",), GROUPS)
     with pytest.raises(SettingsError, match=r"budget rakc1: .* no such group .* one of rack1, rack2, or"):
         budgets.members("rakc1", (), GROUPS)
+    with pytest.raises(SettingsError, match=r"budget rack1: .* no such group .* Give --gpus or --hosts"):
+        budgets.members("rack1", (), {})
 
 
 def test_a_budget_that_a_person_wrote_is_about_the_group_of_its_name(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.controls import lease
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.lease import (
     Asked,
     Beat,
@@ -42,15 +41,38 @@ from collectors.controls.lease import (
 )
 from collectors.controls.restore_record import put_back
 from collectors.device import Description, Sample
-from zeus_stream.protocol.commands import LockClock, ReleaseClock, ReleaseLimit, RenewLeases, SetLimit
-from zeus_stream.protocol.notes import Applied, ClockApplied, ClockLeaseEnded, LeaseEnded, Refused
+from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
 
 W = 1000
 MS = 1_000_000
 FOUND = 300 * W
 RULES = Rules("GPU-1", "inc", 100 * W)
 CLOCKS_MHZ = tuple(range(1380, 134, -15))
-CLOCK_RULES = Rules("GPU-1", "inc", knob=Knob.CLOCK, clocks_mhz=CLOCKS_MHZ)
+CLOCK_RULES = Rules("GPU-1", "inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
+
+
+def setting(
+    control: Control, command: str, value: int, *, fence: int, owner: str, run: str, lease_ms: int
+) -> SetControl:
+    return SetControl(
+        command=command,
+        owner=owner,
+        incarnation="inc",
+        fence=fence,
+        run=run,
+        gpu="GPU-1",
+        control=control,
+        value=value,
+        lease_ms=lease_ms,
+    )
+
+
+def releasing(control: Control, command: str, *, fence: int, owner: str) -> ReleaseControl:
+    return ReleaseControl(
+        command=command, owner=owner, incarnation="inc", fence=fence, gpu="GPU-1", control=control
+    )
 
 
 def ask(
@@ -61,12 +83,12 @@ def ask(
     owner: str = "anna",
     run: str = "r1",
     lease_ms: int = 1500,
-) -> SetLimit:
-    return SetLimit(command, owner, "inc", fence, run, "GPU-1", limit_w * W, lease_ms)
+) -> SetControl:
+    return setting("power_limit", command, limit_w * W, fence=fence, owner=owner, run=run, lease_ms=lease_ms)
 
 
-def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseLimit:
-    return ReleaseLimit(command, owner, "inc", fence, "GPU-1")
+def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
+    return releasing("power_limit", command, fence=fence, owner=owner)
 
 
 def lock(
@@ -77,12 +99,16 @@ def lock(
     owner: str = "anna",
     run: str = "r1",
     lease_ms: int = 1500,
-) -> LockClock:
-    return LockClock(command, owner, "inc", fence, run, "GPU-1", clock_mhz, lease_ms)
+) -> SetControl:
+    return setting("graphics_clock", command, clock_mhz, fence=fence, owner=owner, run=run, lease_ms=lease_ms)
 
 
-def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseClock:
-    return ReleaseClock(command, owner, "inc", fence, "GPU-1")
+def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
+    return releasing("graphics_clock", command, fence=fence, owner=owner)
+
+
+def outcome_of(t_ns: int, command: str, value: int, control: Control = "power_limit") -> ControlApplied:
+    return ControlApplied(t_ns, command, "GPU-1", control, value)
 
 
 class Played:
@@ -112,7 +138,7 @@ def said(asked: list[Instruction]) -> list[object]:
 
 
 def causes(asked: list[Instruction]) -> list[str]:
-    return [note.cause for note in said(asked) if isinstance(note, Refused | LeaseEnded | ClockLeaseEnded)]
+    return [note.cause for note in said(asked) if isinstance(note, ControlRefused | ControlLeaseEnded)]
 
 
 def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
@@ -122,7 +148,7 @@ def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
     assert played.play(RecordWritten(pending)) == [CallSet(250 * W, FOUND)]
     assert played.play(SetDone(249_900), 7) == [
         WriteRecord(Limits(FOUND, 249_900)),
-        Say(Applied(7 * MS, "c1", "GPU-1", 249_900)),
+        Say(outcome_of(7 * MS, "c1", 249_900)),
     ]
 
 
@@ -171,7 +197,7 @@ def test_a_command_is_refused_without_touching_the_device(
 )
 def test_a_second_owner_or_run_is_refused_and_told_who_holds_the_device(other: Command) -> None:
     (refused,) = said(Played().hold().play(Asked(other)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ControlRefused)
     assert refused.cause == "owned"
     assert "run r1 of anna" in refused.reason
 
@@ -186,7 +212,7 @@ def test_a_command_older_than_its_owners_last_is_stale() -> None:
 
 def test_a_command_that_comes_again_gets_the_outcome_it_had_and_nothing_is_done_twice() -> None:
     played = Played().hold()
-    applied = Applied(0, "c1", "GPU-1", 250 * W)
+    applied = outcome_of(0, "c1", 250 * W)
     assert played.play(Asked(ask("c1"))) == [Repeat(applied)]
     played.play(Beat(250 * W), 1500)
     played.play(RestoreDone(FOUND, stranger=False), 1501)
@@ -218,8 +244,8 @@ def test_a_release_is_answered_once_the_value_found_is_back() -> None:
     played = Played().hold()
     assert played.play(Asked(release("c2", fence=2)), 5) == [CallRestore(Limits(FOUND, 250 * W))]
     notes = said(played.play(RestoreDone(FOUND, stranger=False), 6))
-    assert notes[0] == Applied(6 * MS, "c2", "GPU-1", FOUND)
-    assert isinstance(notes[1], LeaseEnded)
+    assert notes[0] == outcome_of(6 * MS, "c2", FOUND)
+    assert isinstance(notes[1], ControlLeaseEnded)
     assert notes[1].cause == "released"
 
 
@@ -227,7 +253,7 @@ def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> 
     played = Played().hold()
     played.play(RunGone("r1"))
     played.play(RestoreDone(FOUND, stranger=False), 6)
-    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [Applied(7 * MS, "c2", "GPU-1", FOUND)]
+    assert said(played.play(Asked(release("c2", fence=2)), 7)) == [outcome_of(7 * MS, "c2", FOUND)]
 
 
 @pytest.mark.parametrize(("event", "cause"), [(RunGone("r1"), "run"), (Stopping(), "shutdown")])
@@ -342,8 +368,8 @@ def test_a_restore_that_fails_is_said_once_and_tried_again_ever_more_slowly() ->
     assert waits == sorted(set(waits))
     played.play(Beat(None), now_ms + 10_000)
     (note,) = said(played.play(RestoreDone(FOUND, stranger=False), now_ms + 10_001))
-    assert isinstance(note, LeaseEnded)
-    assert note.limit_mw == FOUND
+    assert isinstance(note, ControlLeaseEnded)
+    assert note.value == FOUND
 
 
 def test_too_many_commands_at_once_are_refused_and_not_kept() -> None:
@@ -382,7 +408,7 @@ def locked(clock_mhz: int = 1380) -> Played:
     played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
     played.play(Asked(lock("c1", clock_mhz)))
     played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
-    assert said(played.play(SetDone(clock_mhz))) == [ClockApplied(0, "c1", "GPU-1", clock_mhz)]
+    assert said(played.play(SetDone(clock_mhz))) == [outcome_of(0, "c1", clock_mhz, "graphics_clock")]
     return played
 
 
@@ -395,8 +421,18 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
     assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
     assert played.play(RestoreDone(UNLOCKED, stranger=False), 6) == [
         ClearRecord(),
-        Say(ClockApplied(6 * MS, "c2", "GPU-1", None)),
-        Say(ClockLeaseEnded(6 * MS, "GPU-1", "anna", "released", "its owner gave it back", unlocked=True)),
+        Say(outcome_of(6 * MS, "c2", UNLOCKED, "graphics_clock")),
+        Say(
+            ControlLeaseEnded(
+                t_ns=6 * MS,
+                gpu="GPU-1",
+                control="graphics_clock",
+                owner="anna",
+                cause="released",
+                reason="its owner gave it back",
+                value=UNLOCKED,
+            )
+        ),
     ]
     assert played.state.at_rest
 
@@ -414,10 +450,13 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
         pytest.param(replace(CLOCK_RULES, observe=True), lock("c"), "observe", "without --observe"),
         pytest.param(replace(CLOCK_RULES, trouble="full"), lock("c"), "storage", "full"),
         pytest.param(
-            replace(CLOCK_RULES, beside=Lease("berta", "r2", MS)), lock("c"), "owned", "run r2 of berta holds"
+            replace(CLOCK_RULES, beside=(Lease("berta", "r2", MS),)),
+            lock("c"),
+            "owned",
+            "run r2 of berta holds",
         ),
         pytest.param(
-            replace(RULES, beside=Lease("anna", "r2", MS)),
+            replace(RULES, beside=(Lease("anna", "r2", MS),)),
             ask("c"),
             "owned",
             "run r2 of anna holds",
@@ -428,19 +467,19 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
 def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
     rules: Rules, command: Command, cause: str, cure: str
 ) -> None:
-    played = Played(rules, Guarded(Limits(UNLOCKED if rules.knob is Knob.CLOCK else FOUND)))
+    played = Played(rules, Guarded(Limits(UNLOCKED if rules.control == "graphics_clock" else FOUND)))
     (refused,) = said(played.play(Asked(command)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ControlRefused)
     assert refused.cause == cause
     assert re.search(cure, refused.reason)
     assert played.state.at_rest
 
 
 @pytest.mark.parametrize("beside", [Lease("anna", "r1", MS), Lease("berta", "r2", 0)])
-def test_the_owner_of_one_knob_may_have_the_other_and_so_may_all_once_its_lease_is_over(
+def test_the_owner_of_one_control_may_have_the_other_and_so_may_all_once_its_lease_is_over(
     beside: Lease,
 ) -> None:
-    played = Played(replace(CLOCK_RULES, beside=beside), Guarded(Limits(UNLOCKED)))
+    played = Played(replace(CLOCK_RULES, beside=(beside,)), Guarded(Limits(UNLOCKED)))
     assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
 
 
@@ -474,8 +513,8 @@ def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_
     assert state.limits.changed
     state, asked = begin(CLOCK_RULES, UNLOCKED, left, same_boot=False, now_ns=0)
     (note,) = said(list(asked))
-    assert isinstance(note, ClockLeaseEnded)
-    assert (note.cause, note.unlocked) == ("restart", True)
+    assert isinstance(note, ControlLeaseEnded)
+    assert (note.cause, note.value) == ("restart", UNLOCKED)
     assert asked[0] == ClearRecord()
     assert len(asked) == 2
     assert state == Guarded(Limits(UNLOCKED))
@@ -485,9 +524,9 @@ def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
     rules = replace(CLOCK_RULES, observe=True)
     _, asked = begin(rules, 1380, Limits(UNLOCKED, 1380), same_boot=True, now_ns=0)
     (note,) = said(list(asked))
-    assert isinstance(note, ClockLeaseEnded)
-    assert not note.unlocked
-    assert "not restored to an unlocked clock" in note.reason
+    assert isinstance(note, ControlLeaseEnded)
+    assert note.value == 1380
+    assert "not restored to an unlocked graphics clock" in note.reason
 
 
 # ---- the world ---------------------------------------------------------------------------------------
@@ -500,23 +539,20 @@ class Card:
         self.limit_mw = FOUND
         self.locked_mhz = UNLOCKED
 
-    def requested_limit_mw(self) -> int:
-        return self.limit_mw
+    def read_control(self, control: Control) -> int | None:
+        return self.limit_mw if control == "power_limit" else None
 
-    def set_limit(self, limit_mw: int) -> None:
-        self.limit_mw = limit_mw
+    def set_control(self, control: Control, value: int) -> None:
+        if control == "power_limit":
+            self.limit_mw = value
+        else:
+            self.locked_mhz = value
 
     def describe(self) -> Description:
         raise NotImplementedError
 
     def sample(self) -> Sample:
         raise NotImplementedError
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        self.locked_mhz = clock_mhz
-
-    def unlock_clock(self) -> None:
-        self.locked_mhz = UNLOCKED
 
     def processes(self) -> tuple[int, ...] | None:
         raise NotImplementedError
@@ -542,7 +578,7 @@ class World:
         self.now_ms = 0
         self.card = Card()
         self.beside: World | None = None
-        """That of the device's other knob."""
+        """That of the device's other control."""
         self.record: Limits | None = None
         self.stale_record = False
         """It could not be removed. What it says is not in force any more, as the next start finds."""
@@ -556,7 +592,7 @@ class World:
     def tell(self, event: Event) -> None:
         held = self.state.lease
         beside = None if self.beside is None else self.beside.state.lease
-        rules = replace(self.rules, beside=beside)
+        rules = replace(self.rules, beside=() if beside is None else (beside,))
         self.state, asked = step(rules, self.state, event, self.now_ms * MS)
         if isinstance(event, RenewLeases) and held is not None and held.over(self.now_ms * MS):
             assert self.state.lease is None or self.state.lease.over(self.now_ms * MS), "revived"
@@ -565,7 +601,7 @@ class World:
     def take(self, asked: tuple[Instruction, ...]) -> None:
         for instruction in asked:
             match instruction:
-                case Say(Applied() | ClockApplied() | Refused() as outcome):
+                case Say(ControlApplied() | ControlRefused() as outcome):
                     assert outcome.command not in self.outcomes, "two outcomes"
                     self.outcomes.add(outcome.command)
                 case Say() | Repeat():
@@ -594,7 +630,7 @@ class World:
                 if failed:
                     self.tell(RestoreFailed("Timeout"))
                     return
-                done = put_back(self.card, limits, self.rules.knob)
+                done = put_back(self.card, limits, self.rules.control)
                 assert self.as_found()
                 self.look()
                 if halfway:
@@ -707,7 +743,7 @@ class ClockWorld(World):
         if failed and fate % 2:
             return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
         if not failed:
-            self.card.lock_clock(clock_mhz)
+            self.card.set_control("graphics_clock", clock_mhz)
         return SetFailed("device", "Timeout", None) if failed or halfway else SetDone(clock_mhz)
 
     def change(self, name: str, choice: int, owner: str, run: str) -> Command:
@@ -719,7 +755,7 @@ class ClockWorld(World):
 
     def administer(self, fate: int) -> None:
         """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
-        self.card.unlock_clock()
+        self.card.set_control("graphics_clock", UNLOCKED)
         if fate % 2:
             self.tell(Returned())
 
@@ -730,6 +766,7 @@ class ClockWorld(World):
 Acts = st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [World, ClockWorld])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(acts=Acts)
@@ -748,7 +785,7 @@ def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administr
 @given(
     acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)
 )
-def test_the_two_knobs_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
+def test_two_controls_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
     limit, clock = World(), ClockWorld()
     limit.beside, clock.beside = clock, limit
     for first, what, fate in acts:
@@ -797,7 +834,7 @@ def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
 def test_a_budget_of_another_owner_is_refused() -> None:
     (said,) = held("r1").play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
     assert isinstance(said, Say)
-    assert isinstance(said.note, Refused)
+    assert isinstance(said.note, ControlRefused)
     assert said.note.cause == "owned"
 
 

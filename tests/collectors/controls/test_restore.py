@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.lease import Limits
 from collectors.controls.restore import Outcome, restore, restore_patiently
 from collectors.controls.restore_record import Record, RecordFile
@@ -16,6 +15,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import RetryError, StorageError
 from zeus_stream.paths import claim
+from zeus_stream.protocol.fields import UNLOCKED
 
 FOUND_MW, OURS_MW, OURS_MHZ = 220_000, 150_000, 1380
 RESTORED = "restored to 220 W, as it was found."
@@ -31,14 +31,14 @@ def gpus(tmp_path: Path) -> Iterator[tuple[SimulatedDevice, ...]]:
 
 def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a limit in force as a killed collector does."""
-    device.set_limit(OURS_MW)
+    device.set_control("power_limit", OURS_MW)
     write(directory, device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot or boot_id(), "then"))
 
 
 def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a clock locked as a killed collector does."""
-    device.lock_clock(OURS_MHZ)
-    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", knob=Knob.CLOCK)
+    device.set_control("graphics_clock", OURS_MHZ)
+    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", control="graphics_clock")
     write(directory, device.gpu, left)
 
 
@@ -72,7 +72,7 @@ def test_every_gpu_is_restored_once_and_its_record_tells_the_next_collector(
     assert sorted(outcome.says for outcome in outcomes(tmp_path)) == sorted(
         f"{gpu.gpu}: {RESTORED}" for gpu in gpus
     )
-    assert [gpu.requested_limit_mw() for gpu in gpus] == [FOUND_MW, FOUND_MW]
+    assert [gpu.read_control("power_limit") for gpu in gpus] == [FOUND_MW, FOUND_MW]
     record = read(tmp_path / "restore", gpus[0].gpu)
     assert record is not None
     assert record.settled == f"a test: {gpus[0].gpu}: {RESTORED}"
@@ -89,13 +89,13 @@ def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_n
     left_locked(records, gpus[1])
     (records / f"{gpus[1].gpu}.json").write_text("{", encoding="ascii")
     done = {outcome.says for outcome in outcomes(tmp_path) if not outcome.left}
-    unlocked = "restored to an unlocked clock, as it was found."
+    unlocked = "restored to an unlocked graphics clock, as it was found."
     assert done == {
         f"{gpus[0].gpu}: {RESTORED}",
         f"{gpus[0].gpu}: {unlocked}",
         f"{gpus[1].gpu}: {unlocked}",
     }
-    assert [gpu.locked_mhz for gpu in gpus] == [UNLOCKED, UNLOCKED]
+    assert [gpu.locked_mhz("graphics_clock") for gpu in gpus] == [UNLOCKED, UNLOCKED]
     assert [outcome.left for outcome in outcomes(tmp_path)] == [True]
 
 
@@ -107,7 +107,7 @@ def test_a_record_of_an_earlier_boot_changes_nothing(
     for outcome in outcomes(tmp_path):
         assert not outcome.left
         assert "restarted" in outcome.says
-    assert (gpus[0].requested_limit_mw(), gpus[0].locked_mhz) == (OURS_MW, OURS_MHZ)
+    assert (gpus[0].read_control("power_limit"), gpus[0].locked_mhz("graphics_clock")) == (OURS_MW, OURS_MHZ)
     assert outcomes(tmp_path) == ()
 
 
@@ -178,7 +178,7 @@ def test_a_guard_leaves_the_rest_to_a_collector_that_has_come_meanwhile(
         assert patiently(tmp_path, "simulated:v100x1", said)
     assert "another process guards this device" in said[0]
     assert f"process {os.getpid()}, a new collector" in said[1]
-    assert gpus[0].requested_limit_mw() == OURS_MW
+    assert gpus[0].read_control("power_limit") == OURS_MW
     assert mine.read() is not None
     mine.close()
 
@@ -245,7 +245,7 @@ def test_a_guard_to_whom_nobody_listens_tries_again_all_the_same(
     guard.stderr.close()
     assert guard.stdout.read() == READY
     guard.stdout.close()
-    assert gpus[0].requested_limit_mw() == OURS_MW
+    assert gpus[0].read_control("power_limit") == OURS_MW
     guard.stdin.close()
     assert guard.wait(60) == 0
-    assert gpus[0].requested_limit_mw() == FOUND_MW
+    assert gpus[0].read_control("power_limit") == FOUND_MW

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.control import UNLOCKED, Knob
 from collectors.controls.lease import Limits
 from collectors.controls.restore_record import PutBack, Record, RecordFile, put_back
 from tests.collectors.controls.test_lease import Card
 from zeus_stream.errors import StorageError
+from zeus_stream.protocol.fields import UNLOCKED
 
 GPU = "GPU-5a1c"
 RECORD = Record(GPU, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00")
@@ -36,11 +36,13 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
 
 
 def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
-    clock = Record(GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", knob=Knob.CLOCK)
+    clock = Record(
+        GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", control="graphics_clock"
+    )
     file = RecordFile(tmp_path, GPU)
     file.write(RECORD)
     file.write(clock)
-    assert (file.read(), file.read(Knob.CLOCK)) == (RECORD, clock)
+    assert (file.read(), file.read("graphics_clock")) == (RECORD, clock)
     assert json.loads((tmp_path / "GPU-5a1c.clock.json").read_text()) == {
         "gpu": GPU,
         "found_mhz": 0,
@@ -50,12 +52,12 @@ def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) 
         "time": "2026-01-02T03:04:05+00:00",
     }
     file.clear()
-    assert (file.read(), file.read(Knob.CLOCK)) == (None, clock)
-    file.path(Knob.CLOCK).write_text('{"found_mhz": 0, "confirmed_mhz": 0, "pending_mhz": null}')
+    assert (file.read(), file.read("graphics_clock")) == (None, clock)
+    file.path("graphics_clock").write_text('{"found_mhz": 0, "confirmed_mhz": 0, "pending_mhz": null}')
     with pytest.raises(
         StorageError, match=r"\.clock\.json: could not be understood: 0 is no graphics clock in mhz"
     ):
-        file.read(Knob.CLOCK)
+        file.read("graphics_clock")
     file.close()
 
 
@@ -163,6 +165,6 @@ def test_only_what_is_ours_is_put_back(
 
 def test_a_clock_is_put_back_by_unlocking_it() -> None:
     card = Card()
-    card.lock_clock(1380)
-    assert put_back(card, Limits(UNLOCKED, 1380), Knob.CLOCK) == PutBack(UNLOCKED, stranger=False)
+    card.set_control("graphics_clock", 1380)
+    assert put_back(card, Limits(UNLOCKED, 1380), "graphics_clock") == PutBack(UNLOCKED, stranger=False)
     assert (card.locked_mhz, card.limit_mw) == (UNLOCKED, 300_000)

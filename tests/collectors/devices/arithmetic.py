@@ -3,6 +3,7 @@
 from collectors.device import Description, Sample
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError
+from zeus_stream.protocol.fields import UNLOCKED, Control
 
 PERIOD_NS = 20_000_000
 POWER_W = 200
@@ -22,8 +23,11 @@ class ArithmeticDevice:
         self.mad = False
         """Fails as no driver should."""
         self.clocks_mhz: tuple[int, ...] = (1380, 1365, 135)
+        self.memory_clocks_mhz: tuple[int, ...] = (877, 405)
         self.locks: list[int] = []
-        """Every clock that was locked by the collector; 0: it was unlocked."""
+        """Every graphics clock that was locked by the collector, or UNLOCKED."""
+        self.memory_locks: list[int] = []
+        """The same of the memory clock."""
         self.set_error: DeviceError | None = None
         self.deaf_sets = 0
         """So many sets are taken, and change nothing."""
@@ -40,7 +44,8 @@ class ArithmeticDevice:
             min_limit_mw=100_000,
             max_limit_mw=400_000,
             default_limit_mw=400_000,
-            clocks_mhz=self.clocks_mhz,
+            graphics_clocks_mhz=self.clocks_mhz,
+            memory_clocks_mhz=self.memory_clocks_mhz,
         )
 
     def sample(self) -> Sample:
@@ -49,29 +54,24 @@ class ArithmeticDevice:
         energy_mj = refresh * PERIOD_NS * POWER_W // 1_000_000
         return Sample(energy_mj, POWER_W * 1000, self.requested_mw, self.requested_mw, 1380, 60, 100)
 
-    def requested_limit_mw(self) -> int:
+    def read_control(self, control: Control) -> int | None:
         self._answer()
-        return self.requested_mw
+        return self.requested_mw if control == "power_limit" else None
 
-    def set_limit(self, limit_mw: int) -> None:
+    def set_control(self, control: Control, value: int) -> None:
         self._answer()
-        if self.set_error is not None:
+        if self.set_error is not None and value != UNLOCKED:
             raise self.set_error
-        if self.deaf_sets:
-            self.deaf_sets -= 1
-            return
-        self.requested_mw = limit_mw
-        self.changes.append(limit_mw)
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        self._answer()
-        if self.set_error is not None:
-            raise self.set_error
-        self.locks.append(clock_mhz)
-
-    def unlock_clock(self) -> None:
-        self._answer()
-        self.locks.append(0)
+        match control:
+            case "power_limit" if self.deaf_sets:
+                self.deaf_sets -= 1
+            case "power_limit":
+                self.requested_mw = value
+                self.changes.append(value)
+            case "graphics_clock":
+                self.locks.append(value)
+            case "memory_clock":
+                self.memory_locks.append(value)
 
     def processes(self) -> tuple[int, ...] | None:
         return ()

@@ -149,9 +149,9 @@ def test_what_it_cannot_say_is_none_and_asked_once(bus: AmdBus, gpu: AmdGpu, hos
     assert gpu.calls["amdsmi_get_power_info"] == asked["amdsmi_get_power_info"]
     assert device.processes() is None
     with pytest.raises(UnsupportedError):
-        device.set_limit(200_000)
+        device.set_control("power_limit", 200_000)
     with pytest.raises(UnsupportedError):
-        device.requested_limit_mw()
+        device.read_control("power_limit")
 
 
 @pytest.mark.parametrize("power_w", [400, 49_999])
@@ -167,11 +167,11 @@ def test_a_power_that_cannot_be_is_no_sample(bus: AmdBus, gpu: AmdGpu, power_w: 
 def test_limits_are_in_the_units_of_the_driver_and_seen_at_once(bus: AmdBus, gpu: AmdGpu) -> None:
     device = opened(bus)
     device.sample()
-    device.set_limit(175_000)
+    device.set_control("power_limit", 175_000)
     assert gpu.power_cap_uw == 175_000_000
-    assert device.sample().limit_mw == device.requested_limit_mw() == 175_000
+    assert device.sample().limit_mw == device.read_control("power_limit") == 175_000
     with pytest.raises(RefusedError, match="Choose a limit of 100 W to 250 W"):
-        device.set_limit(90_000)
+        device.set_control("power_limit", 90_000)
 
 
 def test_a_driver_that_does_not_know_its_lowest_limit_is_not_asked_for_0_w(bus: AmdBus, gpu: AmdGpu) -> None:
@@ -196,7 +196,7 @@ def test_every_error_becomes_what_to_do_about_it(
     device = opened(bus)
     gpu.faults["amdsmi_set_power_cap"] = code
     with pytest.raises(kind, match=rf"could not set the power limit to 200 W: AMDSMI_STATUS_{code} "):
-        device.set_limit(200_000)
+        device.set_control("power_limit", 200_000)
     assert device.lost == (kind is LostError)
 
 

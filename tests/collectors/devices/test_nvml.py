@@ -23,6 +23,7 @@ from zeus_stream.errors import (
     RetryError,
     UnsupportedError,
 )
+from zeus_stream.protocol.fields import UNLOCKED
 
 MEANINGS: dict[int, type[DeviceError]] = {
     **dict.fromkeys(range(1, 31), RetryError),  # what nobody expects is tried again
@@ -91,7 +92,8 @@ def test_a_gpu_says_what_it_is(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
     assert first.driver == "550.54.15"
     assert first.counts_energy
     assert (first.min_limit_mw, first.max_limit_mw, first.default_limit_mw) == (100_000, 250_000, 250_000)
-    assert first.clocks_mhz == (1380, 1372, 135)
+    assert first.graphics_clocks_mhz == (1380, 1372, 135)
+    assert first.memory_clocks_mhz == (), "a V100 names its memory clock, but cannot lock it"
     assert (first.mig, second.mig) == (False, True)
 
 
@@ -105,10 +107,10 @@ def test_a_gpu_without_settable_limits_clocks_or_mig_says_so(device: NvmlDevice,
         gpu.fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
     described = device.describe()
     assert described.min_limit_mw is described.max_limit_mw is described.default_limit_mw is None
-    assert described.clocks_mhz == ()
+    assert described.graphics_clocks_mhz == described.memory_clocks_mhz == ()
     assert not described.mig
     with pytest.raises(UnsupportedError):
-        device.set_limit(200_000)
+        device.set_control("power_limit", 200_000)
 
 
 def test_a_divided_gpu_names_its_tenants(device: NvmlDevice, gpu: Gpu) -> None:
@@ -217,11 +219,16 @@ def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
     ("call", "ask"),
     [
         ("nvmlDeviceGetName", NvmlDevice.describe),
-        ("nvmlDeviceGetPowerManagementLimit", NvmlDevice.requested_limit_mw),
-        ("nvmlDeviceGetPowerManagementLimitConstraints", lambda device: device.set_limit(200_000)),
-        ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_limit(200_000)),
-        ("nvmlDeviceSetGpuLockedClocks", lambda device: device.lock_clock(1372)),
-        ("nvmlDeviceResetGpuLockedClocks", NvmlDevice.unlock_clock),
+        ("nvmlDeviceGetPowerManagementLimit", lambda device: device.read_control("power_limit")),
+        (
+            "nvmlDeviceGetPowerManagementLimitConstraints",
+            lambda device: device.set_control("power_limit", 200_000),
+        ),
+        ("nvmlDeviceSetPowerManagementLimit", lambda device: device.set_control("power_limit", 200_000)),
+        ("nvmlDeviceSetGpuLockedClocks", lambda device: device.set_control("graphics_clock", 1372)),
+        ("nvmlDeviceResetGpuLockedClocks", lambda device: device.set_control("graphics_clock", UNLOCKED)),
+        ("nvmlDeviceSetMemoryLockedClocks", lambda device: device.set_control("memory_clock", 877)),
+        ("nvmlDeviceResetMemoryLockedClocks", lambda device: device.set_control("memory_clock", UNLOCKED)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -314,8 +321,8 @@ def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(
     device: NvmlDevice, gpu: Gpu
 ) -> None:
     gpu.ceiling_mw = 150_000
-    device.set_limit(200_000)
-    assert device.requested_limit_mw() == 200_000
+    device.set_control("power_limit", 200_000)
+    assert device.read_control("power_limit") == 200_000
     assert (device.sample().limit_mw, device.sample().requested_mw) == (150_000, 200_000)
 
 
@@ -324,7 +331,7 @@ def test_a_limit_out_of_range_is_refused_with_the_range_and_nothing_is_set(
     device: NvmlDevice, gpu: Gpu, limit_mw: int
 ) -> None:
     with pytest.raises(RefusedError, match="Choose a limit of 100 W to 250 W"):
-        device.set_limit(limit_mw)
+        device.set_control("power_limit", limit_mw)
     assert gpu.requested_mw == 250_000
 
 
@@ -333,7 +340,7 @@ def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu
     device, _ = nvml_bus.discover()
     gpu.fail("nvmlDeviceSetPowerManagementLimit", pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(PermissionMissingError) as raised:
-        device.set_limit(125_000)
+        device.set_control("power_limit", 125_000)
     assert str(raised.value) == (
         "GPU-5a1c: could not set the power limit to 125 W: Insufficient Permissions. "
         "Run the collector as root or with CAP_SYS_ADMIN."
@@ -342,10 +349,23 @@ def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu
 
 
 def test_a_clock_is_locked_and_let_go(device: NvmlDevice, gpu: Gpu) -> None:
-    device.lock_clock(1372)
+    device.set_control("graphics_clock", 1372)
     assert gpu.locked_mhz == 1372
-    device.unlock_clock()
+    device.set_control("graphics_clock", UNLOCKED)
     assert gpu.locked_mhz == 0
+
+
+def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, gpu: Gpu) -> None:
+    with pytest.raises(UnsupportedError, match="could not lock the memory clock at 877 MHz"):
+        device.set_control("memory_clock", 877)
+    gpu.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+    assert device.describe().memory_clocks_mhz == (877,)
+    device.set_control("memory_clock", 877)
+    assert (gpu.locked_memory_mhz, gpu.locked_mhz) == (877, 0)
+    with pytest.raises(RefusedError, match="could not lock the memory clock at 878 MHz"):
+        device.set_control("memory_clock", 878)
+    device.set_control("memory_clock", UNLOCKED)
+    assert gpu.locked_memory_mhz == 0
 
 
 def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevice, gpu: Gpu) -> None:
@@ -526,7 +546,7 @@ def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stan
     stand_in.gpus[1].lost = 0
     calls = stand_in.gpus[0].calls
     stand_in.gpus[0].latency_us = 2_000_000
-    thread = threading.Thread(target=first.requested_limit_mw)
+    thread = threading.Thread(target=first.read_control, args=("power_limit",))
     thread.start()
     while stand_in.gpus[0].calls == calls:
         assert thread.is_alive()

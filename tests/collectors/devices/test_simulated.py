@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from collectors.devices.simulated import Schedule, SimulatedBus, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from zeus_stream.errors import LostError, RefusedError, RetryError
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
 
 MS = 1_000_000
@@ -68,11 +69,11 @@ def test_a_locked_clock_shows_at_work_as_far_as_the_limit_lets_it() -> None:
     lab.load(0, 1000)
     lab.at(500)
     limited_mhz = lab.gpu.sample().clock_mhz
-    lab.gpu.lock_clock(1380)
+    lab.gpu.set_control("graphics_clock", 1380)
     assert lab.gpu.sample().clock_mhz == limited_mhz
-    lab.gpu.lock_clock(600)
-    assert lab.gpu.sample().clock_mhz == lab.gpu.locked_mhz == 600
-    lab.gpu.unlock_clock()
+    lab.gpu.set_control("graphics_clock", 600)
+    assert lab.gpu.sample().clock_mhz == lab.gpu.locked_mhz("graphics_clock") == 600
+    lab.gpu.set_control("graphics_clock", UNLOCKED)
     assert lab.gpu.sample().clock_mhz == limited_mhz
 
 
@@ -93,19 +94,19 @@ def test_a_limit_takes_effect_when_its_slow_setter_returns() -> None:
     lab = Lab(",set_ms=50")
     lab.load(0, 1000, "squad")
     lab.at(100)
-    lab.gpu.set_limit(100_000)
+    lab.gpu.set_control("power_limit", 100_000)
     assert lab.now_ns == START_NS + 150 * MS
     lab.at(200)
     squad = lab.model.workloads["squad"]
     true_mj = lab.gpu.energy_mj(START_NS + 100 * MS, START_NS + 200 * MS)
     assert true_mj == 0.05 * (squad.power_mw(250_000) + squad.power_mw(100_000))
-    assert lab.gpu.sample().limit_mw == lab.gpu.requested_limit_mw() == 100_000
+    assert lab.gpu.sample().limit_mw == lab.gpu.read_control("power_limit") == 100_000
 
 
 def test_a_change_of_the_limit_by_a_stranger_is_seen() -> None:
     lab = Lab()
     lab.schedule.set_limit(175_000, START_NS)
-    assert lab.gpu.requested_limit_mw() == 175_000
+    assert lab.gpu.read_control("power_limit") == 175_000
 
 
 def test_a_gpu_with_power_readings_only_says_so() -> None:
@@ -158,7 +159,7 @@ def test_a_lower_limit_shows_in_clock_power_and_temperature() -> None:
     lab.load(0, 10_000)
     lab.at(1000)
     free = lab.gpu.sample()
-    lab.gpu.set_limit(100_000)
+    lab.gpu.set_control("power_limit", 100_000)
     lab.at(2000)
     capped = lab.gpu.sample()
     assert (capped.power_mw or 0) < (free.power_mw or 0)
@@ -182,7 +183,7 @@ def test_the_counter_runs_on_while_no_collector_does_unless_the_gpu_was_off(
     bus, gpu = start()
     now_ns += 10**9
     gpu.sample()
-    gpu.set_limit(150_000)
+    gpu.set_control("power_limit", 150_000)
     bus.close()
     now_ns += away_s * 10**9
     bus, gpu = start()

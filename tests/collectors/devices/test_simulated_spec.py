@@ -51,7 +51,7 @@ def test_a_window_always_fits_into_its_period(text: str, window_ms: float) -> No
     [
         ("simulated:", "it is not simulated:MODELxCOUNT"),
         ("nvml", "it is not simulated:MODELxCOUNT"),
-        ("simulated:h100", "there is no model 'h100'; models: v100, a40"),
+        ("simulated:tpu", "there is no model 'tpu'; models: v100, a40, p100, rtx6000, a100, h100"),
         ("simulated:v100x0", "'0' is not how many"),
         ("simulated:v100xmany", "'many' is not how many"),
         ("simulated:v100x", "'' is not how many"),

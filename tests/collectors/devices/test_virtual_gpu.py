@@ -36,6 +36,7 @@ def draws(draw: st.DrawFn) -> Draw:
 instants = st.integers(START_NS, START_NS + 1500 * MS)
 
 
+@pytest.mark.sweep
 @given(draws(), st.lists(instants, min_size=2, max_size=6))
 def test_energies_of_adjacent_intervals_add_up_to_the_whole_exactly(gpu: Draw, cuts: list[int]) -> None:
     cuts.sort()
@@ -101,6 +102,7 @@ def counter(
     return Counter(gpu, clockwork, kind, window_ns, (clockwork.last(START_NS), 0))
 
 
+@pytest.mark.sweep
 @given(draws(), refreshes(), st.lists(instants, max_size=20))
 def test_the_truth_lies_between_the_counters_refreshes(
     gpu: Draw, clockwork: Refreshes, reads: list[int]
@@ -114,6 +116,7 @@ def test_the_truth_lies_between_the_counters_refreshes(
         assert low_pj == energy_pj <= gpu.energy_pj(origin_ns, now_ns) <= high_pj
 
 
+@pytest.mark.sweep
 @given(st.data(), st.sampled_from(Kind), refreshes())
 def test_a_counter_never_falls_even_when_loads_arrive_late_or_end_early(
     data: st.DataObject, kind: Kind, clockwork: Refreshes
@@ -131,6 +134,7 @@ def test_a_counter_never_falls_even_when_loads_arrive_late_or_end_early(
         seen_pj = energy_pj
 
 
+@pytest.mark.sweep
 @given(refreshes(), st.integers(0, 300 * MS), st.integers(1, 400 * MS), st.integers(0, 500 * MS))
 def test_a_load_told_of_late_is_counted_as_if_it_had_been_told_in_time(
     clockwork: Refreshes, begin: int, duration: int, late: int
@@ -158,6 +162,7 @@ def test_a_boxcar_counter_multiplies_what_it_sees_and_misses_the_rest() -> None:
     assert whole_pj == gpu.energy_pj(START_NS, end_ns) > 3 * boxcar_pj
 
 
+@pytest.mark.sweep
 @given(refreshes(), st.sampled_from(["imagenet", "squad", "movielens-1m"]))
 def test_both_kinds_of_counter_agree_on_a_steady_load(clockwork: Refreshes, workload: str) -> None:
     clockwork = Refreshes(clockwork.period_ns, clockwork.phase_ns, 0, 0)

@@ -10,6 +10,7 @@ from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
 from zeus_stream.paths import Places
+from zeus_stream.protocol.fields import Control
 from zeus_stream.reports.tables import Check
 from zeus_stream.settings import Settings
 
@@ -43,17 +44,11 @@ class Still:
     def sample(self) -> Sample:
         return Sample(None, 50_000, 300_000, 300_000)
 
-    def requested_limit_mw(self) -> int:
-        return 300_000
+    def read_control(self, control: Control) -> int | None:
+        return 300_000 if control == "power_limit" else None
 
-    def set_limit(self, limit_mw: int) -> None:
-        raise AssertionError(limit_mw)
-
-    def lock_clock(self, clock_mhz: int) -> None:
-        raise AssertionError(clock_mhz)
-
-    def unlock_clock(self) -> None:
-        raise AssertionError
+    def set_control(self, control: Control, value: int) -> None:
+        raise AssertionError(control, value)
 
     def processes(self) -> tuple[int, ...] | None:
         return None

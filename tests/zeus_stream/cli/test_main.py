@@ -94,6 +94,11 @@ def test_a_budget_is_about_a_group_that_the_settings_file_names(zeus: Cli) -> No
     assert "Leave out" in said(zeus("budget", "--watts", "5", "--group", "rack1", "--hosts", "gpu9"))
 
 
+def test_a_budget_for_a_group_that_nothing_names_is_refused(zeus: Cli) -> None:
+    assert "Give --gpus or --hosts" in said(zeus("budget", "--watts", "500", "--group", "rack1"))
+    assert not (zeus.directory / "budgets.json").exists()
+
+
 def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
     assert "search = 'wild': could not be understood" in said(zeus("analyze", "--search", "wild"))
 
@@ -130,12 +135,52 @@ def test_a_missing_argument_is_a_usage_error(zeus: Cli) -> None:
     assert zeus("collect", "--pole-ms", "3").returncode == 2
 
 
+def test_help_lists_commands_and_options_under_headings(zeus: Cli) -> None:
+    commands, options = zeus("--help").stdout, zeus("run", "--help").stdout
+    for heading in ("Train and measure:", "Look at the results:", "Services:"):
+        assert heading in commands
+    headings = ("Options:", "Common options:", "Search for", "Other users", "Limits of resources:", "Expert")
+    places = [options.index(heading) for heading in headings]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_are_a_script_for_the_shell(zeus: Cli, shell: str) -> None:
+    assert "_ZEUS_STREAM_COMPLETE" in zeus("completions", shell).stdout
+
+
 def test_status_of_nothing_says_what_to_start(zeus: Cli) -> None:
     completed = zeus("status")
     assert completed.returncode == 1
     assert "zeus-stream collect" in completed.stderr
     assert "zeus-stream analyze" in completed.stderr
     assert "Traceback" not in completed.stderr
+
+
+def test_status_is_one_screen_and_json(zeus: Cli) -> None:
+    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+        script = zeus.directory / "train.py"
+        script.write_text(SCRIPT, encoding="utf-8")
+        train = [sys.executable, str(script), "100000"]
+        with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
+
+            def busy() -> bool:
+                shown = json.loads(zeus("status", "--json").stdout)
+                return bool(shown["runs"] and shown["runs"][0]["steps_per_s"] and shown["gpus"][0]["step_j"])
+
+            until(busy)
+            shown = json.loads(zeus("status", "--json").stdout)
+            screen = zeus("status").stdout
+            training.kill()
+    (gpu,), (run,) = shown["gpus"], shown["runs"]
+    assert gpu["power_w"] > 0
+    assert gpu["limit_w"] is not None
+    assert gpu["run"] == run["run"]
+    assert run["job"] == "train"
+    assert run["energy_j"] > 0
+    for words in ("J/step", "step/s", "saved J", "collector", "analyzer", "Tesla V100"):
+        assert words in screen, words
+    assert "frames" not in screen.split("behind")[0], "internals belong to --verbose"
 
 
 def test_a_second_collector_in_a_directory_is_refused_with_the_pid_of_the_first(zeus: Cli) -> None:
@@ -158,16 +203,16 @@ def test_a_signal_ends_a_service_in_order(
 def test_a_collector_that_is_told_to_end_while_a_limit_is_set_restores_what_it_found(zeus: Cli) -> None:
     bus = SimulatedBus.parse(SIMULATED, directory=zeus.directory)
     (gpu,) = bus.discover()
-    found_mw = gpu.requested_limit_mw()
+    found_mw = gpu.read_control("power_limit")
     script = zeus.directory / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     with serving(zeus, "collect", "--device", SIMULATED) as collector, serving(zeus, "analyze", *QUICK):
         train = [sys.executable, str(script), "100000"]
         with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
-            until(lambda: gpu.requested_limit_mw() < found_mw)
+            until(lambda: (gpu.read_control("power_limit") or 0) < (found_mw or 0))
             collector.send_signal(signal.SIGTERM)
             assert collector.wait(timeout=60) == 0
-            assert gpu.requested_limit_mw() == found_mw
+            assert gpu.read_control("power_limit") == found_mw
             training.kill()
     bus.close()
 
@@ -196,6 +241,61 @@ def test_every_format_says_the_same(ran: Ran) -> None:
         check=True,
     )
     assert pa.ipc.open_stream(io.BytesIO(arrow.stdout)).read_all()["power_limit_w"].to_pylist() == limits
+
+
+@pytest.mark.parametrize(
+    "query", ["-- One?\nSELECT 1 AS n", "--one\nSELECT 1 AS n", "SELECT 1 AS n -- --list"]
+)
+def test_a_query_is_never_an_option(ran: Ran, query: str) -> None:
+    completed = ran.zeus("sql", query, "--json")
+    assert json.loads(completed.stdout) == [{"n": 1}], completed.stderr
+
+
+def test_a_misspelled_option_of_sql_is_still_an_error(ran: Ran) -> None:
+    completed = ran.zeus("sql", "SELECT 1", "--formt", "csv")
+    assert completed.returncode == 2
+    assert "No such option" in completed.stderr
+
+
+def test_a_query_comes_from_stdin_a_file_or_by_name(ran: Ran, tmp_path: Path) -> None:
+    path = tmp_path / "query.sql"
+    path.write_text("-- Two?\nSELECT 2 AS n", encoding="utf-8")
+    assert json.loads(ran.zeus("sql", "-f", str(path), "--json").stdout) == [{"n": 2}]
+    piped = subprocess.run(
+        [sys.executable, "-m", "zeus_stream", "sql", "-", "--json"],
+        env=ran.zeus.environment,
+        input="-- Three?\nSELECT 3 AS n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(piped.stdout) == [{"n": 3}]
+    epochs = json.loads(ran.zeus("sql", "@epochs", "--json").stdout)
+    assert [row["epoch"] for row in epochs] == [0, 1, 2, 3]
+    assert "The shipped queries are" in said(ran.zeus("sql", "@nothing"))
+    assert "nothing.sql" in said(ran.zeus("sql", "-f", "nothing.sql"))
+    assert ran.zeus("sql", "SELECT 1", "-f", str(path)).returncode == 2
+
+
+def test_every_shipped_query_is_listed_and_can_be_run(ran: Ran) -> None:
+    listed = [line.split()[0] for line in ran.zeus("sql", "--list").stdout.splitlines()]
+    assert len(listed) > 10
+    results = [ran.zeus("sql", name, "--format", "csv") for name in listed]
+    assert [(name, each.stderr) for name, each in zip(listed, results, strict=True) if each.returncode] == []
+
+
+def test_a_report_is_json_for_programs(ran: Ran) -> None:
+    report = json.loads(ran.zeus("report", "--json").stdout)
+    assert report["steps"] == 240
+    assert report["energy_j"] > 0
+    limits = [row["limit_w"] for row in report["trials"]]
+    assert limits == sorted(limits, reverse=True)
+
+
+def test_a_report_fits_80_columns(ran: Ran) -> None:
+    lines = ran.zeus("report", COLUMNS="80").stdout.splitlines()
+    assert any(line.startswith(" limit_w   steps ") for line in lines)
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("Archive:", "More:"))] == []
 
 
 def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> None:
@@ -230,9 +330,9 @@ def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_co
     with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
         gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
         (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
-        until(lambda: "gain 0.950, from meter.csv" in zeus("status").stdout)
+        until(lambda: "gain 0.950, from meter.csv" in zeus("status", "--verbose").stdout)
         (zeus.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
-        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status").stdout)
+        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status", "--verbose").stdout)
 
 
 def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
@@ -293,5 +393,5 @@ def test_what_a_training_leaves_is_listed_and_forgotten(ran: Ran) -> None:
         ran.zeus("profiles", "forget", "nightly")
     )
     forgotten = ran.zeus("profiles", "forget", "train")
-    assert forgotten.stdout == "The next run of train searches anew.\n", forgotten.stderr
+    assert forgotten.stdout == "The next run of train searches again.\n", forgotten.stderr
     assert json.loads(ran.zeus("profiles", "--format", "json").stdout) == []

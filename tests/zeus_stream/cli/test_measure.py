@@ -88,7 +88,7 @@ def test_a_ctrl_c_ends_the_measuring_early_and_it_still_answers(site: Cli, analy
             measuring.send_signal(signal.SIGINT)
         out, err = measuring.communicate(timeout=300)
     assert (measuring.returncode, err) == (0, "")
-    for words in ("took", "J (95 %:", "Wh", "W on average", "Tesla V100", "zeus-stream sql"):
+    for words in ("time", "J (95 %:", "Wh", "W on average", "Tesla V100", "zeus-stream sql"):
         assert words in out, words
 
 
@@ -96,7 +96,7 @@ def test_any_command_is_measured_and_keeps_its_output_and_its_exit_code(site: Cl
     completed = site("run", "--measure-only", "--", "sh", "-c", "sleep 0.3; echo out; echo err >&2; exit 3")
     assert (completed.returncode, completed.stdout) == (3, "out\n")
     assert completed.stderr.startswith("err\n")
-    for words in ("sh -c 'sleep 0.3", "took", "J (95 %:", "Wh", "W on average"):
+    for words in ("sh -c 'sleep 0.3", "time", "J (95 %:", "Wh", "W on average"):
         assert words in completed.stderr, words
 
 
@@ -158,11 +158,12 @@ def test_windows_of_one_name_in_two_processes_are_answered_as_one(site: Cli, ana
     ("flags", "sentence"),
     [
         (("--gpus", "7"), "the collector has none of the GPUs 7"),
-        (("--device", "tpu"), "the collector and the analyzer did not answer"),
+        (("--archive", "notes.txt"), "the analyzer did not answer"),
     ],
-    ids=["no such GPU", "no collector can be had"],
+    ids=["no such GPU", "no archive can be written"],
 )
 def test_what_cannot_be_measured_runs_all_the_same(zeus: Cli, flags: tuple[str, ...], sentence: str) -> None:
+    (zeus.directory / "notes.txt").write_text("not a database " * 1000, encoding="utf-8")
     command = ("sh", "-c", "echo out; exit 3")
     completed = zeus("run", "--device", TWO, *flags, "--measure-only", "--", *command)
     assert (completed.returncode, completed.stdout) == (3, "out\n")
@@ -195,6 +196,6 @@ def test_a_collector_that_is_killed_meanwhile_costs_the_figures_and_nothing_else
         go.touch()
         out, err = ours.communicate(timeout=300)
     assert (ours.returncode, out) == (3, "out\n")
-    assert "could not tell the energy: the analyzer had not measured it" in err
-    assert err.count("takes in nothing any more") == 1
+    assert "could not get the energy: the analyzer had not measured it" in err
+    assert err.count("receives nothing any more") == 1
     assert "Traceback" not in err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.zeus_stream.cli.test_main import until
+from tests.zeus_stream.cli.test_main import said, until
 from tests.zeus_stream.conftest import ROOT, SCRIPT, SIMULATED, Cli, Ran
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.paths import holder
@@ -26,6 +26,8 @@ def test_settings_survive_the_environment() -> None:
 def test_a_run_says_what_it_cost_and_leaves_nothing_running(ran: Ran) -> None:
     assert ran.completed.returncode == 0, ran.completed.stderr
     assert ran.completed.stdout == "trained\n"
+    assert ran.completed.stderr.startswith("zeus-stream: starting the collector and the analyzer ...\n")
+    assert "failed" not in ran.completed.stderr
     for words in ("train", "240 steps", "4 epochs", "J", "chosen", "250", "100", "zeus-stream sql"):
         assert words in ran.completed.stderr, words
     for process in ("collector", "analyzer"):
@@ -63,11 +65,51 @@ def test_services_that_run_already_are_used_and_left_running(zeus: Cli) -> None:
             collector.terminate()
 
 
-def test_a_service_that_cannot_start_shows_its_words(zeus: Cli) -> None:
-    completed = zeus("run", "--device", SIMULATED, "--select", "fastest", "--", "true")
-    assert completed.returncode == 1
-    assert "fastest" in completed.stderr
-    assert "Traceback" not in completed.stderr
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--select", "fastest"),
+        ("--policy", "best"),
+        ("--search", "wild"),
+        ("--device", "tpu"),
+        ("--device", "simulated:v100,colour=1"),
+        ("--cpu", "maybe"),
+    ],
+)
+def test_a_wrong_option_stops_before_the_training_starts(zeus: Cli, wrong: tuple[str, str]) -> None:
+    sentence = said(zeus("run", "--device", SIMULATED, *wrong, "--", "touch", "trained"))
+    assert wrong[1].split(",")[-1].split("=")[0] in sentence
+    assert not (zeus.directory / "trained").exists()
+
+
+def test_without_a_driver_it_says_so_at_once_and_trains(zeus: Cli) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver")
+    completed = zeus(
+        "run", "--device", "nvml", "--cpu", "off", "--", sys.executable, "-c", "print('trained')"
+    )
+    assert (completed.returncode, completed.stdout) == (0, "trained\n")
+    lines = completed.stderr.splitlines()
+    assert lines[0] == "zeus-stream: starting the collector and the analyzer ..."
+    assert "nvml" in lines[1].lower()
+    assert "--device simulated:v100x1" in completed.stderr
+
+
+def test_a_service_that_cannot_start_does_not_stop_the_training(zeus: Cli) -> None:
+    (zeus.directory / "notes.txt").write_text("not a database " * 1000, encoding="utf-8")
+    command = ("--archive", "notes.txt", "--", sys.executable, "-c", "print('trained'); exit(3)")
+    completed = zeus("run", "--device", SIMULATED, *command)
+    assert (completed.returncode, completed.stdout) == (3, "trained\n")
+    assert "notes.txt" in completed.stderr
+    assert "The command runs unmeasured." in completed.stderr
+
+
+def test_a_command_that_fails_is_reported_as_failed(zeus: Cli) -> None:
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT + "raise SystemExit(7)\n", encoding="utf-8")
+    completed = zeus("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
+    assert completed.returncode == 7
+    assert "failed   exit code 7" in completed.stderr
 
 
 def test_the_example_learns_and_is_measured(zeus: Cli) -> None:

@@ -18,14 +18,15 @@ from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,
     GpuEnergy,
+    Metric,
     RunStarted,
     StepBoundary,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Later, Missing, WindowEnergy
 
 ENERGY_J = 6.0
 """Of every window."""
@@ -75,6 +76,19 @@ def test_the_samples_of_a_step_are_told_with_the_run_unless_the_script_says_it(
         made.begin(0, 96)
         steps(made, 2)
     assert [started.batch_size for started in collector.seen(RunStarted)] == [size]
+
+
+def test_numbers_of_a_log_are_metrics_of_the_last_step_and_tokens_are_one_of_them(
+    collector: Collector,
+) -> None:
+    with Publisher() as publisher:
+        made = training(publisher)
+        made.begin(0)
+        made.begin_epoch(0)
+        steps(made, 2)
+        made.record({"loss": 0.5, "note": "warming up", "best": None}, tokens=4096)
+    told = [(metric.name, metric.value, metric.step, metric.epoch) for metric in collector.seen(Metric)]
+    assert told == [("loss", 0.5, 1, 0), ("tokens", 4096, 1, 0)]
 
 
 # ---- averages ------------------------------------------------------------------------------------------

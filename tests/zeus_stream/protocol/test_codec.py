@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import SetLimit
+from zeus_stream.protocol.commands import SetControl
 from zeus_stream.protocol.events import Ask, Batch, Metric, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import VERSION, Unknown
 from zeus_stream.protocol.frames import Frame
@@ -62,13 +62,23 @@ def test_a_cut_message_is_malformed(batch: Batch, data: st.DataObject) -> None:
         codec.decode(whole[:cut], Batch)
 
 
-@given(st.sampled_from([f.name for f in dataclasses.fields(SetLimit)]), junk)
+@given(st.sampled_from([f.name for f in dataclasses.fields(SetControl)]), junk)
 def test_a_field_of_any_value_is_taken_whole_or_refused_by_name(field: str, value: object) -> None:
-    good = SetLimit("c", "o", "i", 1, "r", "GPU-1", 200_000, 1500)
+    good = SetControl(
+        command="c",
+        owner="o",
+        incarnation="i",
+        fence=1,
+        run="r",
+        gpu="GPU-1",
+        control="power_limit",
+        value=200_000,
+        lease_ms=1500,
+    )
     content = {f.name: getattr(good, f.name) for f in dataclasses.fields(good)} | {field: value}
-    data = msgpack.packb([VERSION, "SetLimit", content])
+    data = msgpack.packb([VERSION, "SetControl", content])
     try:
-        decoded = codec.decode(data, SetLimit)
+        decoded = codec.decode(data, SetControl)
     except MalformedError as wrong:
         assert field in str(wrong)  # noqa: PT017  (either outcome is right; each is checked)
     else:

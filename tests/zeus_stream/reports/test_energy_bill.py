@@ -35,17 +35,17 @@ def shown(bill: Bill) -> str:
 
 def test_a_bill_adds_its_gpus_up_and_shows_each() -> None:
     text = shown(Bill("make -j8", (part("GPU-a", 0, 3000.0), part("GPU-b", 1, 600.0))))
-    assert "took 2.000 s" in text
+    assert "time 2.000 s" in text
     assert "energy 3,600.0 J (95 %: 3,598.6 to 3,601.4), 1.00000 Wh" in text
     assert "power 1,800.0 W on average" in text
     assert "0 3,000.0 2,999.0 3,001.0 1,500.0 V100" in text
     assert "1 600.0 599.0 601.0 300.0 V100" in text
-    assert "beware" not in text
+    assert "warning" not in text
 
 
 def test_one_gpu_is_named_and_what_is_doubtful_is_said() -> None:
     text = shown(Bill("true", (part("GPU-a", 3, 2.0, "within one refresh"),)))
-    assert "beware within one refresh" in text
+    assert "warning within one refresh" in text
     assert "GPU 3, V100, GPU-a" in text
 
 
@@ -53,7 +53,7 @@ def test_cpus_stand_beside_the_sum() -> None:
     cpus = (part("CPU-h-package-0", 0, 40.0), part("DRAM-h-package-0", 1, 2.5))
     text = shown(Bill("true", (part("GPU-a", 0, 600.0),), cpus))
     assert "energy 600.0 J" in text
-    assert "beside it 42.5 J of the host's CPUs and their memory" in text
+    assert "host 42.5 J of its CPUs and DRAM" in text
 
 
 def test_a_part_that_is_missing_leaves_no_sum() -> None:

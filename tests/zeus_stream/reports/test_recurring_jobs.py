@@ -130,7 +130,7 @@ def test_the_command_line_shows_jobs_and_names_the_cure(zeus_dir: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "accuracy of at least 0.9" in shown.output
     for arguments, cure in (
-        (("show", "unheard of"), "Those it has: zeus-stream jobs"),
+        (("show", "unheard of"), "List them: zeus-stream jobs"),
         (("show", "nightly", "--policy", "clever"), "Choose one of adaptive, reference, default"),
         (("forget", "nightly"), "Start one with `zeus-stream analyze`"),
     ):

@@ -126,11 +126,31 @@ def test_an_unknown_workload_or_gpu_is_refused_by_name_and_leaves_nothing_taken(
         assert set(accelerator.gpus) == {gpu.gpu for gpu in host.discover()}
 
 
+def test_gpus_are_named_by_their_place_and_ranks_of_a_launcher_take_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = SimulatedBus.parse("simulated:v100x3,seed=5+a40", tmp_path)
+    uuids = [gpu.gpu for gpu in bus.discover()]
+    assert uuids != sorted(uuids), "else the order shows nothing"
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with attach("imagenet", directory=tmp_path) as accelerator:
+        assert accelerator.gpus == tuple(uuids)
+    with attach("imagenet", [2, 0], tmp_path) as accelerator:
+        assert accelerator.gpus == (uuids[2], uuids[0])
+    with pytest.raises(UnreachableError, match="4: could not attach"):
+        attach("imagenet", [4], tmp_path)
+    for rank, expected in ((0, 0), (3, 3), (5, 1)):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        with attach("imagenet", directory=tmp_path) as accelerator:
+            assert accelerator.gpus == (uuids[expected],)
+    bus.close()
+
+
 def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that_long(
     host: SimulatedBus, tmp_path: Path
 ) -> None:
     gpu = host.discover()[0]
-    gpu.set_limit(100_000)
+    gpu.set_control("power_limit", 100_000)
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:
         begin_ns = monotonic_ns()
         accelerator.run(0.05)
@@ -144,7 +164,7 @@ def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that
 
 def test_the_slowest_gpu_counts(host: SimulatedBus, tmp_path: Path) -> None:
     free, capped = host.discover()
-    capped.set_limit(100_000)
+    capped.set_control("power_limit", 100_000)
     with attach("imagenet", directory=tmp_path) as accelerator:
         begin_ns = monotonic_ns()
         accelerator.run(0.03)
@@ -176,7 +196,7 @@ def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBu
         worker = threading.Thread(target=accelerator.run, args=(2.0,))
         worker.start()
         wait_until(lambda: busy(gpu), "the load begins")
-        gpu.set_limit(100_000)
+        gpu.set_control("power_limit", 100_000)
         worker.join()
     ended_ns = monotonic_ns()
     gpu.sample()

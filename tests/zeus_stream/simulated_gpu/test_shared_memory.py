@@ -33,12 +33,12 @@ def test_a_board_keeps_limits_and_counter_for_whoever_runs_the_gpu_next(tmp_path
     first = board(tmp_path)
     first.set_limit(200_000, since_ns=2000)
     first.save_counter(7, 12345)
-    first.lock_clock(1380)
+    first.lock_clock("graphics_clock", 1380)
     first.close()
     second = board(tmp_path)
     assert second.limits() == [LimitChange(1000, 250_000), LimitChange(2000, 200_000)]
     assert second.counter() == (7, 12345)
-    assert second.locked_mhz() == 1380
+    assert (second.locked_mhz("graphics_clock"), second.locked_mhz("memory_clock")) == (1380, 0)
     second.close()
 
 
@@ -48,13 +48,13 @@ def test_after_a_reboot_a_board_is_that_of_a_fresh_gpu(
     first = board(tmp_path)
     first.set_limit(200_000, since_ns=2000)
     first.save_counter(7, 12345)
-    first.lock_clock(1380)
+    first.lock_clock("graphics_clock", 1380)
     first.close()
     monkeypatch.setattr(zeus_stream.simulated_gpu.shared_memory, "boot_id", lambda: "another")
     second = board(tmp_path)
     assert second.limits() == [LimitChange(1000, 250_000)]
     assert second.counter() is None
-    assert second.locked_mhz() == 0
+    assert second.locked_mhz("graphics_clock") == 0
     second.close()
 
 

@@ -32,8 +32,9 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.training import publisher
+from zeus_stream.training.answers import Missing, WindowEnergy
+from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Missing, WindowEnergy
 
 ROOT = Path(__file__).parents[3]
 
@@ -351,7 +352,7 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
         assert str(window.energy(0.2)) == f"window 'v': its energy is not known: {nobody}"
         collector.answer = lambda ask: answer(ask, "the analyzer has gone.")
         missing = window.energy(60)
-        assert missing == Missing("window 'v': its energy is not known: the analyzer has gone.")
+        assert missing == Missing("window 'v': its energy is not known: the analyzer has gone.", "v")
         assert not missing
         pub.begin_window("open")
         pub.cancel_window("open")
@@ -369,7 +370,7 @@ def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None
         until(lambda: collector.asks)
         collector.answer = lambda ask: answer(ask, "now.")
         asking.join()
-    assert answers == [Missing("window 'v': its energy is not known: now.")]
+    assert answers == [Missing("window 'v': its energy is not known: now.", "v")]
     assert len({ask.question for ask in collector.asks}) == 1
 
 
@@ -657,7 +658,7 @@ def test_a_publisher_that_is_closed_leaves_nothing_behind(collector: Collector) 
     gc.collect()
     until(lambda: threading.active_count() <= threads)  # fewer: one of a test before has ended meanwhile
     until(lambda: open_files() <= files)
-    assert not publisher._process.open
+    assert not publishers.open
     assert len(collector.seen(RunEnded)) == 5
 
 
@@ -713,7 +714,7 @@ def test_an_answer_can_be_picked_up_later(collector: Collector) -> None:
         late, in_vain = window.energy_later(60), window.energy_later(0)
         assert late() is None
         assert in_vain() == Missing(
-            f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s."
+            f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s.", "w"
         )
         collector.answer = lambda ask: codec.encode(
             Answer(ask.question, 0.5, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),), None)
@@ -758,3 +759,38 @@ def test_a_batch_that_its_loop_lets_go_is_held_by_nobody() -> None:
             alive = weakref.ref(batch)
             del batch
             assert alive() is None
+
+
+def test_without_a_collector_the_answer_is_immediate_and_has_every_field(zeus_dir: Path) -> None:
+    assert not (zeus_dir / "publish").exists()
+    with Publisher() as pub:
+        with pub.window("w") as window:
+            pass
+        began_s = time.monotonic()
+        energy = window.energy(timeout_s=3600)
+        assert time.monotonic() - began_s < 60  # on any machine: not an hour
+    assert not energy
+    fields = ("duration_s", "energy_j", "energy_low_j", "energy_high_j")
+    assert [getattr(energy, name) for name in fields] == [None] * 4
+    assert (energy.name, energy.gpus) == ("w", ())
+    assert "no collector at" in str(energy)
+
+
+def test_a_metric_belongs_to_the_step_and_the_epoch_that_began_last(collector: Collector) -> None:
+    with Publisher() as pub:
+        pub.metric("early", 1)
+        for epoch in pub.epochs(range(2)):
+            for step in pub.steps(range(3)):
+                pub.metric("inside", 10 * epoch + step)
+            pub.metric("after", epoch)
+        pub.metric("named", 1, step=4, epoch=0)
+        pub.metric("nonsense", 1, step=-1)
+    told = collector.seen(Metric)
+    places = {(metric.name, metric.value): (metric.step, metric.epoch) for metric in told}
+    assert places == {
+        ("early", 1): (None, None),
+        ("inside", 0): (0, 0), ("inside", 1): (1, 0), ("inside", 2): (2, 0), ("after", 0): (2, 0),
+        ("inside", 10): (3, 1), ("inside", 11): (4, 1), ("inside", 12): (5, 1), ("after", 1): (5, 1),
+        ("named", 1): (4, 0),
+        ("nonsense", 1): (None, 1),
+    }  # fmt: skip

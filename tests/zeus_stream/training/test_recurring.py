@@ -30,8 +30,9 @@ from zeus_stream.protocol.events import (
     TryEnded,
     TryWanted,
 )
+from zeus_stream.training.hooks import PublisherHooks
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.recurring import MAX_TRIES, Line, Recurring, Wish, checked
+from zeus_stream.training.recurring import MAX_TRIES, Recurring, Wish, checked
 
 WISH = Wish("nightly", (16, 32, 64), 32, target=0.9, metric="accuracy", max_epochs=5)
 
@@ -44,16 +45,16 @@ class Told:
         self.put: list[tuple[Any, ...]] = []
         self.metrics: list[float] = []
         self.said: list[str] = []
-        self.line = Line(
-            itertools.count(),
-            self.put.append,
-            nullcontext,
-            lambda _, value: self.metrics.append(value),
-            self.ask,
-            lambda: "no collector",
-            lambda _, sentence: self.said.append(sentence),
-            rank,
-            world_size,
+        self.hooks = PublisherHooks(
+            attempts=itertools.count(),
+            put=self.put.append,
+            epoch=nullcontext,
+            metric=lambda _, value: self.metrics.append(value),
+            question=self.ask,
+            silence=lambda: "no collector",
+            warn=lambda _, sentence: self.said.append(sentence),
+            rank=rank,
+            world_size=world_size,
         )
 
     def ask(self, attempt: int, epochs: int, _until_ns: int) -> "queue.SimpleQueue[Advice]":
@@ -87,7 +88,7 @@ def train(job: Recurring, *metrics: float) -> list[int]:
 
 def test_it_trains_with_the_size_advised_until_the_target_is_reached() -> None:
     told = Told({(0, 0): size(64)})
-    job = Recurring(told.line, WISH)
+    job = Recurring(told.hooks, WISH)
     assert job.batch_size == 64
     assert train(job, 0.5, 0.8, 0.9, 0.95) == [0, 1, 2]
     assert (job.converged, job.over) == (True, True)
@@ -100,14 +101,14 @@ def test_it_trains_with_the_size_advised_until_the_target_is_reached() -> None:
 
 
 def test_lower_may_be_better() -> None:
-    job = Recurring(Told({}).line, replace(WISH, lower_is_better=True, target=40.0), timeout_s=0)
+    job = Recurring(Told({}).hooks, replace(WISH, lower_is_better=True, target=40.0), timeout_s=0)
     assert train(job, 50.0, 41.0, 40.0) == [0, 1, 2]
     assert job.converged
 
 
 def test_a_stop_ends_the_try_and_the_next_one_is_asked_for() -> None:
     told = Told({(0, 0): size(64), (0, 2): STOP, (1, 0): size(16)})
-    job = Recurring(told.line, WISH)
+    job = Recurring(told.hooks, WISH)
     told.advice[0, 1] = replace(STOP, go_on=True)
     assert train(job, 0.1) == [0, 1]
     assert (job.converged, job.over, job.reason) == (False, False, "stopped: it costs too much.")
@@ -125,7 +126,7 @@ def test_an_answer_that_is_late_is_heeded_between_later_epochs_and_nothing_else_
         boxes.append(told.ask(attempt, epochs, until_ns))
         return boxes[-1]
 
-    job = Recurring(replace(told.line, question=ask), WISH)
+    job = Recurring(replace(told.hooks, question=ask), WISH)
     trained = []
     for epoch in job.epochs():
         trained.append(epoch)
@@ -137,7 +138,7 @@ def test_an_answer_that_is_late_is_heeded_between_later_epochs_and_nothing_else_
 
 def test_a_loop_that_is_left_is_lost_unless_the_target_was_reached() -> None:
     told = Told({(0, 0): size(64), (1, 0): size(64)})
-    job = Recurring(told.line, WISH)
+    job = Recurring(told.hooks, WISH)
     for _ in job.epochs():
         break
     assert (job.reason, job.over) == ("lost: its loop was left.", True)
@@ -149,14 +150,14 @@ def test_a_loop_that_is_left_is_lost_unless_the_target_was_reached() -> None:
 
 def test_the_default_that_does_not_reach_the_target_ends_it_all_and_another_size_does_not() -> None:
     told = Told({(0, 0): size(64), (1, 0): size(32)})
-    job = Recurring(told.line, WISH)
+    job = Recurring(told.hooks, WISH)
     assert (train(job, 0.1), job.over) == (list(range(5)), False)
     assert (train(job, 0.1), job.over) == (list(range(5)), True)
     assert job.reason == "exhausted: 5 epochs did not reach accuracy 0.9."
 
 
 def test_tries_are_not_endless() -> None:
-    job = Recurring(Told({(attempt, 0): size(16) for attempt in range(100)}).line, WISH)
+    job = Recurring(Told({(attempt, 0): size(16) for attempt in range(100)}).hooks, WISH)
     tries = 0
     while not job.over:
         tries += 1
@@ -176,7 +177,7 @@ def test_tries_are_not_endless() -> None:
 )
 def test_without_advice_it_trains_with_the_default_and_says_so_once(advice: dict[Any, Advice]) -> None:
     told = Told(advice | {(0, 1): STOP})
-    job = Recurring(told.line, WISH, timeout_s=0.01)
+    job = Recurring(told.hooks, WISH, timeout_s=0.01)
     assert train(job, 0.1, 0.95) == [0, 1]
     assert [event.batch_size for event in told.events(TryBegan)] == [32]
     (sentence,) = told.said
@@ -184,7 +185,7 @@ def test_without_advice_it_trains_with_the_default_and_says_so_once(advice: dict
 
 
 def test_the_learning_rate_follows_the_batch_size() -> None:
-    job = Recurring(Told({(0, 0): size(64)}).line, WISH)
+    job = Recurring(Told({(0, 0): size(64)}).hooks, WISH)
     assert job.scale_lr(1e-3, rule="linear") == pytest.approx(2e-3)
     assert job.scale_lr(1e-3) == pytest.approx(math.sqrt(2) * 1e-3)
     with pytest.raises(SettingsError, match="'sqrt' or 'linear'"):
@@ -196,13 +197,13 @@ def test_the_learning_rate_follows_the_batch_size() -> None:
 
 def test_only_the_first_rank_reports() -> None:
     told = Told({(0, 0): size(64)}, rank=1, world_size=2)
-    assert train(Recurring(told.line, WISH), 0.9) == [0]
+    assert train(Recurring(told.hooks, WISH), 0.9) == [0]
     assert told.metrics == []
 
 
 def test_ranks_end_together_or_not_at_all() -> None:
     advice = {(0, 0): size(64), **{(0, epochs): STOP for epochs in range(1, 5)}}
-    assert train(Recurring(Told(advice, world_size=2).line, WISH), 0.1) == list(range(5))
+    assert train(Recurring(Told(advice, world_size=2).hooks, WISH), 0.1) == list(range(5))
 
     said: list[Any] = []
 
@@ -210,11 +211,11 @@ def test_ranks_end_together_or_not_at_all() -> None:
         said.append(value)
         return value
 
-    train(Recurring(Told(advice, world_size=2).line, WISH, agree=agree), 0.1)
+    train(Recurring(Told(advice, world_size=2).hooks, WISH, agree=agree), 0.1)
     assert said == [64, "it costs too much"]
     heard = iter(said)
     other = Told({(0, 0): size(16)}, rank=1, world_size=2)
-    assert train(Recurring(other.line, WISH, agree=lambda _: next(heard)), 0.1) == [0]
+    assert train(Recurring(other.hooks, WISH, agree=lambda _: next(heard)), 0.1) == [0]
     assert [event.batch_size for event in other.events(TryBegan)] == [64]
     assert [event.how for event in other.events(TryEnded)] == ["stopped"]
 

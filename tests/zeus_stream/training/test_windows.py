@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tests.zeus_stream.stand_in_collector import Collector, until
 from tests.zeus_stream.training.test_publisher import script
 from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.training.answers import Later, Missing
+from zeus_stream.training.hooks import WindowHooks
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Later, Line, Missing, Window
+from zeus_stream.training.windows import Window
 
 Heard = list[tuple[str, int]]
 """``began``, ``ended`` or ``cancelled``, and the number of the window."""
@@ -89,14 +91,14 @@ def test_whatever_is_done_to_a_window_each_of_its_spans_ends_at_most_once_before
     done: list[str],
 ) -> None:
     put: Heard = []
-    line = Line(
-        itertools.count(),
-        lambda entry: put.append((WORDS[entry[0]], entry[2])),
-        lambda window, _: Missing(f"asked for {window.number}"),
-        lambda *_: None,
-        lambda window, _: Later(lambda: Missing(f"asked for {window.number}")),
+    hooks = WindowHooks(
+        numbers=itertools.count(),
+        put=lambda entry: put.append((WORDS[entry[0]], entry[2])),
+        energy=lambda _, number, __: Missing(f"asked for {number}"),
+        warn=lambda *_: None,
+        later=lambda _, number, __: Later(lambda: Missing(f"asked for {number}")),
     )
-    window = Window("w", lambda: line)
+    window = Window("w", lambda: hooks)
     for what in done:
         window.__enter__() if what == "enter" else getattr(window, what)()
     begins, closes = put[::2], put[1::2]

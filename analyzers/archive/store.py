@@ -1,0 +1,107 @@
+"""What the analyzer asks of whatever keeps its data. Tests in `tests/conformance/test_store.py` hold for
+every store.
+
+A store keeps what was received and what was derived from it, each with how far it goes: both in one
+transaction, so that what is asked again after a crash is neither lost nor stored twice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.settings import Settings
+from zeus_stream.transport.follower import Break
+
+Received = Sequence[tuple[Frame, Body | None]] | Break
+"""Frames with their bodies (None: it cannot be decoded), or frames that are gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """One rank of a run."""
+
+    session: str
+    run: str
+    start: int
+    """Of the analyzer, under whose settings it goes."""
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query from outside, and what its answer may take."""
+
+    sql: str
+    rows: int
+    seconds: float
+    memory_mb: int
+    answer_bytes: int
+
+
+class Store(Protocol):
+    """A store that is open for writing. Every method may raise StorageError."""
+
+    @property
+    def archive_id(self) -> str:
+        """UUID of what is stored."""
+
+    @property
+    def starts(self) -> int:
+        """The number of times that it was opened for writing, this time included."""
+
+    def put(
+        self,
+        received: Sequence[Received],
+        rows: Sequence[Row] = (),
+        interpreted: Mapping[str, int] | None = None,
+        *,
+        replaying: bool = False,
+    ) -> None:
+        """Store all of it or nothing. What could not be stored may be handed over again.
+
+        Args:
+            received: frames, in order for each log, and breaks in their place. Frames that are stored
+                already are skipped.
+            rows: of one key, the last counts.
+            interpreted: for each log, the offset to be interpreted next; it is never lowered.
+            replaying: rows of all kinds may be stored already; otherwise only those that have a state.
+
+        Raises:
+            RefusedError: a frame is missing before another; put the break in its place that is gone for good.
+        """
+
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return the log of a host that was followed last, and the offset it goes on with."""
+
+    def own_log(self) -> tuple[str, int]:
+        """Return the log of the analyzer's own words, and the offset of the next."""
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what has to be interpreted, again or for the first time, a page at a time, in its first
+        order."""
+
+    def profiles(self) -> list[ProfileRow]:
+        """Return what rounds of profiling have measured."""
+
+    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
+        """Return what runs remembered as their profiling began, by session of their lead and round."""
+
+    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
+        """Return the latest version of every job that recurs, and its latest tries of all versions."""
+
+    def heard_again(self) -> list[str]:
+        """Return the sessions whose beginning is in `to_replay`."""
+
+    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
+        """Return which runs began under which settings, the first to begin first; only of these sessions."""
+
+    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
+        """Return the settings of the analyzer at these starts, as far as they are known."""
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
+
+    def close(self) -> None:
+        """Close it. Nothing may be under way."""

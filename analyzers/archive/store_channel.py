@@ -1,0 +1,97 @@
+"""Requests between the analyzer and the process that owns its archive, over a stream socket.
+
+Both ends run this code under one user and one end has started the other, so messages are pickled.
+"""
+
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analyzers.archive.store import Question
+from zeus_stream.settings import Settings
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method of the store to be called."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open the file. The first request."""
+
+    path: Path
+    settings: Settings
+    again: bool
+    """The analyzer has had it open since its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run a query; its pipe comes with the request. There is no reply but what the pipe carries."""
+
+    number: int
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a query that waits or runs. There is no reply."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Begin to read what has to be interpreted again; `Next` gives the pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Return the next page, None after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the file. The last request."""
+
+
+Request = Close | Call | Open | Ask | Cancel | Pages | Next
+
+
+def send(channel: socket.socket, message: object, descriptors: tuple[int, ...] = ()) -> None:
+    """Send a message of this process's own kind, with descriptors. Only between analyzer and store."""
+    payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    head = _LENGTH.pack(len(payload))
+    if descriptors:
+        socket.send_fds(channel, [head], descriptors)
+    else:
+        channel.sendall(head)
+    channel.sendall(payload)
+
+
+def receive(channel: socket.socket) -> tuple[Any, list[int]]:
+    """Return a message and its descriptors. Raises EOFError when the other side has gone."""
+    head, descriptors, _, _ = socket.recv_fds(channel, _LENGTH.size, 1)
+    head += _exactly(channel, _LENGTH.size - len(head))
+    (length,) = _LENGTH.unpack(head)
+    return pickle.loads(_exactly(channel, length)), descriptors  # noqa: S301  (our own process, through a socket pair)
+
+
+def _exactly(channel: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view = memoryview(data)
+    while view:
+        if not (received := channel.recv_into(view)):
+            raise EOFError
+        view = view[received:]
+    return data

@@ -1,0 +1,263 @@
+"""The archive as the analyzer sees it: the same methods, carried out by the process that owns the file.
+
+A store process that ends, for whatever reason, is replaced, and what it was asked is asked again: every
+request may be carried out twice (frames and gaps that are stored are skipped; rows replace those of the
+same key).
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from analyzers.archive import store_process
+from analyzers.archive.store import Begun, Question, Received
+from analyzers.archive.store_channel import (
+    Ask,
+    Call,
+    Cancel,
+    Close,
+    Next,
+    Open,
+    Pages,
+    Request,
+    receive,
+    send,
+)
+from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
+from zeus_stream.errors import StorageError
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.settings import Settings
+from zeus_stream.transport.follower import Break
+
+_log = logging.getLogger(__name__)
+
+RESTARTS, RESTARTS_S = 10, 60.0
+"""Store processes that are started within this time, at most; then the analyzer ends."""
+LINGER_S = 30.0
+"""For the file to be closed, with a checkpoint, before its process is killed."""
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""For the store process: it forks, and threads of libraries would not be in its children."""
+
+
+class StoreClient:
+    """An archive that another process has open. For any thread; one request at a time."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        """For `open`."""
+        self._path = path
+        self._settings = settings
+        self._lock = Lock()
+        self._channel: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started: deque[float] = deque(maxlen=RESTARTS)
+        self._asked = 0
+        self.replaced = 0
+        """Store processes that ended by themselves."""
+
+    @classmethod
+    def open(cls, path: Path, settings: Settings) -> "StoreClient":
+        """Start the process that opens the archive for writing. Raises StorageError, as `Archive.open`."""
+        client = cls(path, settings)
+        client._start(again=False)
+        client.archive_id, client.starts = client._call("archive_id"), client._call("starts")
+        return client
+
+    archive_id: str
+    starts: int
+
+    @property
+    def pid(self) -> int:
+        """The process that has the file open now."""
+        assert self._process is not None
+        return self._process.pid
+
+    def close(self) -> None:
+        """Close the file and end its process."""
+        with self._lock:
+            if self._channel is None or self._process is None:
+                return
+            try:
+                send(self._channel, Close())
+                receive(self._channel)
+            except (EOFError, OSError):
+                pass  # it has ended by itself: what is committed stays
+            self._end()
+
+    # ---- what is stored -----------------------------------------------------------------------------
+
+    def put(
+        self,
+        received: Sequence[Received],
+        rows: Sequence[Row] = (),
+        interpreted: Mapping[str, int] | None = None,
+        *,
+        replaying: bool = False,
+    ) -> None:
+        """Store what was received and derived, in one transaction; see `Archive.put`."""
+        sent = [part if isinstance(part, Break) else [frame for frame, _ in part] for part in received]
+        arguments = (sent, list(rows), dict(interpreted or {}))
+        # Asked twice, rows replace those of the first time.
+        once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
+        self._request(once, twice)
+
+    # ---- what it gives back -------------------------------------------------------------------------
+
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return where the log of a host goes on; see `Archive.position`."""
+        value: tuple[str, int] | tuple[None, None] = self._call("position", host)
+        return value
+
+    def own_log(self) -> tuple[str, int]:
+        """Return the log of the analyzer's own words; see `Archive.own_log`."""
+        value: tuple[str, int] = self._call("own_log")
+        return value
+
+    def profiles(self) -> list[ProfileRow]:
+        """Return what rounds of profiling have measured; see `Archive.profiles`."""
+        value: list[ProfileRow] = self._call("profiles")
+        return value
+
+    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
+        """Return what runs remembered; see `Archive.recalled`."""
+        value: dict[tuple[str, int], RecallRow] = self._call("recalled", sessions)
+        return value
+
+    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
+        """Return jobs that recur; see `Archive.known_jobs`."""
+        value: tuple[tuple[JobRow, ...], tuple[TryRow, ...]] = self._call("known_jobs", most_tries)
+        return value
+
+    def heard_again(self) -> list[str]:
+        """Return the sessions whose beginning is in `to_replay`."""
+        value: list[str] = self._call("heard_again")
+        return value
+
+    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
+        """Return which runs began under which settings; see `Archive.begun`."""
+        value: list[Begun] = self._call("begun", sessions)
+        return value
+
+    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
+        """Return the settings of earlier starts; see `Archive.settings_then`."""
+        value: dict[int, Settings] = self._call("settings_then", list(starts))
+        return value
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what has to be interpreted again; see `Archive.to_replay`."""
+        seen: dict[str, int] = {}
+        replaced = self.replaced
+        self._request(Pages())
+        while (page := self._request(Next(), Pages())) is not None or replaced != self.replaced:
+            # A store that was replaced begins again, with all that was not seen yet, and more.
+            replaced = self.replaced
+            fresh = [part for part in page or () if part[0].offset > seen.get(part[0].log_id, -1)]
+            seen |= {frame.log_id: frame.offset for frame, _ in fresh}
+            if fresh:
+                yield fresh
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe, as it is at the next free moment; return what ends it."""
+        with self._lock:
+            self._asked += 1
+            number = self._asked
+            self._send_unanswered(Ask(number, question), (out,))
+        return partial(self._cancel, number)
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            self._send_unanswered(Cancel(number))
+
+    # ---- the process --------------------------------------------------------------------------------
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._request(Call(method, arguments))
+
+    def _request(self, request: Request, repeated: Request | None = None) -> Any:
+        """Return the store's reply. ``repeated``: what to ask one that took the place of another."""
+        with self._lock:
+            while True:
+                if self._channel is None:
+                    raise StorageError(f"{self._path}: could not be used: it is closed. Open it again.")
+                try:
+                    send(self._channel, request)
+                    (done, value), _ = receive(self._channel)
+                except (EOFError, OSError) as wrong:
+                    self._replace(wrong)
+                    request = repeated or request
+                    continue
+                if not done:
+                    raise value
+                return value
+
+    def _send_unanswered(self, request: Request, descriptors: tuple[int, ...] = ()) -> None:
+        """Send what has no reply. It is lost with a store that ends: so is the query that it is about."""
+        if self._channel is None:
+            return
+        try:
+            send(self._channel, request, descriptors)
+        except OSError as wrong:
+            self._replace(wrong)
+
+    def _replace(self, why: BaseException) -> None:
+        """Start another store in place of one that has ended. Raises StorageError."""
+        ended = self._end()
+        self.replaced += 1
+        if len(self._started) == RESTARTS and time.monotonic() - self._started[0] < RESTARTS_S:
+            raise StorageError(
+                f"{self._path}: could not be used: {RESTARTS} processes that opened it ended within"
+                f" {RESTARTS_S:g} s, the last with {ended}. Look for its last words above, and at the memory."
+            ) from why
+        _log.warning(
+            "%s: the process that had it open ended with %s. Another takes its place; nothing that was"
+            " received is lost, queries under way are.", self._path, ended,
+        )  # fmt: skip
+        self._start(again=True)
+
+    def _start(self, *, again: bool) -> None:
+        self._started.append(time.monotonic())
+        ours, theirs = socket.socketpair()
+        # The store finds the packages where this process found them, whatever the working directory holds.
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  (our own module)
+                [sys.executable, "-P", "-m", store_process.__name__, str(theirs.fileno())],
+                env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt from the keyboard is the analyzer's affair
+            )
+        self._channel = ours
+        try:
+            send(ours, Open(self._path, self._settings, again))
+            (done, value), _ = receive(ours)
+        except (EOFError, OSError) as wrong:
+            raise StorageError(
+                f"{self._path}: could not be opened: the process that should open it ended with"
+                f" {self._end()}. Look for its last words above."
+            ) from wrong
+        if not done:
+            self._end()
+            raise value
+
+    def _end(self) -> str:
+        """Make sure that the store process is gone; return how it ended, in words."""
+        assert self._process is not None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        try:
+            code = self._process.wait(timeout=LINGER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"

@@ -1,0 +1,51 @@
+"""What an analyzer that starts takes over from earlier ones: profiles, and the settings of open runs."""
+
+import logging
+
+from analyzers.archive.store import Store
+from analyzers.power_limit import profiles, selectors
+from analyzers.power_limit.profiles import Memory
+from analyzers.power_limit.run_settings import PLANNED, RunSettings
+from analyzers.power_limit.selectors import Selector
+from zeus_stream.errors import SettingsError
+from zeus_stream.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+def remembered(archive: Store) -> Memory:
+    """Return what an analyzer that starts has to know beyond what it interprets again."""
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
+
+
+def settings_of_begun(
+    archive: Store, settings: Settings, selector: Selector | None
+) -> dict[str, RunSettings]:
+    """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
+    begun = archive.begun(archive.heard_again())
+    try:
+        then = archive.settings_then({each.start for each in begun})
+        plans = {
+            start: RunSettings.of(
+                was, selector if was.select == settings.select else _selector(was.select), start
+            )
+            for start, was in then.items()
+        }
+    except SettingsError as wrong:  # another version's
+        _log.warning("%s Runs that are open go on under the settings of now.", wrong)
+        return {}
+    for run, start in {each.run: each.start for each in begun if not each.over}.items():
+        if start in then and (others := _others(then[start], settings)):
+            _log.warning("run %s keeps to what it began with, %s. Others follow the settings.", run, others)
+    return {each.session: plans[each.start] for each in begun if each.start in plans}
+
+
+def _selector(text: str) -> Selector | None:
+    """Return the selector of an earlier start; code that only the archive names is not run."""
+    return selectors.unnamed(text) if selectors.is_foreign(text) else selectors.parse(text)
+
+
+def _others(then: Settings, now: Settings) -> str:
+    """Return the settings of a plan that are not as they were, in words."""
+    names = [name for name in PLANNED if getattr(then, name) != getattr(now, name)]
+    return ", ".join(f"{name} = {getattr(then, name)}" for name in names)

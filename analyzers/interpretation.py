@@ -1,0 +1,62 @@
+"""The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit.run import Output
+from analyzers.status import Insight
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.frames import Body, Frame
+
+T = TypeVar("T")
+
+AT_ONCE_NS = 100_000_000
+"""Work of the thread after which what was decided leaves it, and others have their turn."""
+INSIGHT_NS = 1_000_000_000
+"""Between two looks at what the status shows."""
+
+
+class Interpretation:
+    """The only way to the interpreter. Calls wait for each other, the event loop for none of them."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._turn = anyio.CapacityLimiter(1)
+        self._looked_ns = 0
+        self.insight = Insight({}, {}, {})
+        self.stalled_ns: int | None = None
+        """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
+
+    async def run(self, work: Callable[[Interpreter], T]) -> T:
+        """Return the result of some work with the interpreter."""
+        return await run_sync(self._run, work, limiter=self._turn)
+
+    async def interpret(self, frames: Sequence[tuple[Frame, Body]]) -> tuple[int, list[Output]]:
+        """Interpret the first of these frames. Return how many, and what they gave."""
+
+        def work(interpreter: Interpreter) -> tuple[int, list[Output]]:
+            until_ns, count, outputs = monotonic_ns() + AT_ONCE_NS, 0, list[Output]()
+            for frame, body in frames:
+                outputs += interpreter.hear(frame, body)
+                count += 1
+                if monotonic_ns() >= until_ns:
+                    break
+            return count, outputs
+
+        return await self.run(work)
+
+    def _run(self, work: Callable[[Interpreter], T]) -> T:
+        self.stalled_ns = monotonic_ns()
+        try:
+            done = work(self._interpreter)
+            if self.stalled_ns - self._looked_ns >= INSIGHT_NS:
+                self._looked_ns = self.stalled_ns
+                known = self._interpreter
+                self.insight = Insight(known.cross_checks(), known.gains, known.forgotten_wall_ns)
+        finally:
+            self.stalled_ns = None
+        return done

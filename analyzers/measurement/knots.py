@@ -1,0 +1,138 @@
+"""Knots of a timeline: where each lies, what was counted until then, and in which epoch. Pure."""
+
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+GAP_NS = 1_500_000_000
+"""Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
+HANG_NS = 1_000_000_000
+"""A read that took longer than this hung in the driver, and its time counts as unseen."""
+MARGIN = 1.5
+"""Power may exceed the highest limit by this factor for a moment: no reading above it is believed either."""
+WIDE_NS = 2_000_000
+"""A knot that is known less closely is placed where the refreshes before it let expect it."""
+REGULAR = 20
+"""Refreshes are regular if most of them stray by less than this part of their period."""
+PERIODS = 16
+"""Intervals between changes that `Timeline.period_ns` is the median of."""
+
+Ints = npt.NDArray[np.int64]
+Estimator = Literal["counter", "power"]
+
+
+class Row(IntEnum):
+    """Rows of the tables that hold the knots, one knot a column: searching wants them contiguous."""
+
+    LO = 0
+    HI = 1
+    MID = 2
+    ENERGY = 3
+    UNSEEN = 4
+    POWER = 5
+    EPOCH = 6
+    FIRST = 7
+    """0; 1 after a pause; `RESET`."""
+    TEMPERATURE = 8
+
+
+RESET = 2
+"""The counter was seen to fall."""
+WIDE = Row.POWER
+"""Rows before it are int64, from it on int32."""
+
+
+class Knots(NamedTuple):
+    """What is known of a GPU's energy, oldest first; shape (n,) each."""
+
+    lo_ns: Ints
+    """The knot's instant lies within ``lo_ns`` and ``hi_ns``; never falls."""
+    hi_ns: Ints
+    mid_ns: Ints
+    energy_uj: Ints
+    """Counted by then, within its epoch; never falls within one."""
+    unseen_ns: Ints
+    """Time so far that lay between knots more than `GAP_NS` apart."""
+    epoch: Ints
+
+
+def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
+    """Work out the middles of ``knots``.
+
+    One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
+    After a read that hung it is where the energy at the mean power of late lets expect it.
+
+    Args:
+        knots: with all other rows.
+        before_ns: middles of the last `PERIODS` + 1 before them; ``before_uj``: their energies.
+    """
+    lo_ns, hi_ns = knots[Row.LO], knots[Row.HI]
+    mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
+    energy_uj = np.concatenate((before_uj, knots[Row.ENERGY]))
+    for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
+        at = len(before_ns) + place
+        steps_ns = np.diff(mid_ns[max(at - PERIODS - 1, 0) : at])
+        if len(steps_ns) < PERIODS:
+            continue
+        period_ns = round(float(np.median(steps_ns)))
+        if np.percentile(np.abs(steps_ns - period_ns), 75) >= period_ns / REGULAR:
+            continue
+        since_ns = mid_ns[at] - mid_ns[at - 1]
+        used_uj = energy_uj[at - 1] - energy_uj[at - 1 - PERIODS]
+        if hi_ns[place] - lo_ns[place] > HANG_NS and used_uj > 0:
+            took_ns = mid_ns[at - 1] - mid_ns[at - 1 - PERIODS]
+            since_ns = took_ns * float((energy_uj[at] - energy_uj[at - 1]) / used_uj)
+        expected_ns = mid_ns[at - 1] + max(round(since_ns / period_ns), 1) * period_ns
+        mid_ns[at] = min(max(expected_ns, lo_ns[place]), hi_ns[place])
+    knots[Row.MID] = mid_ns[len(before_ns) :]
+
+
+def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
+    """Return the knots without first values before which the counter cannot have been reset.
+
+    A counter that began at zero within a pause shows no more at its end than the highest power times the
+    pause. One that shows more, and no less than before, has counted on. When it changed to its first
+    value is not known, so that is no knot; the next change is.
+    """
+    firsts = np.flatnonzero(knots[Row.FIRST] == 1)
+    if not len(firsts):
+        return knots
+    previous = knots[:, :1] * 0 if before is None else before
+    previous = np.concatenate((previous, knots[:, :-1]), axis=1)
+    # mW x ns = pJ; from the last read with the value before
+    most_uj = MARGIN * most_mw * (knots[Row.HI] - previous[Row.LO]) / 1e6
+    grown_uj = knots[Row.ENERGY] - previous[Row.ENERGY]
+    counted_on = (knots[Row.ENERGY] > most_uj) & (grown_uj >= 0) & (grown_uj <= most_uj)
+    counted_on[0] &= before is not None
+    bridged = firsts[counted_on[firsts]]
+    return np.delete(knots, bridged, axis=1)
+
+
+def hung_ns(knots: Ints, before: Ints | None) -> Ints:
+    """Return for how long the driver hung before each knot; 0 where it did not."""
+    last = knots[Row.LO, :1] if before is None else before[Row.HI]
+    since_ns = np.maximum(knots[Row.LO], np.concatenate((last, knots[Row.HI, :-1])))
+    open_ns = knots[Row.HI] - since_ns
+    hung: Ints = np.where((open_ns > HANG_NS) & (knots[Row.FIRST] == 0), open_ns, 0)
+    return hung
+
+
+def chain(knots: Ints, before: Ints | None, estimator: Estimator) -> None:
+    """Work out the rows of ``knots`` that depend on the knot before each."""
+    last = knots[:, :1] if before is None else before
+    previous = np.concatenate((last, knots[:, :-1]), axis=1)
+    elapsed_ns = knots[Row.MID] - previous[Row.MID]
+    unseen_ns = np.where(elapsed_ns > GAP_NS, elapsed_ns, hung_ns(knots, before))
+    knots[Row.UNSEEN] = (0 if before is None else last[Row.UNSEEN]) + np.cumsum(unseen_ns)
+    if estimator == "power":
+        held_uj = previous[Row.POWER] * elapsed_ns // 1_000_000  # mW x ns = pJ
+        knots[Row.ENERGY] = (0 if before is None else last[Row.ENERGY]) + np.cumsum(held_uj)
+    else:
+        fell = knots[Row.ENERGY] < previous[Row.ENERGY]
+        knots[Row.FIRST] = np.where(fell, RESET, knots[Row.FIRST])
+    first = knots[Row.FIRST] > 0
+    epochs = (0 if before is None else (last[Row.EPOCH] + 1) // 2) + np.cumsum(first)
+    # Even numbers are epochs; an odd one sets apart a counter's first value. Power is valid at once.
+    knots[Row.EPOCH] = 2 * epochs - (first if estimator == "counter" else 0)

@@ -1,0 +1,129 @@
+"""The analyzer's query socket: SQL, status, and jobs that are forgotten."""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+
+from analyzers.archive import query
+from zeus_stream.errors import MalformedError, RefusedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.transport import sockets
+from zeus_stream.transport.access import Gate
+
+_log = logging.getLogger(__name__)
+
+MAX_UNREAD_BYTES = 512 * 1024 * 1024
+"""Answers on their way to clients; one more is withheld."""
+MAX_QUERIES = 32
+"""Queries under way or waiting; one more is refused."""
+
+
+class QueryServer:
+    """The query socket. SQL runs in threads; status is answered at once."""
+
+    def __init__(
+        self,
+        queries: query.Queries,
+        status: Callable[[Gate], Status],
+        forget: Callable[[str], Awaitable[int | None]],
+        counters: Counter[str],
+    ) -> None:
+        """Begin with no query.
+
+        Args:
+            queries: answer SQL.
+            status: returns the status of the analyzer.
+            forget: lets a job begin again; returns the number of tries that count no more, None if there is
+                no such job.
+            counters: of the analyzer.
+        """
+        self._queries = queries
+        self._status = status
+        self._forget_job = forget
+        self._counters = counters
+        self._readers = anyio.CapacityLimiter(query.THREADS)
+        self.under_way = 0
+
+    async def run(self, channel: sockets.Channel, gate: Gate) -> None:
+        """Answer the query socket until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            try:
+                while True:
+                    for message in await channel.receive():
+                        self._take(message, channel, gate, tasks)
+            finally:
+                self._queries.stop()
+
+    def _take(
+        self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
+    ) -> None:
+        def reply(answer: Reply, *parts: bytes) -> None:
+            if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
+                self._counters["answers withheld"] += 1
+                answer, parts = _WITHHELD, ()
+            if not (channel.send_counted if parts else channel.send)(
+                message.sender, correlation, codec.encode(answer), *parts
+            ):
+                self._counters["replies to nobody"] += 1
+
+        try:
+            correlation, payload = message.parts
+        except ValueError:
+            self._counters["malformed requests"] += 1
+            return
+        try:
+            request = codec.decode(payload, Query, AskStatus, ForgetJob)
+        except MalformedError as wrong:
+            self._counters["malformed requests"] += 1
+            reply(_no(wrong))
+            return
+        match request:
+            case AskStatus():
+                reply(self._status(gate))
+            case ForgetJob(job):
+                objection = gate.objection(message, "command")
+                if objection is not None:
+                    reply(No(objection))
+                else:
+                    tasks.start_soon(self._forget, job, reply)
+            case Query() if self.under_way >= MAX_QUERIES:
+                reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
+            case Query():
+                self.under_way += 1
+                tasks.start_soon(self._query, request, reply)
+
+    async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
+        try:
+            done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
+        except RefusedError as wrong:
+            reply(_no(wrong))
+        except Exception as wrong:  # noqa: BLE001  (no text of a stranger ends the analyzer: said to both, counted)
+            self._counters["queries failed"] += 1
+            _log.warning("query: failed: %r", wrong)
+            reply(_no(wrong))
+        else:
+            reply(done, *parts)
+        finally:
+            self.under_way -= 1
+
+    async def _forget(self, job: str, reply: Callable[..., None]) -> None:
+        if (count := await self._forget_job(job)) is None:
+            why = f"job {job}: could not be forgotten: none of this name is known."
+            reply(No(f"{why} Those that are: zeus-stream jobs."))
+        else:
+            reply(Forgotten(count))
+
+
+_WITHHELD = No(
+    f"query: could not be answered: answers that nobody reads take {MAX_UNREAD_BYTES >> 20} MiB already."
+    " Read or end them, then ask again."
+)
+
+
+def _no(wrong: Exception) -> No:
+    return No(str(wrong)[:2000])

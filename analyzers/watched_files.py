@@ -1,0 +1,76 @@
+"""Files of the administrator that the analyzer looks at while it runs."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+
+from analyzers.interpreter import OWN
+from analyzers.power_budget.allocation import in_force
+from analyzers.state_files import budgets
+from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.errors import StorageError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
+from zeus_stream.transport.follower import Break
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Between two looks at a file."""
+
+
+async def publish_budgets(
+    path: Path,
+    groups: Mapping[str, tuple[str, ...]],
+    own_log: tuple[str, int],
+    send: MemoryObjectSendStream[list[Frame] | Break],
+) -> None:
+    """Put into our own log which budgets hold, as the file and the time of day have it.
+
+    Args:
+        path: of the file.
+        groups: GPUs by name of a group.
+        own_log: the log, and the offset of its next frame.
+        send: takes the frames.
+    """
+    log_id, offset = own_log
+    known, listed = changed(path), budgets.load(path, groups)
+    published: tuple[Budget, ...] | None = None if offset else ()
+    while True:
+        if (now := changed(path)) != known:
+            known = now
+            try:
+                listed = budgets.load(path, groups)
+            except StorageError as wrong:
+                _log.warning("%s", wrong)
+        if (holding := in_force(listed, anchor().wall_ns)) != published:
+            published, t_ns = holding, monotonic_ns()
+            body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
+            await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
+            offset += 1
+        await anyio.sleep(LOOK_S)
+
+
+async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:
+    """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
+    while True:
+        await anyio.sleep(LOOK_S)
+        if (now := changed(path)) == known:
+            continue
+        known = now
+        try:
+            await take()
+        except StorageError as wrong:
+            _log.warning("%s", wrong)
+
+
+def changed(path: Path) -> int:
+    """Return when a file was last changed, 0 if it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

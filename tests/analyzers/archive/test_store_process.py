@@ -1,0 +1,197 @@
+"""The process that owns the archive: killed at any time, and queries that take all they can."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from analyzers.archive import store_client
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import Queries
+from analyzers.archive.store_client import StoreClient
+from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.queries import Query
+from zeus_stream.settings import Settings
+
+MEMORY_MB = 128
+SETTINGS = Settings(memory_mb=MEMORY_MB, query_seconds=20)
+MORE_MB = 256
+"""That a query may take beyond its memory."""
+LATER_S = 2.0
+"""That a query may take beyond its time."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreClient]:
+    store = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def queries(store: StoreClient) -> Iterator[Queries]:
+    fill(store)
+    queries = Queries(store, SETTINGS)
+    yield queries
+    queries.stop()
+
+
+def ask(queries: Queries, sql: str, *, timeout_ms: int = 20_000) -> list[dict[str, object]]:
+    _, parts = queries.answer(Query(sql, 1000, timeout_ms))
+    rows: list[dict[str, object]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
+    return rows
+
+
+class Sampler(threading.Thread):
+    """The most memory that a child of a process had beyond what it shares with it, MB."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._pid = pid
+        self._stop_it = threading.Event()
+        self.children = set[str]()
+        self.most_mb = 0.0
+
+    def run(self) -> None:
+        while not self._stop_it.wait(0.002):
+            for child in Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split():
+                try:
+                    lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
+                except OSError:
+                    continue  # it has ended
+                self.children.add(child)
+                figures = {line.split()[0]: int(line.split()[1]) for line in lines[1:]}
+                own_kb = figures["Private_Clean:"] + figures["Private_Dirty:"]
+                self.most_mb = max(self.most_mb, own_kb / 1024)
+
+    def stop(self) -> None:
+        self._stop_it.set()
+        self.join()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT length(repeat('a', 2_000_000_000)) AS n",
+        "SELECT len(range(400_000_000)) AS n",
+        "SELECT length(string_agg(range::VARCHAR, 'xxxxxxxxxxxxxxxxxxxx')) AS n FROM range(200_000_000)",
+        "SELECT len(list(range)) AS n FROM range(500_000_000)",
+        "SELECT len(list_transform(range(20_000_000), lambda x: repeat('a', 100))) AS n",
+        "SELECT max(length(repeat('a', 1_000_000) || i::VARCHAR)) FROM generate_series(1_000_000_000) t(i)",
+        "SELECT count(*) AS n FROM range(10_000_000_000) a(i) WHERE i % 7 = sqrt(i)",
+        "SELECT DISTINCT a.range * b.range AS n FROM range(100_000) a, range(100_000) b ORDER BY n",
+        "SELECT json_array_length(repeat('[', 1_000_000_000)) AS n",
+        "SELECT regexp_replace(repeat('a', 300_000_000), '(a*)*b', 'x') AS n",
+        "WITH RECURSIVE r(i) AS (SELECT 'a' UNION ALL SELECT i || i FROM r) SELECT max(length(i)) FROM r",
+        "SELECT " + "(" * 90_000,
+        "WITH a AS (" * 10,
+    ],
+)
+def test_no_query_takes_more_than_its_memory_and_time(store: StoreClient, queries: Queries, sql: str) -> None:
+    sampler = Sampler(store.pid)
+    sampler.start()
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(ask, queries, sql, timeout_ms=2_000)
+        assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}], "others are answered"
+        with pytest.raises(RefusedError, match=r"^query: could not be (answered|finished)"):
+            answered.result()
+    took_s = time.monotonic() - began
+    sampler.stop()
+    assert took_s < 2 + LATER_S
+    assert sampler.children
+    assert sampler.most_mb < MEMORY_MB + MORE_MB
+
+
+def test_a_sort_that_does_not_fit_into_memory_is_done_on_disk(queries: Queries) -> None:
+    sql = (
+        "SELECT max(n) AS n FROM (SELECT row_number() OVER (ORDER BY hash(range)) AS n FROM range(8_000_000))"
+    )
+    assert ask(queries, sql, timeout_ms=20_000) == [{"n": 8_000_000}]
+
+
+def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
+    store: StoreClient, queries: Queries, tmp_path: Path
+) -> None:
+    endless = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(queries.answer, Query(endless, 10, 20_000), key="mine")
+        children = Path(f"/proc/{store.pid}/task/{store.pid}/children")
+        while not children.read_text().split():
+            assert not answered.done()
+        queries.cancel("another's")
+        queries.cancel("mine")
+        with pytest.raises(RefusedError, match="it was cancelled"):
+            answered.result(timeout=30)
+    while children.read_text().split():
+        time.sleep(0.01)
+    assert not list(tmp_path.glob("*.tmp/*"))
+
+
+def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
+    store: StoreClient, tmp_path: Path
+) -> None:
+    stored = list(frames())
+    rows = [window("step", number, 11, 12, A) for number in range(len(stored))]
+    for number, part in enumerate(stored):
+        if number % 30 == 3:
+            os.kill(store.pid, signal.SIGKILL)
+        if number % 30 == 17 and number < 60:
+            threading.Timer(0.001, os.kill, (store.pid, signal.SIGKILL)).start()
+        store.put([[part]], [rows[number], *([RUN] if number == 0 else [])], {LOG: number + 1})
+    assert store.replaced >= 4
+    assert store.position("alpha") == (LOG, len(stored))
+    assert store.starts == 1
+    store.close()
+    archive = Archive.open_read_only(tmp_path / "energy.duckdb", SETTINGS)
+    with archive.reading() as reader:
+        sql = (
+            "SELECT (SELECT count(*) FROM windows) AS windows, (SELECT count(*) FROM events) AS events,"
+            " (SELECT count(*) FROM readings) AS readings, (SELECT interpreted_offset FROM logs) AS offsets"
+        )
+        [row] = [row for batch in reader.batches(sql, 10)[1] for row in batch.to_pylist()]
+    archive.close()
+    assert row == {"windows": len(stored), "events": 42, "readings": 2400, "offsets": len(stored)}
+
+
+def test_what_is_interpreted_again_goes_on_with_another_store(store: StoreClient) -> None:
+    fill(store)
+    whole = [frame.offset for page in store.to_replay() for frame, _ in page]
+    offsets = []
+    for page in store.to_replay():
+        offsets += [frame.offset for frame, _ in page]
+        if store.replaced == 0:
+            os.kill(store.pid, signal.SIGKILL)
+    assert offsets == whole
+
+
+def test_a_store_that_keeps_ending_is_given_up_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_client, "RESTARTS", 2)
+    store = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
+    os.kill(store.pid, signal.SIGKILL)
+    store.own_log()
+    os.kill(store.pid, signal.SIGKILL)
+    with pytest.raises(StorageError, match=r"could not be used: .* SIGKILL\. Look for"):
+        store.own_log()
+
+
+def test_a_query_under_way_when_its_store_is_killed_is_refused(store: StoreClient, queries: Queries) -> None:
+    endless = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(ask, queries, endless)
+        while not Path(f"/proc/{store.pid}/task/{store.pid}/children").read_text().split():
+            assert not answered.done()
+        os.kill(store.pid, signal.SIGKILL)
+        with pytest.raises(RefusedError, match="could not be"):
+            answered.result(timeout=30)
+    assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
+    store.put([[frame(store.position("alpha")[1] or 0, readings(121))]])

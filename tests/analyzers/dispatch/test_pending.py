@@ -1,0 +1,144 @@
+"""What is in force on hosts, and which commands wait: the only owner of both."""
+
+import pytest
+
+from analyzers.dispatch.pending import MAX_SENT, Pending
+from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
+from zeus_stream.protocol.events import Answer
+from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import (
+    CollectorStarted,
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
+    Note,
+)
+
+
+def apply(
+    command: str, gpu: str = "g", control: Control = "power_limit", value: int = 200_000
+) -> ApplyControl:
+    return ApplyControl(command=command, run="r", host="h", gpu=gpu, control=control, value=value)
+
+
+def restore(command: str, control: Control = "power_limit") -> RestoreControl:
+    return RestoreControl(command=command, run="r", host="h", gpu="g", control=control)
+
+
+def applied(command: str, control: Control = "power_limit", value: int = 200_000) -> Note:
+    return ControlApplied(t_ns=1, command=command, gpu="g", control=control, value=value)
+
+
+def refused(command: str) -> Note:
+    return ControlRefused(t_ns=1, command=command, gpu="g", cause="range", reason="no")
+
+
+def ended(control: Control = "power_limit") -> Note:
+    return ControlLeaseEnded(
+        t_ns=2, gpu="g", owner="o", control=control, cause="lapsed", reason="silent", value=250_000
+    )
+
+
+def caught_up() -> Pending:
+    pending = Pending()
+    pending.link("h", connected=True, behind=0)
+    return pending
+
+
+@pytest.mark.parametrize(
+    ("connected", "behind"),
+    [
+        pytest.param(True, 3, id="the stream is old"),
+        pytest.param(True, None, id="it is not known how old"),
+        pytest.param(False, None, id="the collector is not there"),
+    ],
+)
+def test_commands_wait_and_the_last_of_each_control_is_sent_once_it_is_time(
+    connected: bool,  # noqa: FBT001  (parametrized)
+    behind: int | None,
+) -> None:
+    pending = Pending()
+    pending.link("h", connected=connected, behind=behind)
+    first, second, clock = apply("c1"), apply("c2"), apply("c3", control="graphics_clock", value=1380)
+    assert pending.handle([first, second, clock]) == []
+    assert pending.waiting("h") == 2
+    assert pending.leases("h") == frozenset()
+    pending.link("h", connected=True, behind=0)
+    assert pending.handle([]) == [second, clock]
+    assert (pending.handle([]), pending.waiting("h")) == ([], 0)
+
+
+def test_a_host_that_was_caught_up_once_is_commanded_while_it_is_behind_again() -> None:
+    pending = caught_up()
+    pending.link("h", connected=True, behind=500)
+    assert pending.handle([apply("c1")]) == [apply("c1")]
+
+
+def test_a_command_whose_outcome_is_in_the_log_already_is_not_sent_again() -> None:
+    pending = Pending()
+    pending.handle([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
+    pending.notes("h", [applied("c1"), refused("c2")])
+    pending.link("h", connected=True, behind=0)
+    assert pending.handle([]) == []
+
+
+def test_answers_go_out_at_once_and_only_to_hosts_that_are_followed() -> None:
+    pending = Pending()
+    answer = GiveAnswer("h", Answer("q", None, (), "it is missing"))
+    assert pending.handle([answer]) == []
+    pending.link("h", connected=True, behind=7)
+    assert pending.handle([answer]) == [answer]
+
+
+def test_a_lease_is_renewed_from_when_its_command_is_sent_until_it_has_ended() -> None:
+    pending = caught_up()
+    pending.handle([apply("c1")])
+    assert (set(pending.leases("h")), pending.in_force("h")) == ({"g"}, {})
+    pending.notes("h", [applied("c1")])
+    assert set(pending.leases("h")) == {"g"}
+    assert pending.in_force("h") == {("g", "power_limit"): 200_000}
+    pending.notes("h", [ended()])
+    assert (pending.leases("h"), pending.in_force("h")) == (frozenset(), {})
+
+
+@pytest.mark.parametrize(
+    ("note", "still"),
+    [
+        pytest.param(refused("c1"), set(), id="a refusal ends it"),
+        pytest.param(refused("c9"), {"g"}, id="a refusal of another command does not"),
+        pytest.param(
+            CollectorStarted(3, "i", "0.1", "boot", 0, 0, observe=False),
+            set(),
+            id="a collector that starts has given everything back",
+        ),
+    ],
+)
+def test_a_lease_of_a_command_under_way(note: Note, still: set[str]) -> None:
+    pending = caught_up()
+    pending.handle([apply("c1")])
+    pending.notes("h", [note])
+    assert pending.leases("h") == still
+
+
+def test_limits_and_clocks_of_a_gpu_are_held_apart() -> None:
+    pending = caught_up()
+    pending.handle([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
+    pending.notes("h", [applied("c1"), applied("c2", "graphics_clock", 1380), ended()])
+    assert pending.in_force("h") == {("g", "graphics_clock"): 1380}
+    pending.notes("h", [applied("c3", "graphics_clock", UNLOCKED)])
+    assert pending.leases("h") == frozenset()
+
+
+def test_what_is_given_back_is_renewed_no_longer() -> None:
+    pending = caught_up()
+    pending.handle([apply("c1")])
+    pending.notes("h", [applied("c1")])
+    assert pending.handle([restore("c2")]) == [restore("c2")]
+    assert pending.leases("h") == frozenset()
+
+
+def test_commands_without_outcome_are_remembered_within_a_bound() -> None:
+    pending = caught_up()
+    for number in range(MAX_SENT + 50):
+        pending.handle([apply(f"c{number}", f"g{number}")])
+    assert len(pending.leases("h")) == MAX_SENT

@@ -1,0 +1,62 @@
+"""A device that no session uses is read seldom, and closely again at once when one does."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import iter_unpack
+
+from collectors.controls.device_thread import Mail, Stop, Watch
+from collectors.sampling import schedule
+from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.readings import READING_STRUCT, Seen
+
+S = 1_000_000_000
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def watching(directory: Path) -> Iterator[Watch]:
+    mail = Mail()
+    watch = Watch(ArithmeticDevice(0), 0, mail, directory, poll_ns=0, heartbeat_ns=S // 2)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.do(Stop())
+        assert watch.join(PATIENCE_S)
+        mail.close()
+
+
+def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
+    """Return between which two instants the next changes of the counter lie."""
+    deadline_ns = monotonic_ns() + round(PATIENCE_S * S)
+    found: list[tuple[int, int]] = []
+    while len(found) < count:
+        assert monotonic_ns() < deadline_ns
+        for row in watch.take_rows(1_000):
+            found += [(r[0], r[1]) for r in iter_unpack(READING_STRUCT, row) if r[-1] == Seen.CHANGED]
+        time.sleep(0.001)
+    return found
+
+
+def test_a_device_that_nobody_uses_is_read_once_a_second_and_at_once_when_it_is_used(tmp_path: Path) -> None:
+    with watching(tmp_path) as watch:
+        while watch.period_ns is None:
+            changes(watch, 1)
+        watch.relax(relaxed=True)
+        reads, begin_ns = watch.reads, monotonic_ns()
+        seldom = changes(watch, 3)[-1]
+        assert watch.reads - reads <= 10, "of 150 that it would be otherwise"
+        assert seldom[1] - seldom[0] >= schedule.RELAXED_NS, "its bounds say how little is known"
+        period_ns = watch.period_ns
+        while not 2 * PERIOD_NS < monotonic_ns() - seldom[1] < schedule.RELAXED_NS // 2:  # in mid-pause
+            seldom = changes(watch, 1)[-1] if monotonic_ns() - seldom[1] > S // 2 else seldom
+        used_ns = monotonic_ns()
+        watch.relax(relaxed=False)
+        first, second, *_ = changes(watch, 2)
+        assert first[0] < used_ns < first[1], "it is read at once, and its bounds reach back over the pause"
+        assert second[1] - second[0] < schedule.RELAXED_NS // 2
+        assert watch.period_ns == period_ns, "a pause says nothing of the period"
+        assert begin_ns < first[0]

@@ -1,0 +1,164 @@
+"""The guides: links, paths, commands, queries and generated pages are right."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.reference import FOLDER, pages
+from tests.zeus_stream.conftest import Ran
+from zeus_stream.cli.main import main
+from zeus_stream.simulated_gpu.workloads import load
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+QUERIES = ROOT / "analyzers" / "archive" / "queries"
+PACKAGES = ("zeus_stream", "collectors", "analyzers")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)\n```", text(page), re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    """Return the lines of a page that a reader would type, without their comments."""
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return [re.sub(r"\s{2,}#.*", "", line) for line in typed]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    wrong = []
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text(page)):
+        file, _, anchor = link.partition("#")
+        target = page if not file else page.parent / file
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "decisions" not in page.parts], ids=name)
+def test_paths_of_the_repository_exist(page: Path) -> None:
+    """Decisions are left out: they name files of their time."""
+    tops = "|".join((*PACKAGES, "docs", "tests", "benchmarks", "examples", "packaging"))
+    named = re.findall(rf"`((?:{tops})/[\w./-]+)`", text(page))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_pages_that_the_code_names_exist(folder: str) -> None:
+    sources = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.sql")]
+    named = {page for path in sources for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text())}
+    assert {page for page in named if not (ROOT / page).exists()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_and_options_exist(page: Path) -> None:
+    known = main.commands
+    for line in commands(page):
+        if "zeus-stream " not in line:
+            continue
+        words = line.split("zeus-stream ", 1)[1].split(" -- ")[0].split()
+        assert words[0] in known or words[0] == "--version", line
+        if words[0] in known:
+            command = known[words[0]]
+            children = getattr(command, "commands", {})
+            command = children.get(words[1], command) if len(words) > 1 else command
+            options = {option for parameter in command.params for option in parameter.opts}
+            given = {word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w-]*(=.*)?", word)}
+            assert given <= options, line
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_generated_pages_are_not_stale(page: str) -> None:
+    stale = "Write it again: python -m tests.docs.reference"
+    assert (FOLDER / page).read_text(encoding="utf-8") == pages()[page], stale
+
+
+def test_the_sql_of_the_readme_is_shipped() -> None:
+    shipped = {path.read_text().strip() for path in QUERIES.glob("*.sql")}
+    shown = set(blocks(ROOT / "README.md", "sql"))
+    assert shown
+    assert shown <= shipped
+
+
+def test_the_headline_of_the_readme_is_what_the_demo_finds() -> None:
+    """The demo chooses the least cost on the same curve; measured figures differ by some percent."""
+    found = re.search(r"(\d+) W saves (\d+) % of the energy for (\d+) % more time", text(ROOT / "README.md"))
+    assert found is not None
+    limit_w, saved_percent, added_percent = map(int, found.groups())
+    model = load()["a40"]
+    curve = model.workloads["cifar100"]
+    top_mw = model.max_limit_mw
+    limits_mw = sorted({*range(top_mw, model.min_limit_mw, -50_000), model.min_limit_mw})
+    step_mj = {limit: curve.power_mw(limit) * curve.slowdown(limit) for limit in limits_mw}
+    cost_mj = {limit: step_mj[limit] + top_mw * curve.slowdown(limit) for limit in limits_mw}
+    best, second = sorted(cost_mj, key=cost_mj.__getitem__)[:2]
+    assert best == limit_w * 1000
+    assert cost_mj[second] > 1.02 * cost_mj[best], "a tie: a busy machine may find another limit"
+    assert saved_percent == pytest.approx(100 * (1 - step_mj[best] / step_mj[top_mw]), abs=3)
+    assert added_percent == pytest.approx(100 * (curve.slowdown(best) - 1), abs=3)
+
+
+def test_the_readme_is_one_screen_then_use_then_links() -> None:
+    assert len(text(ROOT / "README.md").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_sql_example_works_when_it_is_pasted(page: Path, ran: Ran) -> None:
+    """``ran`` is the archive of a training. Each block and each quoted query is given to ``sql`` as it is."""
+    quoted = [
+        query for line in commands(page) for query in re.findall(r'zeus-stream sql [^"]*"([^"]+)"', line)
+    ]
+    failed = []
+    for query in (*blocks(page, "sql"), *quoted):
+        completed = ran.zeus("sql", query, "--format", "csv")
+        if completed.returncode:
+            failed.append(completed.stderr)
+    assert failed == []
+
+
+def test_every_command_of_the_tutorial_runs(tmp_path: Path) -> None:
+    """The commands after the installation, in their order, in an empty folder; with shorter epochs."""
+    page = ROOT / "docs" / "tutorial" / "first-saving.md"
+    (script,) = blocks(page, "python")
+    (tmp_path / "train.py").write_text(script.replace("range(200)", "range(60)"), encoding="utf-8")
+    program = tmp_path / "bin"
+    program.mkdir()
+    for shim, command in (("zeus-stream", "-m zeus_stream"), ("python", "")):
+        path = program / shim
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+    environment = {
+        **clean,
+        "PATH": f"{program}:{clean['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "ZEUS_STREAM_DIR": str(tmp_path / "zs"),
+    }
+    typed = [line for line in commands(page) if line.startswith("zeus-stream ")]
+    assert len(typed) > 5
+    for line in typed:
+        completed = subprocess.run(
+            ["sh", "-c", line],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert completed.returncode == 0, (line, completed.stderr)
+        assert "Traceback" not in completed.stderr

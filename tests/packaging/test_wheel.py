@@ -1,0 +1,120 @@
+"""The wheel as a user installs it, beside packages of other projects named `collectors` and `analyzers`."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.directories import short_directory
+from tests.patience import PATIENT
+from tests.processes import setup
+
+ROOT = Path(__file__).parents[2]
+TAKEN = 'raise ImportError("this package belongs to another project")\n'
+SCRIPT = """
+import zeus_stream
+with zeus_stream.simulated.attach("imagenet") as gpu:
+    for _ in zeus_stream.epochs(1):
+        for _ in zeus_stream.steps(range(20)):
+            gpu.run(0.01)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Iterator[Path]:
+    with short_directory() as directory:
+        command = [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "--target",
+            "wheel",
+            "--directory",
+            str(directory),
+        ]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        (built,) = directory.glob("*.whl")
+        yield built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path) -> Iterator[Path]:
+    """An interpreter with the wheel, what it depends on, and two packages of another project."""
+    with short_directory() as directory:
+        venv.create(directory, symlinks=True)
+        (installed,) = directory.glob("lib/python*/site-packages")
+        found = directory / "bin" / "python"
+        command = [sys.executable, "-m", "pip", "--python", str(found), "install", "--quiet", "--no-deps"]
+        subprocess.run([*command, "--no-index", "--disable-pip-version-check", str(wheel)], check=True)
+        for name in ("analyzers", "collectors"):
+            (installed / name).mkdir()
+            (installed / name / "__init__.py").write_text(TAKEN)
+        libraries = [path for path in sys.path if "site-packages" in path]
+        (installed / "libraries.pth").write_text("\n".join(libraries))
+        yield found
+
+
+@pytest.fixture
+def environment(zeus_dir: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment in which nothing leads to the repository."""
+    monkeypatch.chdir(zeus_dir)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ZEUS_", "PYTHON"))}
+    return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(zeus_dir)}
+
+
+def run(python: Path, environment: dict[str, str], *arguments: str) -> str:
+    command = [str(python.with_name("zeus-stream")), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_occupies_one_name_in_site_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"zeus_stream"}
+
+
+def test_run_and_sql_work_beside_packages_of_the_same_names(
+    python: Path, environment: dict[str, str], zeus_dir: Path
+) -> None:
+    script = zeus_dir / "train.py"
+    script.write_text(SCRIPT)
+    run(python, environment, "run", "--device", "simulated:v100x1", "--", str(python), str(script))
+    # DuckDB parses every query in a process of its own, which finds our package as well.
+    rows = run(python, environment, "sql", "--format", "csv", "select count(*) as n from steps")
+    assert rows.split() == ['"n"', "20"]
+
+
+def test_the_watchdog_restores_after_sigkill_beside_packages_of_the_same_names(
+    python: Path, environment: dict[str, str], zeus_dir: Path
+) -> None:
+    with setup.simulated(zeus_dir) as found:
+        host = setup.Host(
+            found.device,
+            found.gpu,
+            found.read_mw,
+            found.write_mw,
+            found.read_locked_mhz,
+            {**environment, "PYTHONPATH": ""},
+        )
+        with (
+            setup.collector(host, zeus_dir, python=str(python)) as collector,
+            setup.trainer(host, zeus_dir),
+        ):
+            collector.hold()
+            collector.kill()
+            setup.until(host.as_found)
+
+
+def test_a_script_sees_the_packages_that_it_installed(python: Path, environment: dict[str, str]) -> None:
+    """Our folder is on the import path of our processes only."""
+    ask = "import zeus_stream, zeus_stream.training.publisher, sys; print(*sys.path, sep='\\n')"
+    seen = subprocess.run([python, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert "_services" not in seen.stdout

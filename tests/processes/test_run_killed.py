@@ -1,0 +1,45 @@
+"""``zeus-stream run`` that is killed leaves no service behind: real processes, SIGKILL."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+
+from tests.processes.setup import FOUND_MW, environment, simulated, until
+from zeus_stream.paths import holder, places
+
+ENDS_S = 10.0
+TRAINS = (sys.executable, "-c", "import sys; print('trains', flush=True); sys.stdin.read()")
+
+
+def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
+    where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
+    with simulated(zeus_dir) as host:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *TRAINS],
+            env=environment(host, zeus_dir),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert run.stdin is not None
+        assert run.stdout is not None
+        with run.stdin, run.stdout:
+            assert run.stdout.readline() == "trains\n"
+            services = [holder(where.run / f"{name}.lock") for name in ("collector", "analyzer")]
+            assert None not in services
+            run.kill()
+            run.wait()
+            took_s = until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in services))
+        assert took_s < ENDS_S * load()
+        assert host.read_mw() == FOUND_MW
+    with duckdb.connect(str(where.archive), read_only=True) as archive:
+        assert archive.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    assert not where.archive.with_name(f"{where.archive.name}.wal").exists()
+
+
+def load() -> float:
+    """Return how many times longer everything may take on this machine now."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

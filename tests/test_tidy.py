@@ -1,0 +1,126 @@
+"""Bounds on modules, functions and folders, with the exceptions that there are."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("zeus_stream", "collectors", "analyzers")
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+FOLDER_MODULES = 12
+COMPLEXITY = 15
+
+LONG_MODULES: set[str] = {
+    "analyzers/archive/duckdb_file.py",
+    "analyzers/batch_size/adaptive.py",
+    "analyzers/batch_size/tracker.py",
+    "analyzers/interpreter.py",
+    "analyzers/measurement/energy_fit.py",
+    "analyzers/power_budget/enforcer.py",
+    "analyzers/power_limit/per_gpu.py",
+    "analyzers/power_limit/profiler.py",
+    "analyzers/power_limit/run.py",
+    "analyzers/power_limit/search.py",
+    "analyzers/results/rows.py",
+    "analyzers/simulation/recorded_jobs.py",
+    "collectors/controls/device_thread.py",
+    "collectors/controls/lease.py",
+    "collectors/devices/amd.py",
+    "collectors/devices/nvml.py",
+    "collectors/service.py",
+}
+"""Modules that are to be split. Nothing is added here."""
+LONG_FUNCTIONS: set[str] = {
+    "analyzers/measurement/energy_fit.py:Shape._solve",
+    "analyzers/power_limit/search.py:_believe",
+    "analyzers/simulation/html_report.py:page",
+    "analyzers/simulation/recorded_jobs.py:play",
+}
+COMPLEX_FUNCTIONS: set[str] = {
+    "analyzers/interpreter.py:Interpreter._event",
+}
+FULL_FOLDERS: set[str] = set()
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def modules() -> dict[str, tuple[int, ast.Module]]:
+    """Return lines and tree of each module, by its path from the root."""
+    texts = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    return {name: (text.count("\n"), ast.parse(text)) for name, text in texts.items()}
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """Return each function with its name: ``folder/module.py:Class.function``."""
+
+    def below(node: ast.AST, name: str, joint: str) -> Iterator[tuple[str, Function]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}{joint}{child.name}"
+                if not isinstance(child, ast.ClassDef):
+                    yield inner, child
+                yield from below(child, inner, ".")
+            else:
+                yield from below(child, name, joint)
+
+    for module, (_, tree) in modules().items():
+        yield from below(tree, module, ":")
+
+
+def is_one_match(function: Function) -> bool:
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return len(body) == 1 and isinstance(body[0], ast.Match)
+
+
+def complaint(found: Iterable[str], allowed: set[str], law: str) -> str | None:
+    """Return what is wrong, in the words of somebody who has to mend it."""
+    found = set(found)
+    new = [f"{name}: {law}. Split it." for name in sorted(found - allowed)]
+    stale = [f"{name}: no longer an exception. Remove it from the list." for name in sorted(allowed - found)]
+    return "\n".join(new + stale) or None
+
+
+def test_no_module_is_too_long() -> None:
+    long = {name for name, (lines, _) in modules().items() if lines > MODULE_LINES}
+    assert complaint(long, LONG_MODULES, f"over {MODULE_LINES} lines") is None
+
+
+def test_no_function_is_too_long() -> None:
+    long = {name for name, found in functions() if (found.end_lineno or 0) - found.lineno >= FUNCTION_LINES}
+    assert complaint(long, LONG_FUNCTIONS, f"over {FUNCTION_LINES} lines") is None
+
+
+def test_no_function_is_too_complex_unless_it_is_one_match() -> None:
+    limit = f"lint.mccabe.max-complexity={COMPLEXITY}"
+    ruff = [sys.executable, "-m", "ruff", "check", "--select", "C901", "--ignore-noqa", "--config", limit]
+    done = subprocess.run(
+        [*ruff, "--output-format", "json", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    at = {
+        (str(Path(found["filename"]).relative_to(ROOT)), found["location"]["row"])
+        for found in json.loads(done.stdout)
+    }
+    complex_ = {
+        name
+        for name, found in functions()
+        if (name.partition(":")[0], found.lineno) in at and not is_one_match(found)
+    }
+    assert complaint(complex_, COMPLEX_FUNCTIONS, f"complexity above {COMPLEXITY}") is None
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    folders = [str(Path(name).parent) for name in modules() if not name.endswith("__init__.py")]
+    full = {folder for folder in set(folders) if folders.count(folder) > FOLDER_MODULES}
+    assert complaint(full, FULL_FOLDERS, f"over {FOLDER_MODULES} modules") is None

@@ -1,0 +1,239 @@
+"""Commands that read the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from zeus_stream.cli.options import (
+    QUERY,
+    Command,
+    ask_sql,
+    json_option,
+    output_options,
+    settings_options,
+)
+from zeus_stream.errors import RefusedError
+from zeus_stream.paths import places
+from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.reports.tables import Form
+
+STDIN = "-"
+NAMED = "@"
+"""First character of the name of a shipped query."""
+
+
+class SqlCommand(Command):
+    """A command whose argument may begin with a SQL comment (``-- ...``): text with spaces is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        end = args.index("--") if "--" in args else len(args)
+        queries = [text for text in args[:end] if _is_query(text, known)]
+        if queries:
+            options = [text for text in args[:end] if text not in queries]
+            args = [*options, "--", *queries, *args[end + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+def _is_query(text: str, options: set[str]) -> bool:
+    """Tell whether an argument that begins with a dash is a query: it has spaces, and is no known option."""
+    return text.startswith("-") and len(text.split()) > 1 and text.partition("=")[0] not in options
+
+
+@click.command(cls=SqlCommand)
+@click.argument("query", required=False)
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="File that holds the query."
+)
+@click.option("--list", "listing", is_flag=True, help="List the queries that are shipped.")
+@output_options
+@settings_options(*QUERY)
+def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bool, form: "Form") -> None:
+    """Answer one SQL QUERY over the archive, while the analyzer runs and after it.
+
+    QUERY is SQL text, @NAME for a shipped query, or - to read it from stdin.
+
+    \b
+    zeus-stream sql "FROM epochs"
+    zeus-stream sql @epochs
+    zeus-stream sql -f query.sql --format csv
+    """
+    from zeus_stream.reports.tables import write
+
+    if listing:
+        _list_shipped()
+        return
+    write(ask_sql(settings, _query_text(query, file)), form, sys.stdout)
+
+
+def _query_text(query: str | None, file: Path | None) -> str:
+    """Return the text of a query: of the argument, a shipped file, a file or stdin."""
+    if (query is None) == (file is None):
+        raise click.UsageError("Give one query: SQL text, @NAME, - for stdin, or -f FILE.")
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise RefusedError(f"{file}: could not read the query: {wrong}. Name a text file.") from wrong
+    if query == STDIN:
+        return sys.stdin.read()
+    if query is not None and query.startswith(NAMED):
+        return _shipped_query(query.removeprefix(NAMED))
+    return query or ""
+
+
+def _shipped() -> dict[str, str]:
+    """Return the shipped queries by name. The first line of each is a comment that says what it answers."""
+    from importlib.resources import files
+
+    found = (each for each in files("analyzers.archive").joinpath("queries").iterdir())
+    texts = {each.name: each.read_text(encoding="utf-8") for each in found if each.name.endswith(".sql")}
+    return {name.removesuffix(".sql"): texts[name] for name in sorted(texts)}
+
+
+def _shipped_query(name: str) -> str:
+    known = _shipped()
+    if name not in known:
+        raise RefusedError(f"query @{name}: could not find it. The shipped queries are {', '.join(known)}.")
+    return known[name]
+
+
+def _list_shipped() -> None:
+    known = _shipped()
+    width = max(map(len, known))
+    for name, text in known.items():
+        question = text.splitlines()[0].removeprefix("-- ")
+        click.echo(f"{NAMED}{name:<{width}}  {question}")
+    click.echo("\nRun one: zeus-stream sql @epochs. Read one: docs/reference/queries.md.", err=True)
+
+
+@click.command(cls=Command)
+@click.argument("run", required=False)
+@json_option
+@settings_options(*QUERY)
+def report(settings: Settings, run: str | None, *, as_json: bool) -> None:
+    """Show what a RUN cost, the power limit chosen, and what that saves.  [the last run]"""
+    from zeus_stream.reports.run_cost import last_run, print_summary, summarize, write_summary
+
+    ask = partial(ask_sql, settings)
+    name = run or last_run(ask)
+    summary = None if name is None else summarize(ask, name)
+    if summary is None:
+        raise RefusedError(
+            f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
+            ' Try: zeus-stream sql "FROM runs".'
+        )
+    if as_json:
+        write_summary(summary, sys.stdout)
+        return
+    options = "".join(
+        f" --{option} {value}"
+        for option, value in (("archive", settings.archive), ("analyzer", settings.analyzer))
+        if value is not None
+    )
+    print_summary(summary, settings.archive, f"zeus-stream sql{options}", sys.stdout)
+
+
+@click.command(cls=Command)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", type=click.Choice(["parquet", "csv"]), default="parquet", help="Format.  [parquet]"
+)
+@settings_options("archive")
+def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"]) -> None:
+    """Write every table of the archive into DIRECTORY, also while the analyzer runs."""
+    from analyzers.archive.query import export as write_tables
+
+    for path, rows in write_tables(settings.archive or places(os.environ).archive, directory, form, settings):
+        click.echo(f"{path}  {rows} rows")
+
+
+@click.command(cls=Command)
+@click.argument("archive", type=click.Path(path_type=Path), required=False)
+@click.option("--select", metavar="TEXT", help="Another selector.  [the one that decided]")
+@output_options
+@settings_options("memory_mb")
+def replay(settings: Settings, archive: Path | None, select: str | None, *, form: "Form") -> None:
+    """Replay ARCHIVE, and check that it gives the stored decisions.
+
+    With --select: show what another selector would have chosen from the same measurements. The archive is
+    only read. The exit code is 1 if a decision differs.
+    """
+    from analyzers import replay as archive_replay
+    from analyzers.state_files import calibrations
+    from zeus_stream.reports.tables import write
+
+    where = places(os.environ)
+    done = archive_replay.replay(archive or where.archive, settings, calibrations.load(where.gains), select)
+    if done.anew:
+        write(archive_replay.compared(done.anew, select or ""), form, sys.stdout)
+        click.echo(
+            "Chosen from what was measured. The cost at limits that were not measured is not known.", err=True
+        )
+    elif not done.differences:
+        write(archive_replay.decided(done.decisions), form, sys.stdout)
+    if done.differences:
+        write(archive_replay.differing(done.differences), form, sys.stdout)
+        click.echo(
+            f"zeus-stream: replay: {done.frames} frames did not give the stored decisions: another version"
+            " decided, a GPU was calibrated since, or the settings changed during a run."
+            " Replay with the version and the settings of that time.",
+            err=True,
+        )
+        sys.exit(1)
+    click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
+
+
+@click.command(cls=Command)
+@click.option("--reference", type=click.Path(path_type=Path), help="Record of the meter, CSV.")
+@click.option("--gpu", help="UUID. Needed only if several GPUs were measured at that time.")
+@click.option("--remove", is_flag=True, help="Remove the calibration of --gpu.")
+@settings_options("archive", "query_rows", "query_seconds")
+def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, remove: bool) -> None:
+    """Fit the gain of a GPU's sensor against a meter. Without --reference: list the calibrations.
+
+    The record has the columns t_us (since 1970) and power_mw, or t_s and power_w. It covers a time in which
+    collector and analyzer ran, best under a load that changes. All later energies of that GPU are corrected
+    by the gain, and `quality` names it.
+    """
+    from analyzers.measurement.calibration import read_meter
+    from analyzers.state_files import calibrations
+
+    path = places(os.environ).gains
+    gains = calibrations.load(path)
+    if remove:
+        if gpu not in gains:
+            raise RefusedError(
+                f"calibrate: could not remove the calibration of {gpu}: there is none."
+                f" Name with --gpu one of: {', '.join(gains) or 'none is calibrated'}."
+            )
+        del gains[gpu]
+        calibrations.store(path, gains)
+        click.echo(f"{gpu}: the calibration is removed.")
+    elif reference is not None:
+        meter = read_meter(_text_of(reference), str(reference))
+        found, gain, windows = calibrations.calibrate(partial(ask_sql, settings), meter, reference.name, gpu)
+        click.echo(f"{reference}: {len(meter.t_ns)} samples, columns {meter.columns}.")
+        calibrations.store(path, gains | {found: gain})
+        click.echo(f"{found}: {gain.words} (95 %: +-{gain.gain_error:.4f}), from {windows} windows.")
+        click.echo("All windows measured from now on are corrected by it.")
+    else:
+        for name, gain in gains.items():
+            click.echo(f"{name}  {gain.words} +-{gain.gain_error:.4f}  {gain.source}  {gain.at}")
+        if not gains:
+            click.echo("No GPU is calibrated.")
+
+
+def _text_of(reference: Path) -> str:
+    try:
+        return reference.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise RefusedError(
+            f"{reference}: could not read the record of the meter: {wrong}. Name a CSV file."
+        ) from wrong

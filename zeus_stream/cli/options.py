@@ -1,0 +1,156 @@
+"""Options that commands share: flags of settings, output formats, and help in groups."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import click
+
+from zeus_stream.paths import holder, places
+from zeus_stream.settings import SECTIONS, Section, Settings, load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLLECTOR = (
+    "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
+    "host", "listen",
+)  # fmt: skip
+ANALYZER = (
+    "archive", "select", "policy", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps",
+    "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
+    "query_rows", "query_seconds", "memory_mb", "group", "follow", "listen",
+)  # fmt: skip
+QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
+FORMATS = ("table", "csv", "json", "arrow")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class SettingOption(click.Option):
+    """A flag of a setting, listed in the help under the section of the setting."""
+
+    def __init__(self, *names: Any, section: Section, **more: Any) -> None:
+        super().__init__(*names, **more)
+        self.section = section
+
+
+class Command(click.Command):
+    """A command whose help lists its options in sections: its own, then those of `SECTIONS`."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                title = SECTIONS[parameter.section] if isinstance(parameter, SettingOption) else "Options"
+                sections.setdefault(title, []).append(record)
+        for title in ("Options", *SECTIONS.values()):
+            if title in sections:
+                with formatter.section(title):
+                    formatter.write_dl(sections[title])
+
+
+class Group(Command, click.Group):
+    """A group of commands whose options are listed in sections as well."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def settings_options(*names: str) -> Decorator:
+    """Give a command the flags of these settings. Its first argument is the loaded `Settings`."""
+    known = {field.name: field for field in fields(Settings)}
+    hints = get_type_hints(Settings)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(config: Path | None, **given: Any) -> Any:
+            flags = {name: given.pop(name) for name in (*names, "dir")}
+            settings = load(flags, os.environ, config)
+            if settings.dir is not None:
+                os.environ["ZEUS_STREAM_DIR"] = str(settings.dir)
+            return command(settings, **given)
+
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
+        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        config_option(run)
+        for name in reversed((*names, "dir")):
+            flag = "--" + name.replace("_", "-")
+            switch = (
+                {"is_flag": True, "flag_value": True}
+                if hints[name] is bool
+                else {"metavar": _metavar(hints[name])}
+            )
+            about = known[name].metadata
+            text = about["help"]
+            if known[name].default not in (None, False, ()):
+                text += f"  [{known[name].default}]"
+            click.option(
+                flag, name, default=None, help=text, cls=SettingOption, section=about["section"], **switch
+            )(run)
+        return run
+
+    return decorate
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings file.  [zeus-stream.toml, if it exists]",
+    cls=SettingOption,
+    section="common",
+)
+
+
+def _metavar(hint: Any) -> str:
+    known: Mapping[Any, str] = {
+        int: "N",
+        float: "X",
+        Path | None: "PATH",
+        tuple[int, ...]: "N,N",
+        tuple[str, ...]: "TEXT,TEXT",
+    }
+    return known.get(hint, "TEXT")
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--format`` and ``--json``; it receives the format as ``form``."""
+
+    def run(*arguments: Any, as_json: bool, form: str, **given: Any) -> Any:
+        return command(*arguments, form="json" if as_json else form, **given)
+
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    json_option(run)
+    click.option(
+        "--format", "form", type=click.Choice(FORMATS), default="table", help="Format of the output.  [table]"
+    )(run)
+    return run
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
+
+
+def ask_sql(settings: Settings, query: str) -> "pa.Table":
+    """Answer a query: ask the analyzer that runs, or read the archive if none runs.
+
+    Raises:
+        RefusedError: the query is wrong, or its answer is too large.
+        UnreachableError, StorageError: neither the analyzer nor the file answers.
+    """
+    from zeus_stream.transport.client import Connection, analyzer
+
+    where = places(os.environ)
+    running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
+    if settings.archive is None and running:
+        connection = Connection(analyzer(os.environ, settings.analyzer))
+        return connection.sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
+    from analyzers.archive.query import read_file
+
+    return read_file(settings.archive or where.archive, query, settings)

@@ -1,0 +1,271 @@
+"""Commands for services and their hosts: ``collect``, ``analyze``, ``status``, ``doctor`` and others."""
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from zeus_stream.cli.options import (
+    ANALYZER,
+    COLLECTOR,
+    Command,
+    Group,
+    ask_sql,
+    json_option,
+    settings_options,
+)
+from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.paths import holder, places, prepare
+from zeus_stream.settings import Settings
+
+PR_SET_PDEATHSIG = 1
+PARENT = click.option("--parent-pid", type=int, hidden=True)
+"""Process that started a service and whose end ends it."""
+READY_S = 2.0
+"""Longest wait for the answer of a service to ``status``."""
+
+
+@click.command(cls=Command)
+@PARENT
+@settings_options(*COLLECTOR)
+def collect(settings: Settings, *, parent_pid: int | None) -> None:
+    """Start the collector: sample the GPUs of this host, log, set and restore power limits.
+
+    One collector runs on each host. It needs root or CAP_SYS_ADMIN to set power limits of real GPUs.
+    """
+    _end_with(parent_pid)
+    from collectors.devices.registry import open_bus
+    from collectors.service import collect as service
+    from collectors.service import host_name
+
+    bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
+    _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
+
+
+@click.command(cls=Command)
+@PARENT
+@settings_options(*ANALYZER)
+def analyze(settings: Settings, *, parent_pid: int | None) -> None:
+    """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
+    _end_with(parent_pid)
+    from analyzers.service import analyze as service
+
+    _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+
+
+def _end_with(parent_pid: int | None) -> None:
+    """Let the kernel stop this process (SIGTERM) when its parent ends, for whatever reason."""
+    if parent_pid is None:
+        return
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    if os.getppid() != parent_pid:
+        sys.exit(1)  # it has ended already
+
+
+def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
+    """Run a service until SIGTERM or SIGINT cancels it. It restores everything before it ends."""
+    import signal
+
+    import anyio
+
+    async def serve_until_signal() -> None:
+        # Signals are received until the service has ended: a second signal cannot interrupt its clean-up.
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
+
+                async def serve() -> None:
+                    await service(lambda text: _print_line(f"{name}: {text}"))
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(serve)
+                async for _ in signals:
+                    tasks.cancel_scope.cancel()
+
+    anyio.run(serve_until_signal)
+
+
+def _print_line(sentence: str) -> None:
+    """Print a line of a service to stderr. The service works on if that fails, as on a full disk."""
+    with suppress(OSError):
+        click.echo(sentence, err=True)
+
+
+@click.command(cls=Command)
+@click.option("-v", "--verbose", is_flag=True, help="Print the internal state of collector and analyzer.")
+@json_option
+@settings_options("analyzer")
+def status(settings: Settings, *, verbose: bool, as_json: bool) -> None:
+    """Show GPUs, runs and services on one screen."""
+    from zeus_stream.protocol.queries import Status
+    from zeus_stream.reports import status_screen
+    from zeus_stream.reports.tables import print_status
+    from zeus_stream.transport.client import analyzer
+    from zeus_stream.transport.client import status as ask_status
+
+    where = analyzer(os.environ, settings.analyzer)
+    found: dict[str, Status] = {}
+    silent: dict[str, str] = {}
+    for process in ("collector", "analyzer") if settings.analyzer is None else ("analyzer",):
+        try:
+            found[process] = ask_status(where, process, READY_S)
+        except UnreachableError as wrong:
+            silent[process] = str(wrong)
+    if verbose:
+        if as_json:
+            click.echo(json.dumps({process: state.rows for process, state in found.items()}, indent=2))
+        else:
+            for process, state in found.items():
+                print_status(process, state, sys.stdout)
+    else:
+        answers = {}
+        if "analyzer" in found:
+            answers = {
+                name: ask_sql(settings, query).to_pylist() for name, query in status_screen.QUERIES.items()
+            }
+        shown = status_screen.view(found, silent, answers)
+        if as_json:
+            click.echo(json.dumps(asdict(shown), indent=2))
+        else:
+            status_screen.print_view(shown, sys.stdout)
+    if silent:
+        for sentence in silent.values():
+            click.echo(f"zeus-stream: {sentence}", err=True)
+        sys.exit(1)
+
+
+@click.command(cls=Command)
+@json_option
+@settings_options("device", "cpu", "archive", "listen", "follow")
+def doctor(settings: Settings, *, as_json: bool) -> None:
+    """Check the driver, permissions, GPUs, directories and versions. Name the cure of each fault."""
+    from collectors.devices.registry import open_bus
+    from zeus_stream.cli.doctor import examine
+    from zeus_stream.reports.tables import print_checks
+
+    where = places(os.environ)
+    checks = examine(settings, where, lambda: open_bus(settings.device, where.run))
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        print_checks(checks, sys.stdout)
+    if any(check.verdict == "fails" for check in checks):
+        sys.exit(1)
+
+
+@click.command(cls=Command, short_help="Restore the power limits that a killed collector left.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be restored.")
+@click.option("--force", is_flag=True, help="Restore although a process holds the collector's lock.")
+@settings_options("device", "observe")
+def restore(settings: Settings, *, dry_run: bool, force: bool) -> None:
+    """Restore the power limits and clocks that a killed collector left.
+
+    With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
+    """
+    from contextlib import closing
+
+    from collectors.controls.restore import restore as restore_devices
+    from collectors.devices.registry import open_bus
+
+    where = places(os.environ)
+    if not force and (collector := holder(where.run / "collector.lock")) is not None:
+        raise RefusedError(
+            f"restore: could not begin: the collector runs as process {collector} and restores what it"
+            " changed. Stop it, or add --force if that process is no collector."
+        )
+    with closing(open_bus(settings.device, where.run)) as bus:
+        dry = dry_run or settings.observe
+        outcomes = restore_devices(bus, where.records, by="zeus-stream restore", dry_run=dry)
+    for outcome in outcomes:
+        click.echo(outcome.says)
+    if not outcomes:
+        click.echo("Nothing was left in force.")
+    if any(outcome.left for outcome in outcomes):
+        sys.exit(1)
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completions(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    zeus-stream completions bash >> ~/.bashrc
+    zeus-stream completions zsh >> ~/.zshrc
+    zeus-stream completions fish > ~/.config/fish/completions/zeus-stream.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(
+        made(
+            click.get_current_context().find_root().command, {}, "zeus-stream", "_ZEUS_STREAM_COMPLETE"
+        ).source()
+    )
+
+
+@click.group(cls=Group)
+def keys() -> None:
+    """Manage the access keys of other hosts."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--roles", default="follow,command", help="Roles: follow, command, query.  [follow,command]")
+@settings_options("host")
+def create(settings: Settings, name: str, roles: str) -> None:
+    """Create an access key called NAME, and allow it here.
+
+    \b
+    follow   receive what the collector of this host logs
+    command  set power limits here, and answer training scripts
+    query    send SQL to the analyzer of this host
+    """
+    from collectors.service import host_name
+    from zeus_stream.transport import keys as ring
+    from zeus_stream.transport import sockets
+
+    where = places(os.environ)
+    prepare(where)
+    server = ring.server_pair(where.keys, make=sockets.new_keys)
+    host = host_name(settings)
+    file = ring.create(where.keys, name, ring.parse_roles(roles), host, make=sockets.new_keys, server=server)
+    click.echo(file)
+    click.echo(
+        f"Move this secret to the other host, to keys/servers/ADDRESS:PORT.key in its state directory."
+        f" ADDRESS is the address of {host} as seen from there, PORT the one of --listen.",
+        err=True,
+    )
+
+
+@keys.command("list")
+@settings_options()
+def list_keys(settings: Settings) -> None:  # noqa: ARG001  (--dir has taken effect)
+    """List the allowed keys with their roles."""
+    from zeus_stream.transport.keys import allowed
+
+    listed, wrong = allowed(places(os.environ).keys)
+    for who in listed.values():
+        click.echo(f"{who.name}  {','.join(sorted(who.roles))}  {who.public}")
+    for sentence in wrong:
+        click.echo(f"zeus-stream: {sentence}", err=True)
+    if wrong:
+        sys.exit(1)
+
+
+@keys.command()
+@click.argument("name")
+@settings_options()
+def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has taken effect)
+    """Revoke the key NAME. Its connections are cut within a second."""
+    from zeus_stream.transport.keys import revoke as revoke_key
+
+    revoke_key(places(os.environ).keys, name)
+    click.echo(f"{name} is revoked.")

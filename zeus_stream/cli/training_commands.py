@@ -1,0 +1,72 @@
+"""Commands that run or measure something: ``run``, ``measure``."""
+
+import os
+import sys
+
+import click
+
+from zeus_stream.cli.options import ANALYZER, COLLECTOR, Command, settings_options
+from zeus_stream.settings import Settings
+
+
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--measure-only",
+    is_flag=True,
+    help="Measure the GPUs while COMMAND runs; set no limit. COMMAND may be any program.",
+)
+@click.option("--gpus", metavar="N,N", help="With --measure-only: the GPUs to measure.  [all]")
+@settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
+def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None) -> None:
+    """Run COMMAND with a collector and an analyzer, and print what it cost.
+
+    A collector and an analyzer that run already are used. Others are started, and stopped at the end. The
+    exit code is that of COMMAND. A wrong option stops before COMMAND starts. A missing GPU, a full disk or a
+    broken service never stops COMMAND.
+
+    \b
+    zeus-stream run -- python train.py
+    zeus-stream run --device simulated:v100x1 -- python train.py
+    zeus-stream run --measure-only -- ./program --any options
+    """
+    if measure_only:
+        from zeus_stream.cli.measure import measure_command
+
+        sys.exit(measure_command(settings, command, _gpus(gpus), os.environ))
+    if gpus is not None:
+        raise click.UsageError(
+            "--gpus needs --measure-only. A training uses the GPUs of CUDA_VISIBLE_DEVICES or"
+            " ZEUS_STREAM_GPUS."
+        )
+    from zeus_stream.cli.run_training import run as run_training
+
+    sys.exit(run_training(settings, command, os.environ))
+
+
+@click.command(cls=Command)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 86_400, min_open=True),
+    default=10.0,
+    metavar="X",
+    help="Time to measure, s.  [10]",
+)
+@click.option("--gpus", metavar="N,N", help="GPUs to measure, by index or UUID.  [all]")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@settings_options("device", "archive")
+def measure(settings: Settings, *, seconds: float, gpus: str | None, as_json: bool) -> None:
+    """Measure what the GPUs use from now on. Ctrl-C ends the measurement early.
+
+    A collector and an analyzer that run already are asked. Others are started, and stopped at the end.
+
+    \b
+    zeus-stream measure --seconds 30
+    """
+    from zeus_stream.cli.measure import measure_for
+
+    sys.exit(measure_for(seconds, settings, _gpus(gpus), os.environ, as_json=as_json))
+
+
+def _gpus(text: str | None) -> tuple[str, ...]:
+    return tuple((text or os.environ.get("ZEUS_STREAM_GPUS") or "all").split(","))

@@ -1,0 +1,77 @@
+"""Answers to a training script: the energy of a window, or the reason why it is not known. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zeus_stream.protocol.events import GpuEnergy
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEnergy:
+    """The energy of a window, over the GPUs of this process.
+
+    The true energy lies between ``energy_low_j`` and ``energy_high_j``: these bounds follow from the GPUs'
+    energy counters alone. ``gpus`` has the same figures for each GPU.
+
+    Example:
+        >>> with zeus_stream.window("validation") as w:
+        ...     evaluate()
+        >>> print(w.energy())
+        validation: 812.4 J (809.1 to 815.6) in 4.012 s on 1 GPU
+    """
+
+    name: str
+    duration_s: float
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+    gpus: tuple[GpuEnergy, ...]
+
+    def __str__(self) -> str:
+        count = f"{len(self.gpus)} GPU{'s' if len(self.gpus) > 1 else ''}"
+        bounds = f"{self.energy_low_j:.1f} to {self.energy_high_j:.1f}"
+        return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An energy that is not known, with the reason.
+
+    It has the fields of `WindowEnergy`, all of them None (``gpus``: empty), so that ``w.energy().energy_j``
+    works without a collector. It is false, so that ``if energy := w.energy():`` works as well.
+
+    Example:
+        >>> energy = w.energy()
+        >>> print(energy.energy_j if energy else energy.reason)
+    """
+
+    reason: str
+    name: str | None = None
+    duration_s: None = field(default=None, init=False, repr=False)
+    energy_j: None = field(default=None, init=False, repr=False)
+    energy_low_j: None = field(default=None, init=False, repr=False)
+    energy_high_j: None = field(default=None, init=False, repr=False)
+    gpus: tuple[GpuEnergy, ...] = field(default=(), init=False, repr=False)
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Later:
+    """An answer that is under way. Call it to look: it never waits."""
+
+    def __init__(self, look: Callable[[], WindowEnergy | Missing | None]) -> None:
+        self._look = look
+        self._known: WindowEnergy | Missing | None = None
+
+    def __call__(self) -> WindowEnergy | Missing | None:
+        """Return the answer. None: it has not arrived; one always arrives in the end."""
+        if self._known is None:
+            self._known = self._look()
+        return self._known
+
+    def __repr__(self) -> str:
+        return f"Later({self._known!r})"

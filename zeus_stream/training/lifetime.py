@@ -1,0 +1,57 @@
+"""The publishers of this process: closed at its end, silent in its forks.
+
+The one global of the project: a script of one line has nowhere to keep a publisher.
+"""
+
+import atexit
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Ending(Protocol):
+    """A publisher."""
+
+    def close(self) -> None: ...
+
+    def silence(self, reason: str) -> None:
+        """Publish nothing from now on."""
+
+
+@dataclass(slots=True)
+class OpenPublishers:
+    """The publishers of this process that are not closed."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    default: Ending | None = None
+    """The publisher of a script that makes none of its own."""
+    open: set[Ending] = field(default_factory=set)
+    hooked: bool = False
+
+    def enroll(self, publisher: Ending) -> None:
+        """Close a publisher when this process ends, unless it was closed before."""
+        with self.lock:
+            self.open.add(publisher)
+            if not self.hooked:
+                self.hooked = True
+                atexit.register(self.close)
+                os.register_at_fork(after_in_child=self.forked)
+        # A forked child of multiprocessing leaves without atexit.
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self.close, exitpriority=0)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for publisher in tuple(self.open):
+            publisher.close()
+
+    def forked(self) -> None:
+        """Leave the parent's publishers to the parent. A child that calls the module gets its own."""
+        for publisher in self.open:
+            publisher.silence("this process is a fork of the one that measures")
+        self.lock, self.default, self.open = threading.RLock(), None, set()
+
+
+publishers = OpenPublishers()

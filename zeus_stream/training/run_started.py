@@ -1,0 +1,81 @@
+"""Describes this process as a rank of a run: the first event of its session."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zeus_stream.clock import anchor, boot_id
+from zeus_stream.protocol.events import RunStarted
+from zeus_stream.training.identity import Process, identify
+from zeus_stream.training.steps.torch_events import CudaQueue
+
+
+def describe_run(
+    job: str | None,
+    run: str | None,
+    gpus: Sequence[str | int] | None,
+    batch_size: int | None,
+    queue: CudaQueue | None,
+) -> RunStarted:
+    """Return the event by which this process introduces itself.
+
+    Args:
+        job: as the script names it. None: it is found from the environment, as are the next three.
+        run: the name that all ranks of one training share.
+        gpus: UUIDs or indices in PCI order.
+        batch_size: samples of one rank's batch.
+        queue: the device's queue, if steps are placed by it.
+    """
+    try:
+        boot = boot_id()
+    except OSError:
+        boot = "unknown"  # there is no /proc: then no collector runs here either
+    process = Process(
+        script=sys.argv[0] if getattr(sys, "argv", None) else "",
+        launcher=f"{boot[:8]}-{_parent()}",
+        token=os.urandom(6).hex(),
+        cuda=_cuda_uuids(),
+    )
+    who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
+    now = anchor()
+    return RunStarted(
+        now.monotonic_ns,
+        who.job,
+        who.run,
+        who.rank,
+        who.world_size,
+        who.gpus,
+        os.getpid(),
+        boot,
+        now.wall_ns,
+        now.error_ns,
+        "dispatch" if queue is None else "device",
+        who.batch_size,
+    )
+
+
+def _parent() -> str:
+    """Return the parent's pid and start: unique within this boot, where a pid alone may come again."""
+    pid = os.getppid()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return f"{pid}-{fields.split()[19]}"
+    except (OSError, IndexError):
+        return str(pid)
+
+
+def _cuda_uuids() -> tuple[str, ...] | None:
+    """Return torch's devices, if the script has initialized CUDA; never initialize it."""
+    torch: Any = sys.modules.get("torch")
+    cuda: Any = getattr(torch, "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return None
+        if getattr(getattr(torch, "version", None), "hip", None):  # HIP's UUIDs are not the driver's
+            return None
+        devices = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
+        return tuple(f"GPU-{device.uuid}" for device in devices)
+    except (AttributeError, RuntimeError):  # a torch before 2.4 has no UUIDs; the environment has to do
+        return None

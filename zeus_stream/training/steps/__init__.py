@@ -1,0 +1,1 @@
+"""Steps: their stamps, and where they end on the device."""

@@ -1,0 +1,164 @@
+"""Records the steps of one publisher: numbers and stamps them, and queues their boundaries.
+
+`loop` is the hot path: one clock read and one append for each step.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.training.outbox import Outbox
+from zeus_stream.training.steps import jax_ready
+from zeus_stream.training.steps.step_boundaries import Boundaries
+from zeus_stream.training.steps.torch_events import CudaQueue
+
+LOOK_AGAIN_S = 0.001
+T = TypeVar("T")
+
+
+class StepRecorder:
+    """The steps of a run, from 0 on. For one thread at a time."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        boundaries: Boundaries,
+        find_queue: Callable[[], CudaQueue | None],
+        warn: Callable[[str, str], None],
+    ) -> None:
+        """``find_queue`` returns the device's queue. None: steps end when Python has dispatched them."""
+        self._outbox = outbox
+        self._boundaries = boundaries
+        self._find_queue = find_queue
+        self._warn = warn
+        self._next = 0
+        self._looping = self._stepping = False
+        self._ended_ns: int | None = None
+        """End of the last step, while it is not queued: it is queued with the beginning of the next."""
+        self.last: int | None = None
+        """Number of the step that began last. None: none has begun."""
+
+    def begin(self) -> None:
+        """Begin a step, and end the step before if it is open."""
+        now_ns = monotonic_ns()
+        if self._looping:
+            self._warn_nested()
+            return
+        if self._stepping:
+            self._mark_end(now_ns)
+        elif self._ended_ns is None:
+            self._boundaries.begin(self._find_queue())
+            if self._boundaries.placing:
+                self._boundaries.mark(now_ns)
+        self._queue_end(now_ns)
+        self.last = self._next
+        self._next += 1
+        self._stepping = True
+
+    def end(self, *, pauses: bool) -> None:
+        """End the step that `begin` began. Unless it ``pauses``, its end waits for the next beginning."""
+        now_ns = monotonic_ns()
+        if self._stepping:
+            self._mark_end(now_ns)
+            self._stepping = False
+        elif self._ended_ns is None:
+            self._warn("step", "could not end a step: none is open. Call begin_step() before end_step().")
+            return
+        if pauses:
+            self.pause()
+
+    @property
+    def stepping(self) -> bool:
+        """Tell whether a step that `begin` began is open."""
+        return self._stepping
+
+    def cancel(self) -> None:
+        """Forget the step that `begin` began, if it is open. The next step gets its number."""
+        if self._stepping:
+            self._outbox.put((StepBoundary, self._next, None, None))
+            self._next -= 1
+            self.last = self._next - 1 if self._next else None
+            self._stepping = False
+
+    def continue_from(self, step: int) -> None:
+        """Give the next step this number, unless it is lower than that of the next step."""
+        if step > self._next:
+            self.pause()
+            self._next = step
+            self.last = step - 1
+
+    def pause(self) -> None:
+        """Queue the end of the last step: none follows at once."""
+        if self._ended_ns is not None:
+            self._queue_end(None)
+
+    def ends_with(self, output: Any) -> None:
+        """Let the step under way end when this output of JAX is ready."""
+        if (array := jax_ready.output(output)) is None:
+            what = f"ends_with(): {type(output).__name__} cannot say when it is ready"
+            self._warn("output", f"{what}: it has no is_ready(). Give it an array of JAX, such as the loss.")
+        else:
+            self._boundaries.ends_with(array)
+
+    def loop(self, iterable: Iterable[T]) -> Iterator[T]:
+        """Yield the items of an iterable; the time that the caller has each is a step."""
+        if self._looping or self._stepping:
+            self._warn_nested()
+            yield from iterable
+            return
+        self.pause()
+        self._looping = True
+        put, boundaries = self._outbox.put, self._boundaries
+        boundaries.begin(self._find_queue())
+        first = index = self._next
+        ended_ns: int | None = None
+        try:
+            for box in map(_boxed, iterable):
+                began_ns = monotonic_ns()
+                if boundaries.placing:
+                    if ended_ns is None:
+                        boundaries.mark(began_ns)
+                    put(boundaries.boundary(index, ended_ns, began_ns))
+                else:
+                    put((StepBoundary, index, ended_ns, began_ns))
+                self.last = index
+                index += 1
+                ended_ns = None
+                yield box.pop()  # a batch is its loop's alone: held here, its memory could not be used again
+                ended_ns = monotonic_ns()
+                if boundaries.placing:
+                    boundaries.mark(ended_ns)
+        finally:
+            self._next = index
+            if index > first:
+                if ended_ns is None:
+                    self._mark_end(monotonic_ns())
+                else:
+                    self._ended_ns = ended_ns
+                self._queue_end(None)
+            self._looping = False
+
+    def wait_for_device(self, until_ns: int) -> None:
+        """Wait until the device has ended the steps that are marked, or until then."""
+        nap = threading.Event()
+        while self._boundaries.look() and monotonic_ns() < until_ns:
+            nap.wait(LOOK_AGAIN_S)
+
+    def _warn_nested(self) -> None:
+        self._warn("nested", "steps within steps, or in two threads, are not counted: the outer ones are.")
+
+    def _mark_end(self, now_ns: int) -> None:
+        if self._boundaries.placing:
+            self._boundaries.mark(now_ns)
+        self._ended_ns = now_ns
+
+    def _queue_end(self, began_ns: int | None) -> None:
+        """Queue the end of the last step, if one ended, and the beginning of the next, if it began."""
+        self._outbox.put(self._boundaries.boundary(self._next, self._ended_ns, began_ns))
+        self._ended_ns = None
+
+
+def _boxed(item: T) -> list[T]:
+    return [item]
