@@ -1,4 +1,4 @@
-"""Commands that read the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``."""
+"""Commands on the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from zeus_stream.cli.options import (
     settings_options,
 )
 from zeus_stream.errors import RefusedError
-from zeus_stream.paths import places
+from zeus_stream.paths import claim, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -228,6 +228,23 @@ def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, re
             click.echo(f"{name}  {gain.words} +-{gain.gain_error:.4f}  {gain.source}  {gain.at}")
         if not gains:
             click.echo("No GPU is calibrated.")
+
+
+@click.command("set-aside", cls=Command)
+@settings_options("archive", "memory_mb")
+def set_aside(settings: Settings) -> None:
+    """Move the damaged part of an archive aside and print what is lost. Nothing is deleted."""
+    from datetime import UTC, datetime
+
+    from analyzers.archive.repair import set_aside as move
+
+    where = places(os.environ)
+    suffix = f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        done = move(settings.archive or where.archive, settings, suffix)
+    for path in done.moved:
+        click.echo(f"Moved to {path}.")
+    click.echo(done.lost)
 
 
 def _text_of(reference: Path) -> str:
