@@ -39,7 +39,6 @@ LONG_MODULES: set[str] = {
 LONG_FUNCTIONS: set[str] = {
     "analyzers/measurement/energy_fit.py:Shape._solve",
     "analyzers/power_limit/search.py:_believe",
-    "analyzers/simulation/html_report.py:page",
     "analyzers/simulation/recorded_jobs.py:play",
 }
 COMPLEX_FUNCTIONS: set[str] = {

@@ -91,7 +91,7 @@ known once the power limit is chosen; as it is seen before, from a try with its 
 PRICES, PRICES_DOF = 0.03, 1.0
 """Standard deviation of the log of an epoch's cost from try to try, before any was seen; worth so many."""
 NEVER = 0.06
-"""With each octave from the nearest that did, so likely a size never reaches the target."""
+"""Probability for each octave from the nearest size that did that a size never reaches the target."""
 PROFILING = 1.2
 """What the first epoch at a size costs, power limits being searched, over what others do."""
 COVERAGE, COVERAGE_OF = 0.02, 3.0
@@ -138,7 +138,7 @@ Group: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What tries that have ended have shown, in the order of their numbers. None equals another."""
+    """A summary of the tries that have ended, in the order of their numbers. None equals another."""
 
     epochs: Mapping[tuple[int, int], _Tally] = field(default_factory=dict)
     """Logarithms, by era and batch size, of those that converged."""
@@ -255,7 +255,7 @@ class State:
     seen: _Seen = field(default=_Seen(), compare=False)
 
     def heard(self, a_try: Try) -> "State":
-        """Return it with what is said of a try. Where that comes late, all is gone through again."""
+        """Return it with a report of a try. All tries are counted again where the report comes late."""
         history = self.history.heard(a_try)
         if history is self.history or a_try.ended == "running":
             return State(history, self.seen)
@@ -275,7 +275,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What was seen of a curve."""
+    """An observation of a curve."""
 
     group: Hashable
     at: int
@@ -316,10 +316,10 @@ class _Curves:
         hazard = np.array([_mean_beyond(one) for one in z.tolist()])
         above = np.array([max(1e-12, erfc(one / sqrt(2)) / 2) for one in z.tolist()])
         beyond = (1 - bad) * above
-        told = beyond / (bad + beyond)
-        shrink = told * np.minimum(0.999, hazard * (hazard - z)) - told * (1 - told) * hazard**2
+        share = beyond / (bad + beyond)
+        shrink = share * np.minimum(0.999, hazard * (hazard - z)) - share * (1 - share) * hazard**2
         gain = self.covariance[:, at] / deviation[:, None]
-        mean = self.mean + gain * (told * hazard)[:, None]
+        mean = self.mean + gain * (share * hazard)[:, None]
         covariance = self.covariance - shrink[:, None, None] * gain[:, :, None] * gain[:, None]
         return replace(self, mean=mean, covariance=covariance), above
 
@@ -374,7 +374,7 @@ def _curves(
 
 @dataclass(frozen=True, slots=True)
 class _Belief:
-    """What is believed of n batch sizes on a setup, by each of h hypotheses."""
+    """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
 
     epochs: _Curves
     noise: Floats
@@ -598,7 +598,7 @@ def _within(log_value: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What a training at a batch size costs, J."""
+    """The believed cost of a training at a batch size, J."""
 
     batch_size: int
     expected_cost_j: float
@@ -615,10 +615,10 @@ class Believed:
 def beliefs(state: State, setup: str) -> tuple[Believed, ...]:
     """Return what is believed of each batch size; nothing before a try has converged."""
     job, seen = state.history.job, state.seen
-    return _told(job, seen, _believe(job, seen, setup)) if seen.epochs else ()
+    return _summaries(job, seen, _believe(job, seen, setup)) if seen.epochs else ()
 
 
-def _told(job: Job, seen: _Seen, belief: _Belief) -> tuple[Believed, ...]:
+def _summaries(job: Job, seen: _Seen, belief: _Belief) -> tuple[Believed, ...]:
     expected, low, high = np.exp(np.clip([belief.log_cost, *belief.bounds], -700, 700)).tolist()
     return tuple(
         Believed(size, cost_j, low_j, high_j, seen.epochs.get((seen.era, size), _Tally()).count)
@@ -656,27 +656,27 @@ class Adaptive:
                 job.batch_sizes[nearest], reason=f"{failed}The default, or the nearest to it, goes first."
             )
         belief = _believe(job, seen, setup)
-        told = _told(job, seen, belief)
+        believed = _summaries(job, seen, belief)
         value, _ = _outlook(belief, seen.horizon)
         least = min(left, key=lambda at: (belief.log_cost[at], at))
         running = {a_try.batch_size for a_try in state.history.tries if a_try.ended == "running"}
         known = [at for at in left if at in belief.proven]
-        if known and any(told[at].batch_size in running and at not in belief.proven for at in left):
+        if known and any(believed[at].batch_size in running and at not in belief.proven for at in left):
             at = min(known, key=lambda at: (belief.log_cost[at], at))
-            why = f"{told[at]}, the best that has converged, while {_listed(running)} is being tried."
+            why = f"{believed[at]}, the best that has converged, while {_listed(running)} is being tried."
         elif (at := min(left, key=lambda at: (value[at], at))) in belief.proven and (
             new := _uncovered(job, seen, belief, left)
         ) is not None:
             at = new
-            why = f"{told[at]}; no try has judged it, and that may cost little."
+            why = f"{believed[at]}; no try has judged it, and that may cost little."
         elif at == least:
-            why = f"{told[at]}, the least expected."
+            why = f"{believed[at]}, the least expected."
         else:
             why = (
-                f"{told[at]} against {told[least]} at {told[least].batch_size}: to know it better"
+                f"{believed[at]} against {believed[least]} at {believed[least].batch_size}: to know it better"
                 f" may pay within {seen.horizon} recurrences."
             )
-        return Choice(told[at].batch_size, reason=failed + why)
+        return Choice(believed[at].batch_size, reason=failed + why)
 
     def verdict(self, state: State, a_try: Try) -> Verdict:
         job, seen = state.history.job, state.seen

@@ -126,18 +126,17 @@ _SYNTHETIC = (
 
 
 def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
-    sweep, against, regret = rows.get("sweep", ()), rows["against"], rows["regret"]
+    return [
+        *_recorded(rows.get("sweep", ())),
+        *_played(rows, sql, players),
+        *_compared(rows, sql, players),
+    ]
+
+
+def _recorded(sweep: Rows) -> list[Figure]:
+    """Return the figures of what there is to be saved."""
     gpus = {gpu: at for at, gpu in enumerate(sorted({row["gpu"] for row in sweep}))}
     savings = {name: at for at, name in enumerate(figures.SAVINGS)}
-    steady = [row for row in regret if row["drift"] == "none"]
-    of_all = [row for row in against if row["drift"] == "none" and not row["overlap"]]
-    usual = min((row["beta"] for row in of_all), key=lambda beta: abs(beta - 2), default=2.0)
-    at_usual = [row for row in of_all if row["beta"] == usual]
-    values = {
-        name: sorted({row[name] for row in of})
-        for name, of in (("eta", rows["frontier"]), ("beta", of_all), ("gpu", at_usual))
-    }
-    ablated = any(row["player"].startswith("reference-") for row in against)
     return [
         Figure(
             "What there is to be saved",
@@ -161,6 +160,26 @@ def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours)
             "Mean energy of a training at the default batch size, relative to the highest limit.",
             lambda: figures.by_limit(sweep, gpus), sweep, key=gpus, when=bool(sweep),
         ),
+    ]  # fmt: skip
+
+
+def _usual(against: Rows) -> Rows:
+    """Return the rows without drift and overlap, of the beta nearest to the usual one."""
+    of_all = _steady(against)
+    beta = min((row["beta"] for row in of_all), key=lambda beta: abs(beta - 2), default=2.0)
+    return [row for row in of_all if row["beta"] == beta]
+
+
+def _steady(against: Rows) -> Rows:
+    return [row for row in against if row["drift"] == "none" and not row["overlap"]]
+
+
+def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+    """Return the figures of what the policies made of it."""
+    sweep, against = rows.get("sweep", ()), rows["against"]
+    steady = [row for row in rows["regret"] if row["drift"] == "none"]
+    at_usual = _usual(against)
+    return [
         Figure(
             "Cumulative regret",
             "Cost of the recurrences above the least mean cost of any batch size, in units of that. Mean of"
@@ -185,28 +204,38 @@ def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours)
             "GPU models",
             f"The last {LAST} recurrences by GPU model: geometric means over the workloads.",
             lambda: figures.by_gpu(at_usual, players), at_usual, sql.get("against", ""),
-            when=len(values["gpu"]) > 1,
+            when=len({row["gpu"] for row in at_usual}) > 1,
         ),
+    ]  # fmt: skip
+
+
+def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+    """Return the figures of what settings and changes do, and of a cluster."""
+    regret, cluster = rows["regret"], rows.get("cluster", ())
+    of_all, at_usual = _steady(rows["against"]), _usual(rows["against"])
+    etas = sorted({row["eta"] for row in rows["frontier"]})
+    names = {row["player"] for row in rows["against"]}
+    return [
         Figure(
             "What eta trades",
             f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for each eta"
-            f" ({', '.join(f'{eta:g}' for eta in values['eta'])}), joined in their order.",
+            f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order.",
             lambda: figures.etas(rows["frontier"], players), rows["frontier"], sql.get("frontier", ""),
-            when=len(values["eta"]) > 1,
+            when=len(etas) > 1,
         ),
         Figure(
             "What beta costs",
             "Energy of all recurrences, relative to the default, by the bound of a try in units of the least"
             " cost: geometric means over the worlds.",
             lambda: figures.betas(of_all, players), of_all, sql.get("against", ""),
-            when=len(values["beta"]) > 1,
+            when=len({row["beta"] for row in of_all}) > 1,
         ),
         Figure(
             "Without a part of the policy",
             "Energy of all recurrences without early stopping, pruning or just-in-time profiling, over that"
             " of the whole policy (reference). A point for each world.",
             lambda: figures.ablations(at_usual), at_usual, sql.get("against", ""),
-            key={}, when=ablated and any(row["player"] == "reference" for row in against),
+            key={}, when="reference" in names and any(name.startswith("reference-") for name in names),
         ),
         Figure(
             "When the job changes",
@@ -219,7 +248,7 @@ def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours)
             "A synthetic cluster",
             "Energy and time of all recurrences of overlapping job groups, relative to the default."
             " Synthetic: groups and their overlap come from a file of parameters, not from a record.",
-            lambda: figures.cluster(rows.get("cluster", ()), players), rows.get("cluster", ()),
+            lambda: figures.cluster(cluster, players), cluster,
             sql.get("cluster", ""), when=bool(rows.get("cluster")),
         ),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from math import asinh, ceil, floor, isfinite, log2, log10
 from typing import Literal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
-"""Told apart by those who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
+"""Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 26, 38
 """Margins; the left one at least so."""
@@ -24,7 +24,7 @@ _SCALES: dict[Scale, Callable[[float], float]] = {"linear": float, "log": log2, 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What belongs together: a line through its points, or a mark at each, or both."""
+    """Points of one name: a line through them, or a mark at each, or both."""
 
     name: str
     points: Sequence[tuple[float, float]]
