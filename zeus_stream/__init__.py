@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zeus_stream.training.answers import Missing, WindowEnergy
     from zeus_stream.training.default import ends_with, epochs, metric, recurring, steps, window
     from zeus_stream.training.publisher import Publisher
+    from zeus_stream.training.start import start
     from zeus_stream.transport.client import Connection, connect
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "metric",
     "recurring",
     "simulated",
+    "start",
     "steps",
     "window",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",
+    "start": "training.start",
 }
 
 
