@@ -32,6 +32,7 @@ class QueryServer:
         status: Callable[[Gate], Status],
         forget: Callable[[str], Awaitable[int | None]],
         counters: Counter[str],
+        commit: Callable[[], Awaitable[None]],
     ) -> None:
         """Begin with no query.
 
@@ -41,11 +42,13 @@ class QueryServer:
             forget: lets a job begin again; returns the number of tries that count no more, None if there is
                 no such job.
             counters: of the analyzer.
+            commit: stores what waits, so that an answer has all that was received.
         """
         self._queries = queries
         self._status = status
         self._forget_job = forget
         self._counters = counters
+        self._commit = commit
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self.under_way = 0
 
@@ -99,6 +102,7 @@ class QueryServer:
 
     async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
         try:
+            await self._commit()
             done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
         except RefusedError as wrong:
             reply(_no(wrong))

@@ -1,12 +1,13 @@
 """The shell of the analyzer: a tree of tasks that wait. The pure modules decide.
 
-    followers -> store: frames into the archive -> interpret, in a thread of its own -> rows into the archive
-                                                                                     -> pending -> links
+    followers -> decode -> interpret, in a thread of its own -> pending -> links
+                    |          | rows
+                    +-> commits: one transaction a second, or when a command or a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
-What was received is archived before it is interpreted. After a start, the stream since the oldest open
-run is interpreted again from the archive, so that the machines know where they stood; no host is
-commanded until all is interpreted that its log held when the collector last said so.
+A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
+again from the archive, so that the machines know where they stood; no host is commanded until all is
+interpreted that its log held when the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host. All of them are interpreted in the order in which
@@ -31,6 +32,7 @@ from analyzers.archive.store import Store
 from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
+from analyzers.commits import Commits
 from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
@@ -184,13 +186,14 @@ class Analyzer:
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._pending = Pending()
         self._writer = anyio.CapacityLimiter(1)
-        self._interpreted: dict[str, int] = {}
-        """By log, the offset after the last frame that was interpreted, until it is stored."""
+        self._commits = Commits(archive)
         self._received_ns: deque[int] = deque()
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
-        self.queries = QueryServer(query.Queries(archive, settings), self.status, self.forget, self._counters)
+        self.queries = QueryServer(
+            query.Queries(archive, settings), self.status, self.forget, self._counters, self._commits.commit
+        )
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -205,7 +208,9 @@ class Analyzer:
                 tasks.start_soon(self._complain, collector)
             pages = iter(self._archive.to_replay())
             while (page := await run_sync(next, pages, None)) is not None:
-                await self._interpret(page, replaying=True)
+                await self._interpret(page)
+            self._commits.replaying = False
+            tasks.start_soon(self._commits.run)
             tasks.start_soon(self._store, receive, stored)
             tasks.start_soon(self._digest, decoded)
             tasks.start_soon(self._answer, questions)
@@ -260,7 +265,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._put_frames(frames, stored)
-                    await self._write(partial(self._archive.put, [item]))
+                    await self._commits.add_received(item)
                     frames = []
                 else:
                     frames += item
@@ -271,12 +276,9 @@ class Analyzer:
             return
         self._received_ns.append(monotonic_ns())
 
-        def put() -> Decoded:
-            frames = [(frame, self._decoded(frame)) for frame in received]
-            self._archive.put([frames])
-            return [(frame, body) for frame, body in frames if body is not None]
-
-        await stored.send(await self._write(put))
+        frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
+        await self._commits.add_received(frames)
+        await stored.send([(frame, body) for frame, body in frames if body is not None])
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
@@ -287,30 +289,28 @@ class Analyzer:
 
     async def _digest(self, batches: MemoryObjectReceiveStream[Decoded]) -> None:
         async for frames in batches:
-            await self._interpret(frames, replaying=False)
+            await self._interpret(frames)
             self._received_ns.popleft()
 
-    async def _interpret(self, frames: Decoded, *, replaying: bool) -> None:
+    async def _interpret(self, frames: Decoded) -> None:
         """Interpret frames, store what they give, and send what is to be done."""
         at = 0
         while at < len(frames):
             count, outputs = await self._interpretation.interpret(frames[at:])
             part, at = frames[at : at + count], at + count
-            self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in part}
-            await self._keep(outputs, replaying=replaying)
+            await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
                 self._hosts[frame.host].last = frame
                 if isinstance(body, Notes):
                     self._note(frame.host, body)
             self._send(output for output in outputs if isinstance(output, Instruction))
 
-    async def _keep(self, outputs: Iterable[Output], *, replaying: bool) -> None:
-        """Store rows; frames that gave none may be interpreted again: that saves half of the commits."""
+    async def _keep(self, outputs: Iterable[Output], interpreted: dict[str, int]) -> None:
+        """Have rows stored; return when the instructions among the outputs may leave."""
         rows = [output for output in outputs if isinstance(output, Row)]
         self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
-        if rows:
-            interpreted, self._interpreted = self._interpreted, {}
-            await self._write(partial(self._archive.put, (), rows, interpreted, replaying=replaying))
+        instructions = [output for output in outputs if isinstance(output, Instruction)]
+        await self._commits.add_derived(rows, interpreted, instructions)
 
     def _note(self, name: str, body: Notes) -> None:
         self._pending.notes(name, body.notes)
@@ -348,7 +348,8 @@ class Analyzer:
         if forgotten is None:
             return None
         count, outputs = forgotten
-        await self._keep(outputs, replaying=False)
+        await self._keep(outputs, {})
+        await self._commits.commit()
         self._send(output for output in outputs if isinstance(output, Instruction))
         return count
 

@@ -82,7 +82,11 @@ def checked(connection: Any, sql: str) -> str:
 
 
 def _kind(connection: Any, sql: str) -> str:
-    match [str(statement.type.name) for statement in connection.extract_statements(sql)[:2]]:
+    try:
+        kinds = [str(statement.type.name) for statement in connection.extract_statements(sql)[:2]]
+    except ValueError:
+        raise _refusal("this statement is not allowed, the archive is only read here") from None
+    match kinds:
         case [kind]:
             return kind
         case []:

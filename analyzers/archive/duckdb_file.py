@@ -16,6 +16,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
+from datetime import datetime
 from importlib.resources import files
 from itertools import islice, takewhile
 from pathlib import Path
@@ -178,7 +179,10 @@ class Archive:
                         "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
                         names_and_values,
                     )
-            archive = cls(path, connection)
+            try:
+                archive = cls(path, connection)
+            except duckdb.Error as wrong:
+                raise StorageError(f"{path}: could not be opened: {_damage(str(wrong))}") from wrong
             on_failure.pop_all()
         return archive
 
@@ -199,13 +203,26 @@ class Archive:
                     f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
                     " Run `zeus-stream analyze` on it once, which lifts it."
                 )
-            archive = cls(path, connection)
+            try:
+                archive = cls(path, connection)
+            except duckdb.Error as wrong:
+                raise StorageError(f"{path}: could not be opened: {_damage(str(wrong))}") from wrong
             on_failure.pop_all()
         return archive
 
     def close(self) -> None:
         """Close the file. Readers have to be done."""
         self._connection.close()
+
+    def read_whole(self) -> list[tuple[str, datetime]]:
+        """Read every table; return each host with the UTC of its last clock reading. Raises StorageError."""
+        with self._cursor() as cursor:
+            tables = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal").fetchall()
+            for (name,) in tables:
+                cursor.execute(f"SELECT bit_xor(hash(t)) FROM {name} AS t").fetchall()  # noqa: S608  (our own)
+            return cursor.execute(
+                "SELECT host, make_timestamp(max(wall_ns) // 1000) FROM hosts GROUP BY host ORDER BY host"
+            ).fetchall()
 
     def wal_bytes(self) -> int:
         """Return how much a checkpoint would bring into the file."""
@@ -252,6 +269,8 @@ class Archive:
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor
+        except duckdb.Error as wrong:
+            raise StorageError(f"{self.path}: could not be read: {_damage(str(wrong))}") from wrong
         finally:
             cursor.close()
 
@@ -717,9 +736,14 @@ def _why_not_opened(path: Path, says: str) -> str:
         )
     if "version number" in says:
         return f"{path}: could not be opened: a newer DuckDB wrote it. Install that version of duckdb."
+    return f"{path}: could not be opened: {_damage(says)}"
+
+
+def _damage(says: str) -> str:
+    """Return what is wrong with a file that DuckDB cannot read, and what to do about it."""
     return (
-        f"{path}: could not be opened: {_first_line(says)}."
-        " Mend or move the file, or name another with --archive."
+        f"it is damaged, {_first_line(says)}. `zeus-stream set-aside` moves the damaged part away and says"
+        " what is lost; or name another file with --archive."
     )
 
 

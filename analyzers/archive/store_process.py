@@ -151,6 +151,9 @@ def serve(channel: socket.socket) -> None:
     except ZeusStreamError as wrong:
         send(channel, (False, wrong))
         return
+    for file in (request.path, Path(f"{request.path}.wal")):
+        if file.exists() and file.stat().st_mode & 0o077:
+            file.chmod(0o600)  # an earlier version made it for all to read
     send(channel, (True, None))
     store = Store(archive, request.path)
     try:
@@ -182,6 +185,7 @@ def main() -> None:
     When the analyzer goes without a word, the file is left as it is: the next to open it reads its WAL.
     """
     channel = socket.socket(fileno=int(sys.argv[1]))
+    os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so is the end of a service; it ends us by its own end
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

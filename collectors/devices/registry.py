@@ -58,7 +58,7 @@ def _open_gpus(device: str, run: Path) -> Bus:
 
         return SimulatedBus.parse(device, run)
     if device == "nvml":
-        from collectors.devices.nvml import NvmlBus  # noqa: PLC0415  (see above)
+        from collectors.devices.nvml_bus import NvmlBus  # noqa: PLC0415  (see above)
 
         return NvmlBus()
     if device == "amd":

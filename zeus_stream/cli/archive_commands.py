@@ -1,10 +1,12 @@
-"""Commands that read the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``."""
+"""Commands on the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -17,7 +19,7 @@ from zeus_stream.cli.options import (
     settings_options,
 )
 from zeus_stream.errors import RefusedError
-from zeus_stream.paths import places
+from zeus_stream.paths import claim, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -163,14 +165,16 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     """Replay ARCHIVE, and check that it gives the stored decisions.
 
     With --select: show what another selector would have chosen from the same measurements. The archive is
-    only read. The exit code is 1 if a decision differs.
+    only read, also while the analyzer runs. The exit code is 1 if a decision differs.
     """
     from analyzers import replay as archive_replay
     from analyzers.state_files import calibrations
     from zeus_stream.reports.tables import write
 
     where = places(os.environ)
-    done = archive_replay.replay(archive or where.archive, settings, calibrations.load(where.gains), select)
+    gains = calibrations.load(where.gains)
+    with _counting_frames() as watch:
+        done = archive_replay.replay(archive or where.archive, settings, gains, select, watch)
     if done.anew:
         write(archive_replay.compared(done.anew, select or ""), form, sys.stdout)
         click.echo(
@@ -188,6 +192,18 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
         )
         sys.exit(1)
     click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
+
+
+@contextmanager
+def _counting_frames() -> Iterator[Callable[[Iterable[Any]], Iterable[Any]]]:
+    """Show on a terminal how many frames are replayed."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("replaying {task.completed:,.0f} frames"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress.track
 
 
 @click.command(cls=Command)
@@ -228,6 +244,23 @@ def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, re
             click.echo(f"{name}  {gain.words} +-{gain.gain_error:.4f}  {gain.source}  {gain.at}")
         if not gains:
             click.echo("No GPU is calibrated.")
+
+
+@click.command("set-aside", cls=Command)
+@settings_options("archive", "memory_mb")
+def set_aside(settings: Settings) -> None:
+    """Move the damaged part of an archive aside and print what is lost. Nothing is deleted."""
+    from datetime import UTC, datetime
+
+    from analyzers.archive.repair import set_aside as move
+
+    where = places(os.environ)
+    suffix = f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        done = move(settings.archive or where.archive, settings, suffix)
+    for path in done.moved:
+        click.echo(f"Moved to {path}.")
+    click.echo(done.lost)
 
 
 def _text_of(reference: Path) -> str:

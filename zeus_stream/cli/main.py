@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.restore,
         service_commands.keys,
         archive_commands.calibrate,
+        archive_commands.set_aside,
         service_commands.completions,
     ),
 }

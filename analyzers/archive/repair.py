@@ -1,0 +1,86 @@
+"""Move the damaged part of an archive aside, and name what is lost with it.
+
+    the file can be read whole        -> nothing is moved
+    it can be read without its WAL    -> the WAL is moved: what was stored since the last checkpoint is lost
+    it cannot                         -> both are moved: everything is lost
+
+Nothing is deleted. What the collectors' logs still hold is fetched again by the next analyzer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from analyzers.archive.duckdb_file import Archive
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """What was moved, and what is lost."""
+
+    moved: tuple[Path, ...]
+    lost: str
+
+
+def set_aside(path: Path, settings: Settings, suffix: str) -> SetAside:
+    """Move what cannot be read beside the archive, under names that end with ``suffix``.
+
+    Raises:
+        RefusedError: the archive can be read whole; nothing is moved.
+        StorageError: there is no such file, another process holds it, or it could not be moved.
+    """
+    wal = Path(f"{path}.wal")
+    try:
+        _read_whole(path, settings)
+    except StorageError as wrong:
+        if not path.exists() or "holds it" in str(wrong):
+            raise
+    else:
+        raise RefusedError(f"{path}: could not be set aside: all of it can be read. Nothing was moved.")
+    moved = []
+    if wal.exists():
+        size = wal.stat().st_size
+        moved.append(_move(wal, suffix))
+        try:
+            ends = _read_whole(path, settings)
+        except StorageError:
+            pass  # the file is damaged as well
+        else:
+            until = "; ".join(f"{host} to {when:%F %H:%M} UTC" for host, when in ends) or "no host yet"
+            lost = (
+                f"What was stored since the last checkpoint is lost, {size} bytes. What is left: {until}."
+                " Frames that a collector's log still holds are fetched again."
+            )
+            return SetAside(tuple(moved), lost)
+    size = path.stat().st_size
+    moved.append(_move(path, suffix))
+    lost = (
+        f"All of the archive is lost, {size} bytes; the next analyzer begins another. Frames that a"
+        " collector's log still holds are fetched again."
+    )
+    return SetAside(tuple(moved), lost)
+
+
+def _read_whole(path: Path, settings: Settings) -> Sequence[tuple[str, datetime]]:
+    """Read every table; return each host with the time of its last clock reading. Raises StorageError."""
+    archive = Archive.open_read_only(path, settings)
+    try:
+        return archive.read_whole()
+    finally:
+        archive.close()
+
+
+def _move(path: Path, suffix: str) -> Path:
+    target = path.with_name(f"{path.name}.{suffix}")
+    try:
+        if target.exists():
+            raise StorageError(f"{target}: could not be written: it is there already. Move it away.")
+        path.rename(target)
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be moved: {wrong.strerror}. Ask for the rights in its directory."
+        ) from wrong
+    return target

@@ -1,0 +1,82 @@
+"""Collect what is to be stored, and store it in few transactions.
+
+    frames, breaks, rows -> wait here -> one transaction a second, or at once when somebody waits for it
+
+What was not yet stored when the analyzer is killed comes again from the collectors' logs.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import anyio
+from anyio.to_thread import run_sync
+
+from analyzers.archive.store import Received, Store
+from analyzers.results.rows import GiveAnswer, Instruction, JobRow, Row, TryRow
+from zeus_stream.transport.follower import Break
+
+COMMIT_S = 1.0
+"""Between two commits that no command, no choice and no query waits for."""
+COMMIT_BYTES = 4 << 20
+"""Of frames; more are stored at once."""
+
+
+class Commits:
+    """Parts of the next transaction. For one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._one_at_a_time = anyio.Lock()
+        self._received: list[Received] = []
+        self._rows: list[Row] = []
+        self._interpreted: dict[str, int] = {}
+        self._bytes = 0
+        self._failed = False
+        """What came after a commit that failed is not stored either: the analyzer ends."""
+        self.replaying = True
+        """Rows of all kinds may be stored already."""
+
+    async def add_received(self, part: Received) -> None:
+        """Add frames or a break. Waits for the store when it is behind."""
+        self._received.append(part)
+        if not isinstance(part, Break):
+            self._bytes += sum(len(frame.body) for frame, _ in part)
+        if self._bytes > COMMIT_BYTES:
+            await self.commit()
+
+    async def add_derived(
+        self, rows: Sequence[Row], interpreted: Mapping[str, int], instructions: Sequence[Instruction]
+    ) -> None:
+        """Add rows, and return when the instructions that came with them may leave.
+
+        A command or a choice leaves when its row is stored; a choice may be asked for at any time.
+        """
+        self._rows += rows
+        self._interpreted |= interpreted
+        commands = not all(isinstance(each, GiveAnswer) for each in instructions)
+        choices = any(isinstance(row, TryRow | JobRow) for row in self._rows)
+        if commands or choices or (rows and self.replaying):
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Store what waits. On return all is stored that waited at the call. Raises StorageError."""
+        async with self._one_at_a_time:
+            if self._failed or not (self._received or self._rows):
+                return  # frames that gave no rows may be interpreted again
+            received, self._received = self._received, []
+            rows, self._rows = self._rows, []
+            interpreted, self._interpreted = self._interpreted, {}
+            self._bytes = 0
+            self._failed = True
+            await run_sync(partial(self._store.put, received, rows, interpreted, replaying=self.replaying))
+            self._failed = False
+
+    async def run(self) -> None:
+        """Commit in time until cancelled, and once more then."""
+        try:
+            while True:
+                await anyio.sleep(COMMIT_S)
+                await self.commit()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.commit()
