@@ -40,9 +40,7 @@ LONG_FUNCTIONS: set[str] = {
 COMPLEX_FUNCTIONS: set[str] = {
     "analyzers/interpreter.py:Interpreter._event",
 }
-FULL_FOLDERS: set[str] = {
-    "zeus_stream/training",
-}
+FULL_FOLDERS: set[str] = set()
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
+    from zeus_stream.own_services import start
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
     from zeus_stream.training.default import ends_with, epochs, metric, recurring, steps, window
     from zeus_stream.training.publisher import Publisher
-    from zeus_stream.training.start import start
     from zeus_stream.transport.client import Connection, connect
 
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",
-    "start": "training.start",
+    "start": "own_services",
 }
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.own_services import KEEPER, READY, SCRIPTS
 from zeus_stream.paths import Places, claim, holder, places, prepare
-from zeus_stream.training.start import KEEPER, READY, SCRIPTS
 from zeus_stream.transport.client import status
 
 LINGER_S = 5.0

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+from zeus_stream.own_services import start
 from zeus_stream.training.identity import named
 from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import YES, Publisher
 from zeus_stream.training.recurring import ANSWER_S, Recurring
-from zeus_stream.training.start import start
 from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.windows import Window
 
