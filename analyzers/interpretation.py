@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 AT_ONCE_NS = 100_000_000
 """Work of the thread after which what was decided leaves it, and others have their turn."""
+SHED_NS = 1_000_000_000
+"""The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
 
@@ -35,10 +37,18 @@ class Interpretation:
         """Return the result of some work with the interpreter."""
         return await run_sync(self._run, work, limiter=self._turn)
 
-    async def interpret(self, frames: Sequence[tuple[Frame, Body]]) -> tuple[int, list[Output]]:
-        """Interpret the first of these frames. Return how many, and what they gave."""
+    async def interpret(
+        self, frames: Sequence[tuple[Frame, Body]], behind_ns: int
+    ) -> tuple[int, list[Output]]:
+        """Interpret the first of these frames. Return how many, and what they gave.
+
+        Args:
+            frames: at least one.
+            behind_ns: since when the oldest waits.
+        """
 
         def work(interpreter: Interpreter) -> tuple[int, list[Output]]:
+            interpreter.hurried = behind_ns > SHED_NS
             until_ns, count, outputs = monotonic_ns() + AT_ONCE_NS, 0, list[Output]()
             for frame, body in frames:
                 outputs += interpreter.hear(frame, body)

@@ -79,6 +79,10 @@ MAX_REMEMBERED = 1_000
 """Answers, unknown sessions and names of ended runs kept; the oldest go."""
 MAX_ASKS = 1_000
 """Questions that wait; one more is answered with Missing."""
+LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
+"""Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
+FEW = 4
+"""Sessions of a host that are looked at after each of its frames."""
 MAX_UNCERTAINTY_NS = 1_000_000_000
 """A boundary that is less certain says nothing about power, so it is no mark."""
 PLACED_NS = 1_100_000_000
@@ -127,6 +131,9 @@ class Interpreter:
         self._claims = Claims()
         self._boots: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
+        self._on_host: defaultdict[str, dict[str, Session]] = defaultdict(dict)
+        self._looked_ns: dict[str, int] = {}
+        """By host, frame time at which windows were looked at."""
         self._runs: dict[str, Run] = {}
         self._ledger = Ledger(self._fleet, self._runs, settings)
         self._ended_runs: dict[str, Used] = {}
@@ -139,6 +146,8 @@ class Interpreter:
         """By session and window; the question in them means nothing."""
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
         """By host: runs on it, all of which use its CPUs."""
+        self.hurried = False
+        """Frames wait: leave out what can be left out, the fit of the energy of single steps."""
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
 
@@ -175,7 +184,7 @@ class Interpreter:
                 for note in body.notes:
                     if not isinstance(note, Unknown):
                         outputs += self._attempt(frame, "notes", partial(self._note, frame.host, note))
-        outputs += self._measure(frame)
+        outputs += self._measure(frame, body)
         return outputs + self._attempt(frame, "budgets", lambda: self._ledger.keep(frame.host, outputs))
 
     # ---- what cannot be interpreted
@@ -316,7 +325,7 @@ class Interpreter:
         """Return the sessions that use a GPU, or a part of their host."""
         gpu = self._fleet.gpus[uuid]
         if of_host(uuid):
-            return [session for session in self._sessions.values() if session.host == gpu.host]
+            return self._on_host[gpu.host].values()
         return gpu.sessions.values()
 
     def _is_of(self, host: str, uuid: str) -> bool:
@@ -403,7 +412,7 @@ class Interpreter:
             host_uses = self._host_uses[host]
             host_uses.append(Use(started.run, started.t_ns))
             del host_uses[:-MAX_USES]
-        self._sessions[body.session] = session
+        self._sessions[body.session] = self._on_host[host][body.session] = session
         run.sessions[body.session] = session
         self._jobs.joined(session, run)
         ended = self._end(before, before.heard_ns, "it goes on in another session") if before else []
@@ -514,6 +523,7 @@ class Interpreter:
     def _drop(self, session: Session) -> None:
         """Nothing more is to come of a session."""
         del self._sessions[session.session]
+        self._on_host[session.host].pop(session.session, None)
         if run := self._runs.get(session.started.run):
             run.sessions.pop(session.session, None)
         for gpu in session.gpus:
@@ -586,7 +596,7 @@ class Interpreter:
         if self._boots.setdefault(host, boot_id) == boot_id:
             return outputs
         self._boots[host] = boot_id
-        for session in [session for session in self._sessions.values() if session.host == host]:
+        for session in tuple(self._on_host[host].values()):
             outputs += self._end(session, session.heard_ns, "the host was restarted")
             outputs += self._measure_windows(session, NO_MORE_NS)
             self._drop(session)
@@ -636,18 +646,63 @@ class Interpreter:
 
     # ---- what can be measured by now
 
-    def _measure(self, frame: Frame) -> list[Output]:
+    def _measure(self, frame: Frame, body: Body) -> list[Output]:
         """Return what waited for readings or for a timeout, after a frame of its host."""
         host, now_ns = frame.host, frame.t_ns
         outputs: list[Output] = []
-        for session in [s for s in self._sessions.values() if s.host == host]:
-            work = partial(self._measure_windows, session, now_ns)
-            outputs += self._attempt(frame, "windows", work, session)
-            if session.ended is not None and session.windows.empty and session.session in self._sessions:
-                self._drop(session)
-        for run in list(self._runs.values()):
+        on_host = self._on_host[host]
+        touched = self._sessions.get(body.session) if isinstance(body, Events) else None
+        due = self._due(host, now_ns)
+        for session in self._to_measure(frame, body, touched, due=due):
+            outputs += self._measure_session(frame, session)
+        if isinstance(body, Events):
+            runs = [] if touched is None else [touched.started.run]
+        else:
+            runs = list(dict.fromkeys(session.started.run for session in on_host.values()))
+        for run in [run for name in runs if (run := self._runs.get(name)) is not None]:
             outputs += self._attempt(frame, "trials", run.measure, run.lead)
         outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
+        return outputs + self._time_out(host, now_ns) if due else outputs
+
+    def _due(self, host: str, now_ns: int) -> bool:
+        """Return whether it is time to look at all sessions of a host."""
+        pause_ns = max(LOOK_NS, len(self._on_host[host]) * LOOK_MORE_NS)
+        if 0 <= now_ns - self._looked_ns.get(host, 0) < pause_ns:
+            return False
+        self._looked_ns[host] = now_ns
+        return True
+
+    def _to_measure(self, frame: Frame, body: Body, touched: Session | None, *, due: bool) -> list[Session]:
+        """Return the sessions whose windows are looked at after a frame of their host.
+
+        The more sessions a host has, the less often each is looked at: the work for a frame stays the same.
+        """
+        on_host = self._on_host[frame.host]
+        if len(on_host) <= FEW:
+            if isinstance(body, Events):
+                return [] if touched is None else [touched]
+            return list(on_host.values())
+        if not due:
+            return []
+        every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
+        asked = {ask.session for asker, ask, _ in self._asks.values() if asker == frame.host}
+        return [
+            session
+            for session in on_host.values()
+            if session.session in asked or not 0 <= frame.t_ns - session.measured_ns < every_ns
+        ]
+
+    def _measure_session(self, frame: Frame, session: Session) -> list[Output]:
+        session.measured_ns = frame.t_ns
+        work = partial(self._measure_windows, session, frame.t_ns)
+        outputs = self._attempt(frame, "windows", work, session)
+        if session.ended is not None and session.windows.empty and session.session in self._sessions:
+            self._drop(session)
+        return outputs
+
+    def _time_out(self, host: str, now_ns: int) -> list[Output]:
+        """Return an answer for every question of a host that has waited too long."""
+        outputs: list[Output] = []
         for question, (asker, _, since_ns) in list(self._asks.items()):
             if asker == host and now_ns - since_ns >= 2 * self._settings.timeout_ns:
                 del self._asks[question]
@@ -662,7 +717,10 @@ class Interpreter:
             now_ns -= PLACED_NS
         meters = None
         if session.admitted is not None:
-            meters = {gpu: self._fleet.gpus[gpu].meter for gpu in self._devices(session)}
+            meters = {
+                gpu: replace(self._fleet.gpus[gpu].meter, hurried=self.hurried)
+                for gpu in self._devices(session)
+            }
         run = session.started.run
 
         def shared(gpu: str, begin_ns: int, end_ns: int) -> bool:

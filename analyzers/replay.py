@@ -9,14 +9,15 @@ only choose among the limits that were measured; what others would have cost sta
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from analyzers.archive.duckdb_file import Archive, Reader
+from analyzers.archive.duckdb_file import Reader
+from analyzers.archive.snapshot import opened
 from analyzers.interpreter import Interpreter
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
@@ -31,6 +32,10 @@ from zeus_stream.settings import Settings
 
 SAME = 1e-9
 """Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
+
+
+Watch = Callable[[Iterable[tuple[Frame, Body]]], Iterable[tuple[Frame, Body]]]
+"""Passes frames through, to show progress."""
 
 
 @dataclass(slots=True)
@@ -290,14 +295,21 @@ def _word(value: Any) -> str | None:
 # ---- the file -------------------------------------------------------------------------------------------
 
 
-def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: str | None) -> Replay:
-    """Replay an archive that no analyzer has open; it is only read.
+def replay(
+    path: Path,
+    settings: Settings,
+    gains: Mapping[str, Gain],
+    select: str | None,
+    watch: Watch = iter,
+) -> Replay:
+    """Replay an archive. It is only read; if an analyzer writes it, a copy of it as it is now.
 
     Args:
         path: of the DuckDB file.
         settings: of DuckDB; those of the machines are in the archive.
         gains: calibrations, by GPU. They are not in the archive.
         select: another selector; None: the one that decided.
+        watch: passes the frames through, and may show how many there were.
 
     Raises:
         StorageError: the file cannot be read.
@@ -305,8 +317,7 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
         SettingsError: ``select`` cannot be understood, or what the archive has of settings.
     """
     other = None if select is None else selectors.parse(select)
-    archive = Archive.open_read_only(path, settings)
-    try:
+    with opened(path, settings) as archive:
         with archive.reading() as reader:
             stored = _stored(reader)
         recalled, begun = archive.recalled(), archive.begun()
@@ -317,7 +328,7 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
         for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
-            heard = hear(archive.heard(), of_site, gains, recalled, of_session)
+            heard = hear(watch(archive.heard()), of_site, gains, recalled, of_session)
             frames = heard.frames
             mine = [row for row in heard.decisions.values() if row.run in of_run]
             again += mine
@@ -325,8 +336,6 @@ def replay(path: Path, settings: Settings, gains: Mapping[str, Gain], select: st
             if other is not None:
                 others = [run for run, plan in of_run.items() if _text(plan) != other.text]
                 chosen += anew(heard, other, of_site.stride_mw, others)
-    finally:
-        archive.close()
     return Replay(frames, tuple(again), tuple(found), tuple(chosen))
 
 

@@ -275,7 +275,6 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-
         frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
         await self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
@@ -296,7 +295,7 @@ class Analyzer:
         """Interpret frames, store what they give, and send what is to be done."""
         at = 0
         while at < len(frames):
-            count, outputs = await self._interpretation.interpret(frames[at:])
+            count, outputs = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
             await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
@@ -304,6 +303,10 @@ class Analyzer:
                 if isinstance(body, Notes):
                     self._note(frame.host, body)
             self._send(output for output in outputs if isinstance(output, Instruction))
+
+    def _behind_ns(self) -> int:
+        """Return how long the oldest frame waits that is not interpreted."""
+        return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
     async def _keep(self, outputs: Iterable[Output], interpreted: dict[str, int]) -> None:
         """Have rows stored; return when the instructions among the outputs may leave."""
@@ -360,12 +363,11 @@ class Analyzer:
 
     def status(self, gate: Gate) -> Status:
         """Return the status. It waits for nothing: of GPUs it shows what was known a short time ago."""
-        lag_s = (monotonic_ns() - self._received_ns[0]) / 1e9 if self._received_ns else 0.0
         rows = [
             ("analyzer", "archive", str(self._path)),
             ("analyzer", "selector", self._settings.select),
             ("analyzer", "policy", self._settings.policy),
-            ("analyzer", "behind by", f"{lag_s:.1f} s"),
+            ("analyzer", "behind by", f"{self._behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *insight_rows(self._interpretation.insight),
             ("queries", "under way", str(self.queries.under_way)),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import directory, table
 
-from collectors.controls.lease import Limits
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
 from zeus_stream.protocol.fields import UNLOCKED

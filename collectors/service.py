@@ -1,10 +1,10 @@
-"""The shell of the collector: opens everything, answers the control socket, and closes everything.
+"""The task tree of the collector: opens everything, runs one task a source, and closes everything.
 
     device threads -- rows, news --> guards --+                    +-- feed
           ^                            |      +--> journal (log) --+
           +------ instructions --------+      |
     publish socket -- events --> intake ------+
-    control socket -- commands --> service --> guards
+    control socket -- commands --> control_server --> guards
 
 One task a source, all in one thread. Calls to devices and writes of restore records block: they are made
 in the devices' own threads (`sampling`).
@@ -19,40 +19,23 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from os import geteuid
 from secrets import token_hex
-from typing import TypeAlias, cast, get_args
 
 import anyio
 
-from collectors.control import spell, words
-from collectors.controls.device_thread import Watch
-from collectors.controls.lease import Outcome
-from collectors.controls.supervisor import Guard, Guarding, Guards
+from collectors.control_server import ControlServer
+from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
-from collectors.device import Bus, watts
+from collectors.device import Bus
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
 from collectors.publish_server import Intake
+from collectors.status import Row, device_rows
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
-from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.paths import Places, claim, places, prepare
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import (
-    Fetch,
-    Fetched,
-    Hello,
-    ReleaseControl,
-    RenewLeases,
-    SetControl,
-    Welcome,
-)
-from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
-from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
-from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
-from zeus_stream.transport.keys import Role
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
@@ -62,14 +45,8 @@ KEEP_S = 2.0
 RELAX_S = 1.0
 """Between two looks at which devices sessions use."""
 ANCHOR_S = 60.0
-FETCH_BYTES = 1_000_000
-"""Frames in one reply to a fetch, about."""
 PUBLISH_QUEUE = 32
 """Messages queued per publisher: strangers too may send here."""
-MAX_COMMANDS = 1_000
-"""Commands whose sender is remembered; the oldest is forgotten."""
-Asked: TypeAlias = Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | Answer | Advice
-Row: TypeAlias = tuple[str, str, str]
 
 
 async def collect(
@@ -147,12 +124,20 @@ class Collector:
         self._settings = settings
         self._where = where
         self._store = log
-        self._control = doors.control
         self._gate = doors.gate
         self._channels = doors.publish, doors.control, doors.feed
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
+        self._server = ControlServer(
+            doors.control,
+            doors.gate,
+            log,
+            host,
+            self._incarnation,
+            self._status,
+            observe=settings.observe,
+        )
         self._warden = None if settings.observe else Warden(settings.device, where)
         self._guards = Guards(
             settings,
@@ -160,15 +145,11 @@ class Collector:
             where.records,
             self._journal,
             self._incarnation,
-            self._reply_outcome,
+            self._server.reply,
             lambda: None if self._warden is None else self._warden.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
-        self._intake = Intake(doors.publish, self._journal, self._guards, trusted, self._pass_on)
-        self._analyzer: bytes | None = None
-        self._commands: dict[str, tuple[bytes, bytes]] = {}
-        """Sender and correlation of each command that has no outcome yet."""
-        self._malformed = 0
+        self._intake = Intake(doors.publish, self._journal, self._guards, trusted, self._server.pass_on)
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -183,7 +164,7 @@ class Collector:
                 tasks.start_soon(self._guards.listen)
                 tasks.start_soon(self._guards.look)
                 tasks.start_soon(self._intake.serve, memories)
-                tasks.start_soon(self._serve_control)
+                tasks.start_soon(self._server.serve, self._guards, self._intake)
                 tasks.start_soon(self._gate.run)
                 tasks.start_soon(limits.keep, self._channels, self._say_cut)
                 tasks.start_soon(limits.give_back)
@@ -252,96 +233,12 @@ class Collector:
             now = anchor()
             self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
 
-    # ---- control ---------------------------------------------------------------------------------------
-
-    async def _serve_control(self) -> None:
-        while True:
-            for message in await self._control.receive():
-                self._receive(message)
-
-    def _receive(self, message: sockets.Received) -> None:
-        try:
-            correlation, payload = message.parts
-        except ValueError:
-            self._malformed += 1
-            return
-        try:
-            request = cast("Asked", codec.decode(payload, *get_args(Asked)))
-        except MalformedError as wrong:
-            self._malformed += 1
-            self._control.send(message.sender, correlation, codec.encode(No(str(wrong)[:2000])))
-            return
-        if (objection := self._gate.objection(message, _role(request))) is not None:
-            self._control.send(message.sender, correlation, codec.encode(No(objection)))
-            return
-        match request:
-            case SetControl() | ReleaseControl():
-                self._expect(request.command, message.sender, correlation)
-                objection = (
-                    self._intake.objection(request.run, request.gpu)
-                    if isinstance(request, SetControl)
-                    else None
-                )
-                self._guards.command(request, objection)
-            case RenewLeases():
-                self._guards.renew(request)
-            case Answer() | Advice():
-                self._intake.answer(request)
-            case Hello() | Fetch() | AskStatus():
-                parts = self._answer(request, message.sender)
-                self._control.send(message.sender, correlation, *parts)
-
-    def _answer(self, request: Hello | Fetch | AskStatus, sender: bytes) -> list[bytes]:
-        match request:
-            case Hello(role):
-                if role == "analyzer":
-                    self._analyzer = sender
-                extent = self._store.extent
-                welcome: Reply = Welcome(
-                    self._host,
-                    self._incarnation,
-                    extent.log_id,
-                    extent.first_offset,
-                    extent.next_offset,
-                    self._settings.observe,
-                )
-                return [codec.encode(welcome)]
-            case Fetch():
-                return self._fetch(request)
-            case AskStatus():
-                return [codec.encode(Status(tuple(self._status())))]
+    # ---- status ----------------------------------------------------------------------------------------
 
     def _guard(self) -> str:
         if self._warden is None:
             return "none is needed"
         return self._warden.trouble or f"process {self._warden.pid}"
-
-    def _fetch(self, request: Fetch) -> list[bytes]:
-        extent = self._store.extent
-        frames = []
-        if request.log_id == extent.log_id:
-            try:
-                frames = self._store.fetch(request.first_offset, request.count, FETCH_BYTES)
-            except StorageError as wrong:
-                return [codec.encode(No(str(wrong)[:2000]))]
-        first = frames[0].offset if frames else request.first_offset
-        fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
-        return [codec.encode(fetched), *(part for frame in frames for part in codec.encode_frame(frame))]
-
-    def _expect(self, command: str, sender: bytes, correlation: bytes) -> None:
-        if command not in self._commands and len(self._commands) >= MAX_COMMANDS:
-            del self._commands[next(iter(self._commands))]
-        self._commands[command] = sender, correlation
-
-    def _reply_outcome(self, outcome: Outcome) -> None:
-        if (asked := self._commands.pop(outcome.command, None)) is not None:
-            sender, correlation = asked
-            self._control.send(sender, correlation, codec.encode(outcome))
-
-    def _pass_on(self, ask: Ask | AskTry) -> bool:
-        return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), codec.encode(ask))
-
-    # ---- status ----------------------------------------------------------------------------------------
 
     def _status(self) -> list[Row]:
         extent = self._store.extent
@@ -352,7 +249,7 @@ class Collector:
             ("collector", "directory", str(self._where.run)),
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
             ("collector", "guard", self._guard()),
-            ("collector", "analyzer", "none" if self._analyzer is None else "connected"),
+            ("collector", "analyzer", "connected" if self._server.connected else "none"),
             ("log", "id", extent.log_id),
             ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),
             ("log", "size", f"{self._store.size_bytes / 1e6:.1f} of {self._settings.log_mb} MB"),
@@ -361,7 +258,7 @@ class Collector:
             ("log", "readings and notes dropped", str(self._journal.dropped)),
             ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
             ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
-            ("control", "messages refused", str(self._malformed)),
+            ("control", "messages refused", str(self._server.malformed)),
             ("sockets", "times all connections were cut", str(self._cuts)),
         ]
         rows += [
@@ -377,63 +274,8 @@ class Collector:
         if self._guards.trouble is not None:
             rows.append(("devices", "none", self._guards.trouble))
         for guard in self._guards.guards:
-            rows += _device_rows(guard)
+            rows += device_rows(guard)
         return rows
-
-
-def _role(request: Asked) -> Role:
-    """Return what somebody on another host needs, to ask this."""
-    match request:
-        case Hello("watcher") | Fetch() | AskStatus():
-            return "follow"
-        case _:
-            return "command"
-
-
-def _device_rows(guard: Guard) -> list[Row]:
-    watch = guard.watch
-    section = f"{guard.description.name} {watch.gpu}"
-    period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
-    rows = [
-        (section, "state", watch.trouble or ("there" if guard.there else "lost")),
-        (section, "refreshes every", period),
-        (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
-    ]
-    if "power_limit" not in guard.controls:
-        rows.append((section, "power limit", "cannot be set"))
-    for control, guarding in guard.controls.items():
-        rows += [(section, *row) for row in _control_rows(watch, control, guarding)]
-    return rows
-
-
-def _control_rows(watch: Watch, control: Control, guarding: Guarding) -> list[tuple[str, str]]:
-    state = guarding.state
-    name = words(control)
-    which = "" if control == "power_limit" else f"{name}: "
-    if control == "power_limit":
-        rows = [(name, f"{_watts(watch.requested_mw)}, found {spell(control, state.limits.found)}")]
-    else:
-        rows = [
-            (
-                name,
-                f"locked at {spell(control, state.limits.last)}"
-                if state.limits.changed
-                else "not locked by us",
-            )
-        ]
-    if guarding.rules.trouble is not None:
-        rows.append((f"{which}restore record", guarding.rules.trouble))
-    if state.lease is not None:
-        left_s = (state.lease.deadline_ns - monotonic_ns()) / 1e9
-        lease = f"run {state.lease.run} of {state.lease.owner}, {max(left_s, 0):.1f} s left"
-        rows.append((f"{which}lease", lease))
-    if state.failures:
-        rows.append((f"{which}failed restores", str(state.failures)))
-    return rows
-
-
-def _watts(limit_mw: int | None) -> str:
-    return "not known" if limit_mw is None else watts(limit_mw)
 
 
 def _version() -> str:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
+    from zeus_stream.own_services import start
+    from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
     from zeus_stream.training.default import ends_with, epochs, metric, recurring, steps, window
@@ -34,18 +36,22 @@ __all__ = [
     "ends_with",
     "epochs",
     "metric",
+    "open",
     "recurring",
     "simulated",
+    "start",
     "steps",
     "window",
 ]
 _HOMES = {
     "Connection": "transport.client",
     "connect": "transport.client",
+    "open": "reports.archive_file",
     "auto": "integrations.optimizer",
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",
+    "start": "own_services",
 }
 
 
@@ -57,7 +63,8 @@ def __getattr__(name: str) -> Any:
     if name == "simulated":
         return _import("zeus_stream.simulated_gpu.accelerator")
     home = _HOMES.get(name, "training.default")
-    value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), name)
+    attribute = "open_archive" if name == "open" else name
+    value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), attribute)
     return value
 
 

@@ -20,8 +20,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from analyzers.archive import query_process
-from analyzers.archive.duckdb_file import Archive, Reader
+from analyzers.archive.duckdb_file import Reader
 from analyzers.archive.query_process import DATA, DONE, HEAD
+from analyzers.archive.snapshot import opened
 from analyzers.archive.store import Question, Store
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query, QueryDone
@@ -157,16 +158,13 @@ def _too_long(question: Question) -> str:
 
 def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
     """Answer one query from the file. Raises StorageError, RefusedError."""
-    archive = Archive.open_read_only(path, settings)
-    try:
+    with opened(path, settings) as archive:
         timeout_ms = round(settings.query_seconds * 1000)
         queries = Queries(archive, settings)
         try:
             done, parts = queries.answer(Query(sql, settings.query_rows, timeout_ms))
         finally:
             queries.stop()
-    finally:
-        archive.close()
     if done.truncated:
         raise RefusedError(
             f"query: could not return everything: there are more than {settings.query_rows} rows."
@@ -185,10 +183,9 @@ def export(
     Raises:
         StorageError: the archive cannot be read, or the directory not be written.
     """
-    archive = Archive.open_read_only(path, settings)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with archive.reading() as reader:
+        with opened(path, settings) as archive, archive.reading() as reader:
             _, batches = reader.batches("SELECT table_name FROM information_schema.tables ORDER BY ALL", 1000)
             for name in [name for batch in batches for name in batch.column(0).to_pylist()]:
                 target = directory / f"{name}.{form}"
@@ -198,8 +195,6 @@ def export(
             f"{directory}: could not be written: {wrong.strerror or wrong}."
             " Make room, or name another directory."
         ) from wrong
-    finally:
-        archive.close()
 
 
 def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "csv"]) -> int:

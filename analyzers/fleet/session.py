@@ -53,6 +53,8 @@ class Session:
         """When and how."""
         self.step: int | None = None
         """The one under way."""
+        self.measured_ns = 0
+        """Frame time at which its windows were last looked at."""
         self.heard_ns = started.t_ns
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)

@@ -25,7 +25,6 @@ from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 
-FIT_FAILED = "the energy fit failed: by the counter alone"
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
 CORRELATED_NS = 1_000_000_000
@@ -76,6 +75,8 @@ class Meter:
 
     timeline: Timeline
     shape: Shape = field(default_factory=Shape)
+    hurried: bool = False
+    """There is no time to fit the energy of single steps."""
 
     def settled(self, t_ns: int, now_ns: int) -> bool:
         """Return whether the energy at ``t_ns`` may be asked for at frame time ``now_ns``, for good."""
@@ -87,16 +88,23 @@ class Meter:
 
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
         """Return the energies of windows as `measure` does, shaped by the events heard until ``now_ns``."""
-        self.shape.advance(self.timeline, max(end_ns), now_ns)
+        if self.hurried:
+            self.shape.shed(self.timeline, max(end_ns))
+        else:
+            self.shape.advance(self.timeline, max(end_ns), now_ns)
         energies = measure(self.timeline, begin_ns, end_ns, self.shape)
         return [
-            replace(
-                energy, quality=FIT_FAILED if energy.quality == "ok" else f"{energy.quality}; {FIT_FAILED}"
-            )
-            if isinstance(energy, Energy) and energy.estimator != "shaped" and self.shape.failed(begin, end)
-            else energy
+            self._remarked(energy, begin, end)
             for energy, begin, end in zip(energies, begin_ns, end_ns, strict=True)
         ]
+
+    def _remarked(self, energy: Energy | Missing, begin_ns: int, end_ns: int) -> Energy | Missing:
+        """Return an energy with the reason for which it was not fitted."""
+        if isinstance(energy, Missing) or energy.estimator == "shaped":
+            return energy
+        if (why := self.shape.left_out(begin_ns, end_ns)) is None:
+            return energy
+        return replace(energy, quality=why if energy.quality == "ok" else f"{energy.quality}; {why}")
 
 
 def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:

@@ -6,6 +6,7 @@
 Steps, epochs, named windows and the run itself are all windows. They may nest and overlap.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -118,7 +119,7 @@ class Windows:
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
-        due = [e for e in self._ended if self._due(e, meters, now_ns)] if self._ended else []
+        due = self._due(meters, now_ns) if self._ended else []
         spare = len(self._ended) - MAX_WAITING
         if spare > len(due):
             due = self._ended[:spare]
@@ -135,10 +136,20 @@ class Windows:
             rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
         return rows
 
-    def _due(self, ended: _Ended, meters: Mapping[str, Meter] | None, now_ns: int) -> bool:
-        if now_ns - ended.heard_ns >= self._timeout_ns:
-            return True
-        return meters is not None and all(meter.settled(ended.end_ns, now_ns) for meter in meters.values())
+    def _due(self, meters: Mapping[str, Meter] | None, now_ns: int) -> list[_Ended]:
+        """Return the windows that have timed out, or that the readings of all GPUs have passed."""
+        settled_ns = None
+        if meters is not None:
+            # Readings that have passed an instant have passed all before it.
+            ends_ns = sorted({ended.end_ns for ended in self._ended})
+            passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, now_ns))  # noqa: FBT003
+            settled_ns = ends_ns[passed - 1] if passed else None
+        return [
+            ended
+            for ended in self._ended
+            if (settled_ns is not None and ended.end_ns <= settled_ns)
+            or now_ns - ended.heard_ns >= self._timeout_ns
+        ]
 
     def _measure(
         self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
@@ -194,3 +205,7 @@ class Windows:
 
 def _joules(energy_uj: int | None) -> float | None:
     return None if energy_uj is None else energy_uj / 1e6
+
+
+def _settled(meters: Mapping[str, Meter], t_ns: int, now_ns: int) -> bool:
+    return all(meter.settled(t_ns, now_ns) for meter in meters.values())

@@ -295,13 +295,14 @@ class Run:
 
     def _start_if_complete(self, lead: Session, t_ns: int) -> list[Output]:
         """Start the machine once all ranks are there, or have been waited for."""
-        selector = self.settings.selector
+        if (selector := self.settings.selector) is None:
+            return []
         living = [session for session in self.sessions.values() if session.ended is None]
         ranks = tuple(session for session in living if session.admitted)
         complete = len(living) == len(ranks) >= lead.started.world_size
         since_ns = max(lead.started.t_ns, self._changed[1] if self._changed else 0)
         waited = t_ns - since_ns >= self.settings.timeout_ns
-        if selector is None or not (complete or (waited and lead.admitted)):
+        if not (complete or (waited and lead.admitted)):
             return []
         self._ranks = ranks
         gpus, plan = self._gpus(), self.settings

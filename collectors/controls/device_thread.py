@@ -11,15 +11,25 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
-
-import anyio
 
 from collectors.control import CONTROLS
-from collectors.controls import lease
+from collectors.controls import lease_messages
+from collectors.controls.device_messages import (
+    Crashed,
+    Do,
+    Found,
+    FoundControl,
+    Gone,
+    Happened,
+    Job,
+    Mail,
+    ProcessesSeen,
+    ReadNow,
+    SeeProcesses,
+    Stop,
+)
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
 from collectors.sampling import change_detector, schedule
@@ -41,120 +51,6 @@ MAX_ROWS = 20_000
 _NEVER_NS = 2**63
 _LONGEST_NS = 3_600_000_000_000
 _log = logging.getLogger(__name__)
-
-
-# ---- what a thread is told -------------------------------------------------------------------------
-
-
-Step: TypeAlias = lease.WriteRecord | lease.CallSet | lease.CallRestore | lease.ClearRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Do:
-    """Do what a control's machine asks. What comes of it comes back as Happened."""
-
-    control: Control
-    step: Step
-
-
-@dataclass(frozen=True, slots=True)
-class SeeProcesses:
-    """Look who computes on the device. Comes back as ProcessesSeen."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadNow:
-    """A session uses the device: do not wait for the end of a pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    pass
-
-
-Job: TypeAlias = Do | SeeProcesses | ReadNow | Stop
-
-
-# ---- what a thread has to say ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FoundControl:
-    """Something of the device that can be set, or that a dead collector's record says was."""
-
-    control: Control
-    requested: int
-    """Now; of a clock, what its record says."""
-    left: Record | None
-    """What a dead collector left."""
-    trouble: str | None
-    """Why no record can be kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The device answers, for the first time or again."""
-
-    t_ns: int
-    description: Description
-    requested_mw: int | None
-    """None: it has no power limit."""
-    controls: tuple[FoundControl, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    t_ns: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """What came of an instruction of `leases`."""
-
-    t_ns: int
-    control: Control
-    event: lease.Event
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessesSeen:
-    pids: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """An error that nobody foresaw: the thread reads no more, but does what it is told."""
-
-    error: BaseException
-
-
-News: TypeAlias = Found | Gone | Happened | ProcessesSeen | Crashed
-
-
-class Mail:
-    """From the device threads to the event loop. Bounded by what the loop has asked for."""
-
-    def __init__(self) -> None:
-        self._items: deque[tuple[Watch, News]] = deque()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def put(self, watch: "Watch", news: News) -> None:
-        self._items.append((watch, news))
-        os.eventfd_write(self._bell, 1)
-
-    async def wait(self) -> None:
-        """Return when there is something."""
-        while not self._items:
-            await anyio.wait_readable(self._bell)
-            os.eventfd_read(self._bell)
-
-    def take(self) -> tuple["Watch", News] | None:
-        """Return the oldest, or None."""
-        return self._items.popleft() if self._items else None
-
-    def close(self) -> None:
-        os.close(self._bell)
 
 
 class Watch:
@@ -346,32 +242,32 @@ class Watch:
 
     def _carry_out(self, job: Job) -> None:
         match job:
-            case Do(control, lease.WriteRecord(limits)):
+            case Do(control, lease_messages.WriteRecord(limits)):
                 self._report(control, self._write_record(control, limits))
-            case Do(control, lease.CallSet(value, expected)):
+            case Do(control, lease_messages.CallSet(value, expected)):
                 self._report(control, self._set(control, value, expected))
-            case Do(control, lease.CallRestore(limits)):
+            case Do(control, lease_messages.CallRestore(limits)):
                 self._report(control, self._restore(control, limits))
-            case Do(control, lease.ClearRecord()):
+            case Do(control, lease_messages.ClearRecord()):
                 self._clear_record(control)
             case SeeProcesses():
                 self._mail.put(self, ProcessesSeen(self._processes()))
             case _:
                 pass  # a Stop ends the thread
 
-    def _report(self, control: Control, event: lease.Event) -> None:
+    def _report(self, control: Control, event: lease_messages.Event) -> None:
         self._mail.put(self, Happened(monotonic_ns(), control, event))
 
-    def _write_record(self, control: Control, limits: lease.Limits) -> lease.Event:
+    def _write_record(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
         now = datetime.fromtimestamp(anchor().wall_ns / 1e9, UTC).isoformat(timespec="seconds")
         try:
             if self._record is None:
-                return lease.RecordFailed(limits, "no restore record can be kept.")
+                return lease_messages.RecordFailed(limits, "no restore record can be kept.")
             self._record.write(Record(self.gpu, limits, self._boot_id, now, control=control))
         except StorageError as wrong:
             _log.warning("%s", wrong)
-            return lease.RecordFailed(limits, str(wrong))
-        return lease.RecordWritten(limits)
+            return lease_messages.RecordFailed(limits, str(wrong))
+        return lease_messages.RecordWritten(limits)
 
     def _clear_record(self, control: Control) -> None:
         try:
@@ -380,7 +276,7 @@ class Watch:
         except StorageError as wrong:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
-    def _set(self, control: Control, value: int, expected: int) -> lease.Event:
+    def _set(self, control: Control, value: int, expected: int) -> lease_messages.Event:
         try:
             done = put(self._device, control, value, expected)
         except PermissionMissingError as wrong:
@@ -395,7 +291,7 @@ class Watch:
 
     def _failed_set(
         self, control: Control, cause: Cause, wrong: Exception, seen: int | None
-    ) -> lease.SetFailed:
+    ) -> lease_messages.SetFailed:
         """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
         if control == "power_limit":
             try:
@@ -403,15 +299,15 @@ class Watch:
             except DeviceError as again:
                 _log.info("%s", again)
                 seen = None
-        return lease.SetFailed(cause, str(wrong), seen)
+        return lease_messages.SetFailed(cause, str(wrong), seen)
 
-    def _restore(self, control: Control, limits: lease.Limits) -> lease.Event:
+    def _restore(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
         try:
             done = put_back(self._device, limits, control)
         except (DeviceError, RefusedError) as wrong:
-            return lease.RestoreFailed(str(wrong))
+            return lease_messages.RestoreFailed(str(wrong))
         self._see(control, done.requested)
-        return lease.RestoreDone(done.requested, done.stranger)
+        return lease_messages.RestoreDone(done.requested, done.stranger)
 
     def _see(self, control: Control, requested: int) -> None:
         if control == "power_limit":

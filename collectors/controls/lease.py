@@ -29,23 +29,63 @@ Commands that come meanwhile wait, at most MAX_WAITING of them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from collectors.control import spell, spell_change
+from collectors.controls import lease_rules
+from collectors.controls.lease_messages import (
+    Asked,
+    Beat,
+    CallRestore,
+    CallSet,
+    ClearRecord,
+    Command,
+    Event,
+    Instruction,
+    Limits,
+    Outcome,
+    RecordFailed,
+    RecordWritten,
+    Repeat,
+    RestoreDone,
+    RestoreFailed,
+    Returned,
+    RunGone,
+    Say,
+    SetDone,
+    SetFailed,
+    SetFoundStranger,
+    Stopping,
+    WriteRecord,
+    close,
+)
+from collectors.controls.lease_state import (
+    DEAD,
+    FORGOTTEN,
+    LAPSED,
+    LEFT_OVER,
+    RELEASED,
+    RUN_ENDED,
+    STOPPING,
+    Ending,
+    Guarded,
+    Lease,
+    Recording,
+    Restoring,
+    Rules,
+    Setting,
+    Waiting,
+)
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
-from zeus_stream.protocol.fields import BUDGET, Control
 from zeus_stream.protocol.notes import (
     Cause,
     ControlApplied,
     ControlLeaseEnded,
     ControlRefused,
-    LeaseCause,
-    Note,
 )
 
-ROUNDING_MW = 1_000
-"""A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
+Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
 MAX_WAITING = 16
 MAX_OUTCOMES = 64
 MAX_OWNERS = 16
@@ -53,291 +93,6 @@ MAX_OWNERS = 16
 RETRY_NS = 100_000_000
 RETRY_MOST_NS = 5_000_000_000
 """A restore that failed is tried again after RETRY_NS, 2 RETRY_NS, 4 RETRY_NS, ... up to this."""
-DEAD = "a collector that died"
-"""Owner of what a dead collector left behind."""
-
-Command: TypeAlias = SetControl | ReleaseControl
-Outcome: TypeAlias = ControlApplied | ControlRefused
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What does not change while a control is leased, and what its machine has to know of the rest."""
-
-    gpu: str
-    incarnation: str
-    least_mw: int = 0
-    """Lowest limit the device accepts."""
-    observe: bool = False
-    trouble: str | None = None
-    """Why no restore record can be kept."""
-    control: Control = "power_limit"
-    clocks_mhz: tuple[int, ...] = ()
-    """Clocks that can be locked, descending."""
-    beside: "tuple[Lease, ...]" = ()
-    """Leases of the device's other controls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a restore must know of a control, in its unit: the content of its record."""
-
-    found: int
-    """Requested before any change of ours."""
-    confirmed: int | None = None
-    """Ours, as last read back."""
-    pending: int | None = None
-    """About to be set."""
-
-    @property
-    def changed(self) -> bool:
-        """Something of ours may be in force: a record exists."""
-        return self.confirmed is not None or self.pending is not None
-
-    @property
-    def last(self) -> int:
-        """What is in force if nobody but us changed anything, as far as it is known."""
-        return self.confirmed or self.pending or self.found
-
-    def ours(self, requested: int) -> bool:
-        """Whether what is requested now was set by us."""
-        return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
-
-
-def close(one: int, other: int) -> bool:
-    """Whether two limits differ by no more than a driver's rounding."""
-    return abs(one - other) < ROUNDING_MW
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    cause: LeaseCause
-    reason: str
-
-
-LAPSED = Ending("lapsed", "its owner was silent for too long")
-RELEASED = Ending("released", "its owner gave it back")
-RUN_ENDED = Ending("run", "its run has ended")
-STOPPING = Ending("shutdown", "the collector stops")
-FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
-LEFT_OVER = Ending("restart", "a collector died and left it")
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    owner: str
-    run: str
-    deadline_ns: int
-    ending: Ending | None = None
-    """Why it is over, from when that was noticed."""
-
-    def over(self, now_ns: int) -> bool:
-        return self.ending is not None or now_ns >= self.deadline_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    command: SetControl
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    command: SetControl
-
-
-@dataclass(frozen=True, slots=True)
-class Restoring:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    command: Command
-    received_ns: int
-    objection: str | None
-    """Why its run may not command this device."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """State of one device."""
-
-    limits: Limits
-    lease: Lease | None = None
-    busy: Recording | Setting | Restoring | None = None
-    waiting: tuple[Waiting, ...] = ()
-    releasing: tuple[ReleaseControl, ...] = ()
-    """Releases that the restore under way will answer."""
-    outcomes: tuple[Outcome, ...] = ()
-    fences: tuple[tuple[str, int], ...] = ()
-    """Highest fence of each owner, least recent first."""
-    failures: int = 0
-    """Restores that failed in a row."""
-    retry_ns: int = 0
-    closing: bool = False
-
-    @property
-    def at_rest(self) -> bool:
-        """Nothing of ours is in force, and nothing is under way."""
-        return self.busy is None and not self.limits.changed and not self.waiting
-
-    def unmoved(self, requested: int | None) -> bool:
-        """Whether a `Beat` with this value would change nothing."""
-        return self.at_rest and self.lease is None and requested in (None, self.limits.found)
-
-
-# ---- events ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A command came in. ``objection``: why its run may not command this device."""
-
-    command: Command
-    objection: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """Time has passed; this is what is requested now, as last read (None: not known)."""
-
-    requested: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunGone:
-    """The run's last session on this host is gone."""
-
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The device was lost and is back; whether it remembers what was set cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The collector stops: restore, and take no more commands."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordWritten:
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFailed:
-    limits: Limits
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetDone:
-    """Set without error; ``requested`` was read back."""
-
-    requested: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetFoundStranger:
-    """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
-
-    requested: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetFailed:
-    """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
-
-    cause: Cause
-    reason: str
-    requested: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreDone:
-    """``requested`` is requested now: the value found, or a ``stranger``'s that was left alone."""
-
-    requested: int
-    stranger: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreFailed:
-    reason: str
-
-
-Event: TypeAlias = (
-    Asked
-    | RenewLeases
-    | Beat
-    | RunGone
-    | Returned
-    | Stopping
-    | RecordWritten
-    | RecordFailed
-    | SetDone
-    | SetFoundStranger
-    | SetFailed
-    | RestoreDone
-    | RestoreFailed
-)
-
-
-# ---- instructions ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRecord:
-    """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
-
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class CallSet:
-    """Set ``value`` if what is requested is still ``expected``.
-
-    Outcome: SetDone, SetFoundStranger or SetFailed.
-    """
-
-    value: int
-    expected: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallRestore:
-    """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
-
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class ClearRecord:
-    """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Log this; an outcome is also the reply to its command."""
-
-    note: Note
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """Reply to a command that came again; the log has its outcome already."""
-
-    outcome: Outcome
-
-
-Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say | Repeat
-Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
-
-
-# ---- the machine -------------------------------------------------------------------------------------
 
 
 def begin(
@@ -479,7 +234,7 @@ def _under_way(state: Guarded) -> Iterator[str]:
 def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> Answer:
     """Carry out a command whose turn it is, or refuse it."""
     command = waiting.command
-    objection = _objection(rules, state, waiting, now_ns)
+    objection = lease_rules.objection(rules, state, waiting, now_ns)
     if objection is None:
         state = replace(state, fences=_raise_fence(state.fences, command))
         if isinstance(command, ReleaseControl) and state.lease is None:  # the run's end was quicker
@@ -495,57 +250,6 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
         state = replace(state, fences=_raise_fence(state.fences, command))
     refused = ControlRefused(now_ns, command.command, rules.gpu, cause, _refusal(rules, command, why))
     return _conclude(state, refused)
-
-
-def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tuple[Cause, str] | None:
-    command, lease = waiting.command, state.lease
-    if state.closing:
-        return "stale", "the collector stops. Send it to the next one"
-    if command.incarnation != rules.incarnation:
-        return "stale", "it was meant for an earlier start of the collector. Greet it again"
-    if command.fence <= dict(state.fences).get(command.owner, -1):
-        return "stale", f"fence {command.fence} came after a later command of {command.owner}"
-    if lease is not None and lease.owner != command.owner:
-        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    if isinstance(command, ReleaseControl):
-        return None
-    if rules.observe:
-        return "observe", "this collector only observes. Start it without --observe"
-    if waiting.objection is not None:
-        return "ownership", waiting.objection
-    if rules.trouble is not None:
-        return "storage", rules.trouble
-    if lease is not None and not _one_run(lease.run, command.run):
-        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
-    for beside in rules.beside:
-        ours = beside.owner == command.owner and _one_run(beside.run, command.run)
-        if not ours and not beside.over(now_ns):
-            return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
-    if (why := _out_of_range(rules, state.limits, command.value)) is not None:
-        return "range", why
-    if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
-        return "stale", "its lease ran out before its turn came. Ask for a longer one"
-    return None
-
-
-def _one_run(one: str, other: str) -> bool:
-    """Whether of one owner leases of these names may follow each other: one run, or one is a budget's."""
-    return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
-
-
-def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
-    if rules.control == "power_limit":
-        if rules.least_mw <= value <= limits.found:
-            return None
-        span = f"{spell(rules.control, rules.least_mw)} to {spell(rules.control, limits.found)}"
-        return f"it is not within {span}, the limit that was found. Choose one that is"
-    if not rules.clocks_mhz:
-        return "the GPU names no clock that could be locked. Measure only"
-    if value in rules.clocks_mhz:
-        return None
-    nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
-    count, nearest_words = len(rules.clocks_mhz), spell(rules.control, nearest)
-    return f"it is none of the GPU's {count} clocks. The nearest is {nearest_words}"
 
 
 def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectors.control import spell
-from collectors.controls.lease import Limits
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import SUFFIXES, Record, RecordFile, put_back
 from collectors.device import Bus, Device
 from zeus_stream.clock import boot_id, monotonic_ns

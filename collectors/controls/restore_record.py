@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.control import spell, unit, words
-from collectors.controls import lease
-from collectors.controls.lease import Limits, close
+from collectors.controls import lease_messages
+from collectors.controls.lease_messages import Limits, close
 from collectors.device import Device
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RetryError, StorageError
@@ -198,14 +198,14 @@ class PutBack:
 
 def put(
     device: Device, control: Control, value: int, expected: int
-) -> lease.SetDone | lease.SetFoundStranger:
+) -> lease_messages.SetDone | lease_messages.SetFoundStranger:
     """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
     requested = device.read_control(control)
     if requested is not None and not close(requested, expected):
-        return lease.SetFoundStranger(requested)
+        return lease_messages.SetFoundStranger(requested)
     device.set_control(control, value)
     confirmed = device.read_control(control)
-    return lease.SetDone(value if confirmed is None else confirmed)
+    return lease_messages.SetDone(value if confirmed is None else confirmed)
 
 
 def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:

@@ -9,8 +9,8 @@ import anyio
 from anyio.to_thread import run_sync
 
 from collectors.control import spell, words
-from collectors.controls import lease
-from collectors.controls.device_thread import (
+from collectors.controls import lease, lease_messages, lease_state
+from collectors.controls.device_messages import (
     Crashed,
     Do,
     Found,
@@ -22,8 +22,8 @@ from collectors.controls.device_thread import (
     ProcessesSeen,
     SeeProcesses,
     Stop,
-    Watch,
 )
+from collectors.controls.device_thread import Watch
 from collectors.device import Bus, Description
 from collectors.devices.read_only import ObservedDevice
 from collectors.log.feed import Journal
@@ -56,8 +56,8 @@ _log = logging.getLogger(__name__)
 class Guarding:
     """One control of a device."""
 
-    rules: lease.Rules
-    state: lease.Guarded
+    rules: lease_state.Rules
+    state: lease_state.Guarded
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Guards:
         records: Path,
         journal: Journal,
         incarnation: str,
-        reply: Callable[[lease.Outcome], None],
+        reply: Callable[[lease_messages.Outcome], None],
         unguarded: Callable[[], str | None],
     ) -> None:
         """``reply`` is told the outcome of every command; ``unguarded`` says why none may change a device."""
@@ -122,12 +122,12 @@ class Guards:
 
     # ---- what the rest of the collector asks ---------------------------------------------------------
 
-    def command(self, command: lease.Command, objection: str | None) -> None:
+    def command(self, command: lease_messages.Command, objection: str | None) -> None:
         """Take in a command; ``objection``: why its run may not command. The outcome comes by ``reply``."""
         now_ns = monotonic_ns()
         guard, control = self._guards.get(command.gpu), command.control
         if guard is not None and control in guard.controls:
-            self._tell(guard, control, lease.Asked(command, objection), now_ns)
+            self._tell(guard, control, lease_messages.Asked(command, objection), now_ns)
             return
         why = "it is not there" if guard is None else "it has none that could be set"
         reason = f"{command.gpu}: could not change the {words(control)}: {why}. Measure only."
@@ -143,7 +143,7 @@ class Guards:
     def run_gone(self, run: str) -> None:
         """The run has no session on this host any more."""
         for guard in self._guards.values():
-            self._tell_all(guard, lease.RunGone(run))
+            self._tell_all(guard, lease_messages.RunGone(run))
 
     def use(self, gpus: Iterable[str]) -> None:
         """Read these devices closely from now on, and the parts of the host."""
@@ -187,7 +187,7 @@ class Guards:
             for control, guarding in guard.controls.items():
                 requested = guard.watch.requested_mw if control == "power_limit" else None
                 if not guarding.state.unmoved(requested):
-                    self._tell(guard, control, lease.Beat(requested), now_ns)
+                    self._tell(guard, control, lease_messages.Beat(requested), now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Guards:
         """Put back what was changed, and end the threads. The tasks have ended or do so now."""
         self._stopping = True
         for guard in self._guards.values():
-            self._tell_all(guard, lease.Stopping())
+            self._tell_all(guard, lease_messages.Stopping())
         with anyio.move_on_after(SHUTDOWN_S):
             while any(self._unsettled()):
                 self._take_in_all()
@@ -248,7 +248,7 @@ class Guards:
             )
         self._mail.close()
 
-    def _unsettled(self) -> Iterator[tuple[str, Control, lease.Guarded]]:
+    def _unsettled(self) -> Iterator[tuple[str, Control, lease_state.Guarded]]:
         """Give GPU, control and state where something of ours may be in force, or is under way."""
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
@@ -286,12 +286,12 @@ class Guards:
     def _find(self, watch: Watch, found: Found) -> None:
         description = found.description
         guard = self._guards.get(watch.gpu)
-        todo: list[tuple[Control, tuple[lease.Instruction, ...]]] = []
+        todo: list[tuple[Control, tuple[lease_messages.Instruction, ...]]] = []
         if guard is not None:
             guard.description, guard.there = description, True
             for control in guard.controls:
                 if control != "power_limit":
-                    self._tell(guard, control, lease.Returned(), found.t_ns)
+                    self._tell(guard, control, lease_messages.Returned(), found.t_ns)
         else:
             guard = self._guards[watch.gpu] = Guard(watch, description)
             todo = [(each.control, self._begin(guard, each, found.t_ns)) for each in found.controls]
@@ -318,10 +318,12 @@ class Guards:
 
     # ---- leases ------------------------------------------------------------------------------------
 
-    def _begin(self, guard: Guard, found: FoundControl, now_ns: int) -> tuple[lease.Instruction, ...]:
+    def _begin(
+        self, guard: Guard, found: FoundControl, now_ns: int
+    ) -> tuple[lease_messages.Instruction, ...]:
         """Take a control of a new device under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
-        rules = lease.Rules(
+        rules = lease_state.Rules(
             description.gpu,
             self._incarnation,
             description.min_limit_mw or 0,
@@ -341,12 +343,12 @@ class Guards:
         guard.controls[found.control] = Guarding(rules, state)
         return todo
 
-    def _tell_all(self, guard: Guard, event: lease.Event) -> None:
+    def _tell_all(self, guard: Guard, event: lease_messages.Event) -> None:
         """Tell something that concerns every control of a device."""
         for control in guard.controls:
             self._tell(guard, control, event, monotonic_ns())
 
-    def _tell(self, guard: Guard, control: Control, event: lease.Event, now_ns: int) -> None:
+    def _tell(self, guard: Guard, control: Control, event: lease_messages.Event, now_ns: int) -> None:
         if (guarding := guard.controls.get(control)) is not None:
             beside = tuple(
                 other.state.lease
@@ -358,14 +360,16 @@ class Guards:
             guarding.state, todo = lease.step(rules, guarding.state, event, now_ns)
             self._carry_out(guard, control, todo)
 
-    def _carry_out(self, guard: Guard, control: Control, todo: tuple[lease.Instruction, ...]) -> None:
+    def _carry_out(
+        self, guard: Guard, control: Control, todo: tuple[lease_messages.Instruction, ...]
+    ) -> None:
         for instruction in todo:
             match instruction:
-                case lease.Say(note):
+                case lease_messages.Say(note):
                     self._journal.say(note)
-                    if isinstance(note, lease.Outcome):
+                    if isinstance(note, lease_messages.Outcome):
                         self._reply(note)
-                case lease.Repeat(outcome):
+                case lease_messages.Repeat(outcome):
                     self._reply(outcome)
                 case _:
                     guard.watch.do(Do(control, instruction))

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML. The only file that imports pynvml.
+"""NVIDIA GPUs through NVML. Only this file, `nvml_calls` and `nvml_bus` import pynvml.
 
 A quantity is read by its field, all fields of a device in one driver call; a field that the device
 does not have falls back, once, to the older call that says the same, and then to "the device does
-not say". What NVML answers becomes one of four errors by one table (`_ANSWERS`).
+not say". What NVML answers becomes one of four errors by one table (`nvml_calls.ANSWERS`).
 
 A GPU that is lost ends alone: its other calls raise LostError without asking the driver, until
 `NvmlDevice.describe` or `NvmlBus.discover` finds it again. Finding it means starting NVML anew,
@@ -14,15 +14,21 @@ their counters count on.
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
 from collectors.control import spell_change
 from collectors.device import Description, Sample, check_clock, check_limit, watts
+from collectors.devices.nvml_calls import (
+    AGAIN,
+    LOCKS,
+    QUANTITIES,
+    UNKNOWN_ARCHITECTURE,
+    answer_to,
+    device_error,
+)
 from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
     DeviceError,
@@ -35,84 +41,12 @@ from zeus_stream.protocol.fields import UNLOCKED, Control
 
 _log = logging.getLogger(__name__)
 
-_AGAIN = "It is asked again at the next turn."
-_WITHOUT = "The collector goes on without it."
-_RETURNS = "It is taken up again when it returns."
-_ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not here counts as UNKNOWN
-    pynvml.NVML_ERROR_UNKNOWN: (RetryError, _AGAIN),
-    pynvml.NVML_ERROR_TIMEOUT: (RetryError, _AGAIN),
-    pynvml.NVML_ERROR_IN_USE: (RetryError, _AGAIN),
-    pynvml.NVML_ERROR_NOT_SUPPORTED: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: (UnsupportedError, _WITHOUT),  # so old drivers refuse new fields
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_NOT_FOUND: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_DEPRECATED: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_CORRUPTED_INFOROM: (UnsupportedError, _WITHOUT),
-    pynvml.NVML_ERROR_FREQ_NOT_SUPPORTED: (UnsupportedError, "Choose one of the device's clocks."),
-    pynvml.NVML_ERROR_NO_PERMISSION: (
-        PermissionMissingError,
-        "Run the collector as root or with CAP_SYS_ADMIN.",
-    ),
-    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
-        PermissionMissingError,
-        "Give the collector's container or cgroup access to the GPU's device files.",
-    ),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (LostError, f"Look for its Xid in the kernel log. {_RETURNS}"),
-    pynvml.NVML_ERROR_RESET_REQUIRED: (LostError, f"Reset it (nvidia-smi --gpu-reset). {_RETURNS}"),
-    pynvml.NVML_ERROR_INSUFFICIENT_POWER: (LostError, f"Attach its power cables. {_RETURNS}"),
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: (LostError, _RETURNS),
-    pynvml.NVML_ERROR_UNINITIALIZED: (LostError, _RETURNS),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (LostError, f"Load the NVIDIA driver (modprobe nvidia). {_RETURNS}"),
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
-        LostError,
-        "Install the NVIDIA driver, which brings libnvidia-ml.so.1, or use --device amd or simulated GPUs.",
-    ),
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        LostError,
-        "The driver was updated while it was loaded: reload it or reboot, then restart the collector.",
-    ),
-}
-
 _SELDOM = 30
 """Clock, temperature and utilization cost a driver call each: asked at every thirtieth sample, which is about
 once a second where a counter is refreshed every 100 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """A figure that NVML gives as a field and, on older drivers or devices, by a call of its own."""
-
-    name: str
-    field: int
-    call: Callable[[Any], int]
-
-
-_QUANTITIES = (
-    _Quantity(
-        "energy counter",
-        pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
-        pynvml.nvmlDeviceGetTotalEnergyConsumption,
-    ),
-    _Quantity("power", pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.nvmlDeviceGetPowerUsage),
-    _Quantity(
-        "power limit in force",
-        pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT,
-        pynvml.nvmlDeviceGetEnforcedPowerLimit,
-    ),
-    _Quantity(
-        "requested power limit",
-        pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT,
-        pynvml.nvmlDeviceGetPowerManagementLimit,
-    ),
-)
-_LOCKS: dict[Control, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "graphics_clock": (pynvml.nvmlDeviceSetGpuLockedClocks, pynvml.nvmlDeviceResetGpuLockedClocks),
-    "memory_clock": (pynvml.nvmlDeviceSetMemoryLockedClocks, pynvml.nvmlDeviceResetMemoryLockedClocks),
-}
-"""The calls that lock a clock between two values, and unlock it."""
-_UNKNOWN_ARCHITECTURE: int = pynvml.NVML_DEVICE_ARCH_UNKNOWN
-_ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(_QUANTITIES))
+_ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(QUANTITIES))
 
 _FIELD_VALUE = struct.Struct("=24xIIQ")
 """nvmlFieldValue_t: (field, scope, timestamp, latency,) type, return code, value (a union).
@@ -188,7 +122,7 @@ class NvmlDevice:
         figures = self._figures()
         power_mw = figures[_POWER]
         if power_mw is not None and not self._plausible(power_mw):
-            raise RetryError(f"{self.gpu}: could not read its power: {watts(power_mw)} cannot be. {_AGAIN}")
+            raise RetryError(f"{self.gpu}: could not read its power: {watts(power_mw)} cannot be. {AGAIN}")
         if self._samples % _SELDOM == 0:
             self._seldom = self._read_seldom()
         self._samples += 1
@@ -215,7 +149,7 @@ class NvmlDevice:
         if control == "power_limit":
             self._set_limit(value)
             return
-        lock, unlock = _LOCKS[control]
+        lock, unlock = LOCKS[control]
         what = spell_change(control, value)
         if value == UNLOCKED:
             self._ask(what, unlock)
@@ -251,7 +185,7 @@ class NvmlDevice:
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
         self._module = False
-        self._read_by_fields(tuple(range(len(_QUANTITIES))))
+        self._read_by_fields(tuple(range(len(QUANTITIES))))
         self._by_call: tuple[int, ...] = ()
         self._samples = 0
 
@@ -259,7 +193,7 @@ class NvmlDevice:
         self._by_field = quantities
         self._fields = (pynvml.c_nvmlFieldValue_t * len(quantities))()
         for value, quantity in zip(self._fields, quantities, strict=True):
-            value.fieldId = _QUANTITIES[quantity].field
+            value.fieldId = QUANTITIES[quantity].field
             if quantity == _POWER and self._module:
                 value.scopeId = pynvml.NVML_POWER_SCOPE_MODULE
 
@@ -282,13 +216,13 @@ class NvmlDevice:
         return tuple(uuid for uuid in uuids if uuid is not None)
 
     def _figures(self) -> list[int | None]:
-        """Return the value of each quantity, in the order of `_QUANTITIES`; None: it is not to be had."""
-        figures: list[int | None] = [None] * len(_QUANTITIES)
+        """Return the value of each quantity, in the order of `QUANTITIES`; None: it is not to be had."""
+        figures: list[int | None] = [None] * len(QUANTITIES)
         if self._by_field:
             self._fill_by_field(figures)
         for quantity in self._by_call:
             figures[quantity] = self._optional(
-                f"read its {_QUANTITIES[quantity].name}", _QUANTITIES[quantity].call
+                f"read its {QUANTITIES[quantity].name}", QUANTITIES[quantity].call
             )
         if None in figures:
             self._by_call = tuple(quantity for quantity in self._by_call if figures[quantity] is not None)
@@ -308,10 +242,10 @@ class NvmlDevice:
                     # The driver writes a 32-bit member of the union and may leave the rest as it was.
                     short = kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
                     figures[quantity] = value & 0xFFFFFFFF if short else value
-                elif _answer(code)[0] is UnsupportedError:
+                elif answer_to(code)[0] is UnsupportedError:
                     missing.append(quantity)
                 else:
-                    raise self._failure(f"read its {_QUANTITIES[quantity].name}", pynvml.NVMLError(code))
+                    raise self._failure(f"read its {QUANTITIES[quantity].name}", pynvml.NVMLError(code))
         if missing:
             self._by_call += tuple(missing)
             self._read_by_fields(tuple(quantity for quantity in self._by_field if quantity not in missing))
@@ -355,7 +289,7 @@ class NvmlDevice:
         if memory_mhz:
             graphics_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
         architecture = self._optional("name its architecture", pynvml.nvmlDeviceGetArchitecture)
-        if architecture is None or not pynvml.NVML_DEVICE_ARCH_AMPERE <= architecture < _UNKNOWN_ARCHITECTURE:
+        if architecture is None or not pynvml.NVML_DEVICE_ARCH_AMPERE <= architecture < UNKNOWN_ARCHITECTURE:
             memory_mhz = None
         self._lockable_mhz = {
             "graphics_clock": tuple(sorted(graphics_mhz or (), reverse=True)),
@@ -388,117 +322,13 @@ class NvmlDevice:
                 raise self._failure(what, error) from error
 
     def _failure(self, what: str, error: Any) -> DeviceError:
-        failure = _device_error(self.gpu, what, error)
+        failure = device_error(self.gpu, what, error)
         if isinstance(failure, LostError):
             self.lost = True
         return failure
-
-
-class NvmlBus:
-    """The driver's GPUs. Safe to use from many threads; NVML is started and stopped here alone."""
-
-    def __init__(self, patience_s: float = 2.0) -> None:
-        """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart."""
-        self._patience_s = patience_s
-        self._lock = threading.Lock()
-        self._started = False
-        self._devices: dict[str, NvmlDevice] = {}
-        self._unopened: dict[int, str] = {}
-
-    def discover(self) -> tuple[NvmlDevice, ...]:
-        """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
-
-        Starts NVML, and starts it anew if a GPU was lost or could not be opened. A GPU that cannot
-        be opened is left out, with a warning in the log; if none can be, its error is raised. Raises
-        LostError while there is no driver, and RetryError while a driver call does not end.
-        """
-        with self._lock, self._all_gates():
-            if self._unopened or any(device.lost for device in self._devices.values()):
-                self._stop()
-            try:
-                self._start()
-                return self._enumerate()
-            except LostError:
-                self._stop()
-                raise
-
-    def close(self) -> None:
-        """Let go of the driver; every device is lost. Idempotent."""
-        with self._lock, self._all_gates():
-            self._stop()
-
-    @contextmanager
-    def _all_gates(self) -> Iterator[None]:
-        """Keep every device out of the driver meanwhile."""
-        with ExitStack() as gates:
-            for device in self._devices.values():
-                if not device.gate.acquire(timeout=self._patience_s):
-                    raise RetryError(
-                        f"{device.gpu}: could not be interrupted: a driver call has not ended for "
-                        f"{self._patience_s:g} s. If it lasts, look into the kernel log."
-                    )
-                gates.callback(device.gate.release)
-            yield
-
-    def _start(self) -> None:
-        if not self._started:
-            _ask_driver("start NVML", pynvml.nvmlInit)
-            self._started = True
-
-    def _stop(self) -> None:
-        for device in self._devices.values():
-            device.lost = True
-        if self._started:
-            self._started = False
-            try:
-                _ask_driver("stop NVML", pynvml.nvmlShutdown)
-            except LostError as error:
-                _log.info("%s", error)  # a driver that went away took NVML with it
-
-    def _enumerate(self) -> tuple[NvmlDevice, ...]:
-        present: list[NvmlDevice] = []
-        unopened: dict[int, DeviceError] = {}
-        for index in range(_ask_driver("count its GPUs", pynvml.nvmlDeviceGetCount)):
-            try:
-                what = f"open GPU {index}"
-                handle = _ask_driver(what, pynvml.nvmlDeviceGetHandleByIndex, index)
-                gpu: str = _ask_driver(what, pynvml.nvmlDeviceGetUUID, handle)
-            except DeviceError as error:
-                unopened[index] = error
-                continue
-            device = self._devices.setdefault(gpu, NvmlDevice(gpu, self.discover))
-            device.found(handle, index)
-            present.append(device)
-        if unopened and not present:
-            raise next(iter(unopened.values()))
-        self._warn({index: str(error) for index, error in unopened.items()})
-        return tuple(present)
-
-    def _warn(self, unopened: dict[int, str]) -> None:
-        """Say once, not at every look, which GPUs could not be opened."""
-        for index, text in unopened.items():
-            if self._unopened.get(index) != text:
-                _log.warning("%s", text)
-        self._unopened = unopened
 
 
 def _tenant(handle: Any, place: int) -> str:
     """Return the UUID of a MIG instance."""
     uuid: str = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
     return uuid
-
-
-def _ask_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as error:
-        raise _device_error("NVIDIA driver", what, error) from error
-
-
-def _answer(code: int) -> tuple[type[DeviceError], str]:
-    return _ANSWERS.get(code, _ANSWERS[pynvml.NVML_ERROR_UNKNOWN])
-
-
-def _device_error(who: str, what: str, error: Any) -> DeviceError:
-    kind, cure = _answer(error.value)
-    return kind(f"{who}: could not {what}: {str(error).rstrip('.')}. {cure}")

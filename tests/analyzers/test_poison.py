@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from analyzers.interpreter import Interpreter
-from analyzers.measurement.energy import FIT_FAILED, Energy, Meter
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import Energy, Meter
+from analyzers.measurement.energy_fit import FIT_FAILED, SHED, Shape
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
@@ -109,3 +109,17 @@ def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on(
         outputs += both.hear(frame, body)
     others = [row for row in outputs if isinstance(row, WindowRow) and row.session == other.hosts[0].session]
     assert others
+
+
+def test_an_analyzer_that_is_behind_measures_every_step_by_the_counter_and_says_so() -> None:
+    interpreter = Interpreter(MEASURE_ONLY)
+    interpreter.hurried = True
+    outputs = [output for frame, body in recorded() for output in interpreter.hear(frame, body)]
+    steps = [row for row in outputs if isinstance(row, WindowRow) and row.kind == "step"]
+    assert len(steps) == STEPS
+    assert all(row.estimator == "counter" and SHED in row.quality for row in steps)
+    for row in steps:  # the bounds are those of the counter, and hold
+        assert row.energy_low_j is not None
+        assert row.energy_j is not None
+        assert row.energy_high_j is not None
+        assert row.energy_low_j <= row.energy_j <= row.energy_high_j

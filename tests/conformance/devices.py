@@ -15,7 +15,7 @@ import pytest
 
 from collectors.device import Bus, Device
 from collectors.devices.amd import AmdBus
-from collectors.devices.nvml import NvmlBus
+from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.rapl import RaplBus
 from collectors.devices.simulated import Schedule, SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse

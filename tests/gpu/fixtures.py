@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.devices.nvml import NvmlBus
+from collectors.devices.nvml_bus import NvmlBus
 from tests.gpu.stand_in import StandIn, build, compiler, load
 
 

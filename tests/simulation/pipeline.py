@@ -34,7 +34,7 @@ from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
-from collectors.controls import lease
+from collectors.controls import lease, lease_messages, lease_state
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import parse
@@ -259,15 +259,15 @@ class Collector(Process):
         if self.log.begun_anew is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
-        self._rules = lease.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
-        self.guarded: lease.Guarded | None = None
+        self._rules = lease_state.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
+        self.guarded: lease_state.Guarded | None = None
         self._notes: list[Note] = []
         self._lost = 0
         self._rows = bytearray()
         self._seen = change_detector.State()
         self._requested_mw: int | None = None
         """As last read, or set and read back."""
-        self._jobs: list[lease.Instruction] = []
+        self._jobs: list[lease_messages.Instruction] = []
         self.control = Stream(world)
         self._say(
             CollectorStarted(world.now_ns, self.incarnation, "0", BOOT, world.wall_ns(), 1, observe=False)
@@ -308,7 +308,7 @@ class Collector(Process):
             if not self._append("readings/host", Readings((self.world.gpu,), rows)):
                 self._lost += len(rows) // 48
         if self.guarded is not None:
-            self._tell(lease.Beat(self._requested_mw))
+            self._tell(lease_messages.Beat(self._requested_mw))
         self._say()
         self.after(25 * MS, self._beat)
 
@@ -339,7 +339,7 @@ class Collector(Process):
                 )
                 self._see_out(session.session)
             if session.over and not before.over:
-                self._tell(lease.RunGone(session.run))
+                self._tell(lease_messages.RunGone(session.run))
         stream.send(1, trainer.acknowledge, Ack(session.session, session.next_sequence))
 
     def _see_out(self, name: str) -> None:
@@ -350,7 +350,7 @@ class Collector(Process):
             return
         self._sessions[name] = replace(session, over=True, gone=True)
         self._say(SessionEnded(self.world.now_ns, name, "its process has ended"))
-        self._tell(lease.RunGone(session.run))
+        self._tell(lease_messages.RunGone(session.run))
 
     # the device
 
@@ -365,7 +365,7 @@ class Collector(Process):
             self.after(20 * MS, self._open)
             return
         self._seen, self._requested_mw = change_detector.State(), requested_mw
-        todo: tuple[lease.Instruction, ...] = ()
+        todo: tuple[lease_messages.Instruction, ...] = ()
         if self.guarded is None:
             left, settled = world.record, world.settled
             self.guarded, todo = lease.begin(
@@ -397,19 +397,19 @@ class Collector(Process):
             self._rows += change_detector.pack(reading, 0)
         self.after(world.rng.uniform(10, 30) * MS, self._poll)
 
-    def _tell(self, event: lease.Event) -> None:
+    def _tell(self, event: lease_messages.Event) -> None:
         if self.guarded is not None:
             self.guarded, todo = lease.step(self._rules, self.guarded, event, self.world.now_ns)
             self._carry_out(todo)
 
-    def _carry_out(self, todo: tuple[lease.Instruction, ...]) -> None:
+    def _carry_out(self, todo: tuple[lease_messages.Instruction, ...]) -> None:
         for instruction in todo:
             match instruction:
-                case lease.Say(note):
+                case lease_messages.Say(note):
                     self._say(note)
                     if isinstance(note, ControlApplied | ControlRefused):
                         self._reply(note)
-                case lease.Repeat(outcome):
+                case lease_messages.Repeat(outcome):
                     self._reply(outcome)
                 case _:
                     self._jobs.append(instruction)
@@ -419,24 +419,24 @@ class Collector(Process):
     def _work(self) -> None:
         """Be the device's thread: do the oldest job."""
         world, job = self.world, self._jobs[0]
-        event: lease.Event | None = None
+        event: lease_messages.Event | None = None
         match job:
-            case lease.WriteRecord(limits) if self.log.full:
-                event = lease.RecordFailed(limits, "no room")
-            case lease.WriteRecord(limits):
+            case lease_messages.WriteRecord(limits) if self.log.full:
+                event = lease_messages.RecordFailed(limits, "no room")
+            case lease_messages.WriteRecord(limits):
                 world.report.found += world.record is None
                 world.record, world.settled = limits, None
-                event = lease.RecordWritten(limits)
-            case lease.CallSet(limit_mw, expected_mw):
+                event = lease_messages.RecordWritten(limits)
+            case lease_messages.CallSet(limit_mw, expected_mw):
                 event = self._set(limit_mw, expected_mw)
-            case lease.CallRestore(limits):
+            case lease_messages.CallRestore(limits):
                 try:
                     done = put_back(world.device, limits)
                     self._requested_mw = done.requested
-                    event = lease.RestoreDone(done.requested, done.stranger)
+                    event = lease_messages.RestoreDone(done.requested, done.stranger)
                 except DeviceError as wrong:
-                    event = lease.RestoreFailed(str(wrong))
-            case lease.ClearRecord():
+                    event = lease_messages.RestoreFailed(str(wrong))
+            case lease_messages.ClearRecord():
                 world.record = world.settled = None
             case _:
                 pass
@@ -446,18 +446,18 @@ class Collector(Process):
         if event is not None:
             self._tell(event)
 
-    def _set(self, limit_mw: int, expected_mw: int) -> lease.Event:
+    def _set(self, limit_mw: int, expected_mw: int) -> lease_messages.Event:
         device = self.world.device
         try:
             requested_mw = device.read_control("power_limit") or 0
-            if not lease.close(requested_mw, expected_mw):
-                return lease.SetFoundStranger(requested_mw)
+            if not lease_messages.close(requested_mw, expected_mw):
+                return lease_messages.SetFoundStranger(requested_mw)
             device.set_control("power_limit", limit_mw)
             self.world.report.sets += 1
             done_mw = self._requested_mw = device.read_control("power_limit") or 0
-            return lease.SetDone(done_mw)
+            return lease_messages.SetDone(done_mw)
         except DeviceError as wrong:
-            return lease.SetFailed("device", str(wrong), None)
+            return lease_messages.SetFailed("device", str(wrong), None)
 
     # the control socket
 
@@ -485,7 +485,7 @@ class Collector(Process):
             case SetControl() | ReleaseControl():
                 runs = {session.run for session in self._sessions.values() if not session.over}
                 gone = isinstance(message, SetControl) and message.run not in runs
-                self._tell(lease.Asked(message, "its run is not here" if gone else None))
+                self._tell(lease_messages.Asked(message, "its run is not here" if gone else None))
             case RenewLeases():
                 self._tell(message)
 
@@ -796,7 +796,7 @@ class World:
         """What an administrator has set last; nobody may go above it."""
         self._faulty = "lost" in faults or "timeout" in faults
         """The device cannot be restored at times."""
-        self.record: lease.Limits | None = None
+        self.record: lease_messages.Limits | None = None
         self.settled: str | None = None
         self.guarding = False
         self.logs_lost = 0

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -163,14 +165,16 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     """Replay ARCHIVE, and check that it gives the stored decisions.
 
     With --select: show what another selector would have chosen from the same measurements. The archive is
-    only read. The exit code is 1 if a decision differs.
+    only read, also while the analyzer runs. The exit code is 1 if a decision differs.
     """
     from analyzers import replay as archive_replay
     from analyzers.state_files import calibrations
     from zeus_stream.reports.tables import write
 
     where = places(os.environ)
-    done = archive_replay.replay(archive or where.archive, settings, calibrations.load(where.gains), select)
+    gains = calibrations.load(where.gains)
+    with _counting_frames() as watch:
+        done = archive_replay.replay(archive or where.archive, settings, gains, select, watch)
     if done.anew:
         write(archive_replay.compared(done.anew, select or ""), form, sys.stdout)
         click.echo(
@@ -188,6 +192,18 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
         )
         sys.exit(1)
     click.echo(f"{done.frames} frames gave the same {len(done.decisions)} decision(s) again.", err=True)
+
+
+@contextmanager
+def _counting_frames() -> Iterator[Callable[[Iterable[Any]], Iterable[Any]]]:
+    """Show on a terminal how many frames are replayed."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("replaying {task.completed:,.0f} frames"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress.track
 
 
 @click.command(cls=Command)

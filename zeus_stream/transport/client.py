@@ -102,10 +102,15 @@ class Connection:
         Example:
             >>> zeus_stream.connect().windows(name="validation").to_pandas()
         """
-        wanted = {"run": run, "name": name}
-        which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
-        where = f" WHERE {' AND '.join(which)}" if which else ""
-        return self.sql(f"FROM named{where} ORDER BY began_at, run, name, occurrence", timeout_s=timeout_s)
+        return self.sql(windows_query(run, name), timeout_s=timeout_s)
+
+
+def windows_query(run: str | None, name: str | None) -> str:
+    """Return the query for named windows: of one run and name, or of all."""
+    wanted = {"run": run, "name": name}
+    which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
+    where = f" WHERE {' AND '.join(which)}" if which else ""
+    return f"FROM named{where} ORDER BY began_at, run, name, occurrence"
 
 
 def quoted(text: str) -> str:

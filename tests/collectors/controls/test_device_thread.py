@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from struct import iter_unpack
 
-from collectors.controls.device_thread import Mail, Stop, Watch
+from collectors.controls.device_messages import Mail, Stop
+from collectors.controls.device_thread import Watch
 from collectors.sampling import schedule
 from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice
 from zeus_stream.clock import monotonic_ns

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors.controls import lease
-from collectors.controls.lease import (
+from collectors.controls import lease, lease_messages, lease_state
+from collectors.controls.lease import begin, step
+from collectors.controls.lease_messages import (
     Asked,
     Beat,
     CallRestore,
@@ -18,9 +19,7 @@ from collectors.controls.lease import (
     ClearRecord,
     Command,
     Event,
-    Guarded,
     Instruction,
-    Lease,
     Limits,
     RecordFailed,
     RecordWritten,
@@ -28,7 +27,6 @@ from collectors.controls.lease import (
     RestoreDone,
     RestoreFailed,
     Returned,
-    Rules,
     RunGone,
     Say,
     SetDone,
@@ -36,9 +34,8 @@ from collectors.controls.lease import (
     SetFoundStranger,
     Stopping,
     WriteRecord,
-    begin,
-    step,
 )
+from collectors.controls.lease_state import Guarded, Lease, Rules
 from collectors.controls.restore_record import put_back
 from collectors.device import Description, Sample
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
@@ -649,7 +646,7 @@ class World:
     def set(self, limit_mw: int, expected_mw: int, *, failed: bool, halfway: bool, fate: int) -> Event:
         assert self.record is not None, "a set without a record"
         assert self.record.ours(limit_mw), "a set that the record does not know of"
-        if not lease.close(self.card.limit_mw, expected_mw):
+        if not lease_messages.close(self.card.limit_mw, expected_mw):
             return SetFoundStranger(self.card.limit_mw)
         assert self.record.found == self.administrator_mw
         assert limit_mw <= self.administrator_mw, "above what was found"
@@ -794,7 +791,7 @@ def test_two_controls_of_a_device_never_have_two_owners(acts: list[tuple[bool, i
         limit.now_ms = clock.now_ms = max(limit.now_ms, clock.now_ms)
         leases_now = [side.state.lease for side in (limit, clock)]
         living = {(x.owner, x.run) for x in leases_now if x is not None and not x.over(limit.now_ms * MS)}
-        assert len(living - {(lease.DEAD, "")}) <= 1
+        assert len(living - {(lease_state.DEAD, "")}) <= 1
     for world in (limit, clock):
         world.settle()
         assert world.as_found()

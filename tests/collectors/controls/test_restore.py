@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.lease import Limits
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore import Outcome, restore, restore_patiently
 from collectors.controls.restore_record import Record, RecordFile
 from collectors.controls.watchdog import READY

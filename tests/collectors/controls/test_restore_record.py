@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.controls.lease import Limits
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import PutBack, Record, RecordFile, put_back
 from tests.collectors.controls.test_lease import Card
 from zeus_stream.errors import StorageError
@@ -83,7 +83,7 @@ def test_the_lock_of_a_killed_process_is_free_and_its_record_is_there(tmp_path: 
     script = f"""
 import os, signal
 from pathlib import Path
-from collectors.controls.lease import Limits
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile
 file = RecordFile(Path({str(tmp_path)!r}), {GPU!r})
 file.write(Record({GPU!r}, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00"))

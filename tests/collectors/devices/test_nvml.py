@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.device import Sample
-from collectors.devices.nvml import NvmlBus, NvmlDevice
+from collectors.devices.nvml import NvmlDevice
+from collectors.devices.nvml_bus import NvmlBus
 from tests.gpu.stand_in import Gpu, StandIn
 from zeus_stream.errors import (
     DeviceError,
@@ -377,7 +378,7 @@ def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevic
 
 def test_an_empty_process_list_proves_nothing_in_a_container(stand_in: StandIn) -> None:
     assert stand_in.gpus[0].pid_count == 0
-    read = "from collectors.devices.nvml import NvmlBus; print(NvmlBus().discover()[0].processes())"
+    read = "from collectors.devices.nvml_bus import NvmlBus; print(NvmlBus().discover()[0].processes())"
     done = subprocess.run(
         ["unshare", "--pid", "--fork", sys.executable, "-c", read],
         check=False,
@@ -498,7 +499,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_brings_all_devices_back(
 
 def test_a_host_without_the_driver_library_says_so(tmp_path: Path) -> None:
     tmp_path.joinpath("libnvidia-ml.so.1").write_text("not a library")
-    read = "from collectors.devices.nvml import NvmlBus; NvmlBus().discover()"
+    read = "from collectors.devices.nvml_bus import NvmlBus; NvmlBus().discover()"
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", read], env=environment, check=False, capture_output=True, text=True

@@ -13,11 +13,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import zeus_stream
 from analyzers.archive.duckdb_file import Archive
 from collectors.devices.simulated import SimulatedBus
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
 COUNT = "SELECT count(*) AS trials FROM trials"
@@ -298,6 +300,16 @@ def test_a_report_fits_80_columns(ran: Ran) -> None:
     assert [line for line in lines if len(line) > 80 and not line.startswith(("Archive:", "More:"))] == []
 
 
+def test_a_finished_archive_is_read_in_python(ran: Ran) -> None:
+    archive = zeus_stream.open(ran.zeus.directory / "energy.duckdb")
+    assert archive.sql("FROM epochs ORDER BY epoch")["epoch"].to_pylist() == [0, 1, 2, 3]
+    assert set(archive.windows(name="validation")["name"].to_pylist()) == {"validation"}
+    with pytest.raises(RefusedError, match="nothing does not exist"):
+        archive.sql("FROM nothing")
+    with pytest.raises(StorageError, match="no such file"):
+        zeus_stream.open("nowhere.duckdb")
+
+
 def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> None:
     completed = ran.zeus("export", str(tmp_path / "out"))
     assert completed.returncode == 0, completed.stderr
@@ -362,15 +374,25 @@ def test_decisions_that_are_not_what_they_were_are_listed(ran: Ran, tmp_path: Pa
         connection.execute("UPDATE decisions SET power_limit_w = 123")
     completed = ran.zeus("replay", str(path), "--format", "json")
     assert completed.returncode == 1
-    assert "did not give the decisions that are stored" in completed.stderr
+    assert "did not give the stored decisions" in completed.stderr
     assert {(row["what"], row["stored"]) for row in json.loads(completed.stdout)} == {
         ("power_limit_w", "123.0")
     }
 
 
-def test_an_archive_that_an_analyzer_holds_is_not_replayed(zeus: Cli) -> None:
-    with serving(zeus, "analyze") as analyzer:
-        assert str(analyzer.pid) in said(zeus("replay"))
+def test_an_archive_is_replayed_and_exported_while_the_analyzer_runs(zeus: Cli) -> None:
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+        train = subprocess.run([sys.executable, str(script), "8"], env=zeus.environment, check=True)
+        assert train.returncode == 0
+        until(lambda: "8" in zeus("sql", "SELECT count(*) FROM steps", "--format", "csv").stdout.split())
+        replayed, exported = zeus("replay"), zeus("export", "out", "--format", "csv")
+        table = zeus_stream.open(zeus.directory / "energy.duckdb").sql("SELECT count(*) AS n FROM steps")
+    assert replayed.returncode == 0, replayed.stderr
+    assert exported.returncode == 0, exported.stderr
+    assert len((zeus.directory / "out" / "steps.csv").read_text().splitlines()) == 1 + 8
+    assert table["n"].to_pylist() == [8]
 
 
 def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:

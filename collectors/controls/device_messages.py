@@ -1,0 +1,134 @@
+"""What a device's thread is told, and what it reports. `Mail` takes the reports to the event loop."""
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+
+from collectors.controls import lease_messages
+from collectors.controls.restore_record import Record
+from collectors.device import Description
+from zeus_stream.protocol.fields import Control
+
+if TYPE_CHECKING:
+    from collectors.controls.device_thread import Watch
+
+# ---- what a thread is told -------------------------------------------------------------------------
+
+
+Step: TypeAlias = (
+    lease_messages.WriteRecord
+    | lease_messages.CallSet
+    | lease_messages.CallRestore
+    | lease_messages.ClearRecord
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Do what a control's machine asks. What comes of it comes back as Happened."""
+
+    control: Control
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class SeeProcesses:
+    """Look who computes on the device. Comes back as ProcessesSeen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNow:
+    """A session uses the device: do not wait for the end of a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    pass
+
+
+Job: TypeAlias = Do | SeeProcesses | ReadNow | Stop
+
+
+# ---- what a thread has to say ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundControl:
+    """Something of the device that can be set, or that a dead collector's record says was."""
+
+    control: Control
+    requested: int
+    """Now; of a clock, what its record says."""
+    left: Record | None
+    """What a dead collector left."""
+    trouble: str | None
+    """Why no record can be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The device answers, for the first time or again."""
+
+    t_ns: int
+    description: Description
+    requested_mw: int | None
+    """None: it has no power limit."""
+    controls: tuple[FoundControl, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    t_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What came of an instruction of `leases`."""
+
+    t_ns: int
+    control: Control
+    event: lease_messages.Event
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSeen:
+    pids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """An error that nobody foresaw: the thread reads no more, but does what it is told."""
+
+    error: BaseException
+
+
+News: TypeAlias = Found | Gone | Happened | ProcessesSeen | Crashed
+
+
+class Mail:
+    """From the device threads to the event loop. Bounded by what the loop has asked for."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Watch, News]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def put(self, watch: "Watch", news: News) -> None:
+        self._items.append((watch, news))
+        os.eventfd_write(self._bell, 1)
+
+    async def wait(self) -> None:
+        """Return when there is something."""
+        while not self._items:
+            await anyio.wait_readable(self._bell)
+            os.eventfd_read(self._bell)
+
+    def take(self) -> tuple["Watch", News] | None:
+        """Return the oldest, or None."""
+        return self._items.popleft() if self._items else None
+
+    def close(self) -> None:
+        os.close(self._bell)

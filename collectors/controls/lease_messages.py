@@ -1,0 +1,196 @@
+"""What the lease of a control is told, and what it asks for. Pure.
+
+Events go to `lease.step`, instructions come from it: the device's thread carries them out.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.notes import Cause, ControlApplied, ControlRefused, Note
+
+ROUNDING_MW = 1_000
+"""A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
+
+Command: TypeAlias = SetControl | ReleaseControl
+Outcome: TypeAlias = ControlApplied | ControlRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a restore must know of a control, in its unit: the content of its record."""
+
+    found: int
+    """Requested before any change of ours."""
+    confirmed: int | None = None
+    """Ours, as last read back."""
+    pending: int | None = None
+    """About to be set."""
+
+    @property
+    def changed(self) -> bool:
+        """Something of ours may be in force: a record exists."""
+        return self.confirmed is not None or self.pending is not None
+
+    @property
+    def last(self) -> int:
+        """What is in force if nobody but us changed anything, as far as it is known."""
+        return self.confirmed or self.pending or self.found
+
+    def ours(self, requested: int) -> bool:
+        """Whether what is requested now was set by us."""
+        return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
+
+
+def close(one: int, other: int) -> bool:
+    """Whether two limits differ by no more than a driver's rounding."""
+    return abs(one - other) < ROUNDING_MW
+
+
+# ---- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command came in. ``objection``: why its run may not command this device."""
+
+    command: Command
+    objection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time has passed; this is what is requested now, as last read (None: not known)."""
+
+    requested: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunGone:
+    """The run's last session on this host is gone."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The device was lost and is back; whether it remembers what was set cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The collector stops: restore, and take no more commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWritten:
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailed:
+    limits: Limits
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDone:
+    """Set without error; ``requested`` was read back."""
+
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFoundStranger:
+    """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
+
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFailed:
+    """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
+
+    cause: Cause
+    reason: str
+    requested: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreDone:
+    """``requested`` is requested now: the value found, or a ``stranger``'s that was left alone."""
+
+    requested: int
+    stranger: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    reason: str
+
+
+Event: TypeAlias = (
+    Asked
+    | RenewLeases
+    | Beat
+    | RunGone
+    | Returned
+    | Stopping
+    | RecordWritten
+    | RecordFailed
+    | SetDone
+    | SetFoundStranger
+    | SetFailed
+    | RestoreDone
+    | RestoreFailed
+)
+
+
+# ---- instructions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class CallSet:
+    """Set ``value`` if what is requested is still ``expected``.
+
+    Outcome: SetDone, SetFoundStranger or SetFailed.
+    """
+
+    value: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallRestore:
+    """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRecord:
+    """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log this; an outcome is also the reply to its command."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Reply to a command that came again; the log has its outcome already."""
+
+    outcome: Outcome
+
+
+Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say | Repeat

@@ -1,0 +1,60 @@
+"""What a collector says of itself and its devices, as rows for people."""
+
+from typing import TypeAlias
+
+from collectors.control import spell, words
+from collectors.controls.device_thread import Watch
+from collectors.controls.supervisor import Guard, Guarding
+from collectors.device import watts
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.fields import Control
+
+Row: TypeAlias = tuple[str, str, str]
+"""Section, name, value."""
+
+
+def device_rows(guard: Guard) -> list[Row]:
+    """Return the rows of one device."""
+    watch = guard.watch
+    section = f"{guard.description.name} {watch.gpu}"
+    period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
+    rows = [
+        (section, "state", watch.trouble or ("there" if guard.there else "lost")),
+        (section, "refreshes every", period),
+        (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
+    ]
+    if "power_limit" not in guard.controls:
+        rows.append((section, "power limit", "cannot be set"))
+    for control, guarding in guard.controls.items():
+        rows += [(section, *row) for row in _control_rows(watch, control, guarding)]
+    return rows
+
+
+def _control_rows(watch: Watch, control: Control, guarding: Guarding) -> list[tuple[str, str]]:
+    state = guarding.state
+    name = words(control)
+    which = "" if control == "power_limit" else f"{name}: "
+    if control == "power_limit":
+        rows = [(name, f"{_watts(watch.requested_mw)}, found {spell(control, state.limits.found)}")]
+    else:
+        rows = [
+            (
+                name,
+                f"locked at {spell(control, state.limits.last)}"
+                if state.limits.changed
+                else "not locked by us",
+            )
+        ]
+    if guarding.rules.trouble is not None:
+        rows.append((f"{which}restore record", guarding.rules.trouble))
+    if state.lease is not None:
+        left_s = (state.lease.deadline_ns - monotonic_ns()) / 1e9
+        lease = f"run {state.lease.run} of {state.lease.owner}, {max(left_s, 0):.1f} s left"
+        rows.append((f"{which}lease", lease))
+    if state.failures:
+        rows.append((f"{which}failed restores", str(state.failures)))
+    return rows
+
+
+def _watts(limit_mw: int | None) -> str:
+    return "not known" if limit_mw is None else watts(limit_mw)
