@@ -650,11 +650,9 @@ class Interpreter:
         for run in [run for name in runs if (run := self._runs.get(name)) is not None]:
             outputs += self._attempt(frame, "trials", run.measure, run.lead)
         outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
-        return (
-            outputs + [*self._questions.time_out(host, now_ns, 2 * self._settings.timeout_ns)]
-            if due
-            else outputs
-        )
+        if due:
+            outputs += self._questions.time_out(host, now_ns, 2 * self._settings.timeout_ns)
+        return outputs
 
     def _due(self, host: str, now_ns: int) -> bool:
         """Return whether it is time to look at all sessions of a host."""
