@@ -53,6 +53,7 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
 	.fuzz/bin/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+	.fuzz/bin/python -m tests.fuzz.sql --seconds $(or $(SECONDS),60)
 
 lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --group dev \

@@ -245,3 +245,4 @@ def print_meter(data: Path) -> None:
         ["recording", "method", *(f"{window_s:g} s" for window_s in WINDOWS_S)],
         rows,
     )
+    print_coverage(data)

@@ -21,7 +21,6 @@ LONG_MODULES: set[str] = {
     "analyzers/batch_size/adaptive.py",
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
-    "analyzers/measurement/energy_fit.py",
     "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
@@ -32,7 +31,6 @@ LONG_MODULES: set[str] = {
 }
 """Modules that are to be split. Nothing is added here."""
 LONG_FUNCTIONS: set[str] = {
-    "analyzers/measurement/energy_fit.py:Shape._solve",
     "analyzers/power_limit/search.py:_believe",
     "analyzers/simulation/html_report.py:page",
     "analyzers/simulation/recorded_jobs.py:play",

@@ -306,8 +306,14 @@ class Archive:
                 gaps.append(self._gap(part, logs))
             else:
                 fresh += self._fresh(part, logs)
-        tables = self._received_tables(fresh) if fresh else {}
-        derived = self._derived_tables(rows, replaying=replaying)
+        try:
+            tables = self._received_tables(fresh) if fresh else {}
+            derived = self._derived_tables(rows, replaying=replaying)
+        except (OverflowError, pa.ArrowException) as wrong:
+            raise StorageError(
+                f"{self.path}: could not be written: a value fits into no column, {_first_line(str(wrong))}."
+                " Report it: nothing that comes in should have such a value."
+            ) from wrong
         turn = fresh[-1][0].log_id if fresh else self._turn
         with self._transaction(tables | derived) as connection:
             for gap in gaps:

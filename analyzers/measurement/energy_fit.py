@@ -19,15 +19,15 @@ is, it shows itself (`analyzers.measurement.counter_kind`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, WINDOWS_S, Counter, CounterKind
-from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Points
+from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, Points, Written
 from analyzers.measurement.knots import Knots
+from analyzers.measurement.observation import Observation, Parts, Stretch, boxcar, integrating
+from analyzers.measurement.posterior import Believed, Posterior, solve
 from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
 from analyzers.measurement.timeline import Timeline
 
@@ -38,8 +38,6 @@ WAIT_NS = 160_000_000
 of a counter of 100 ms, are there."""
 EDGE_NS = 2_000_000
 """A change of kind is over."""
-BELIEVED = 1.5
-"""Standard deviations from which on a change's energy begins to say on which side of its mark it lies."""
 BRIEF_NS = 200_000
 """What lasts less is left out: a step that begins as soon as the last has ended follows it without a gap."""
 BEFORE, AFTER, BLOCK = 4, 3, 8
@@ -55,7 +53,6 @@ CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
 """Points kept whatever is asked."""
-QUANTUM_J = 1e-3
 
 
 class _Mark(NamedTuple):
@@ -64,55 +61,6 @@ class _Mark(NamedTuple):
     who: str
     phase: str | None
     uncertainty_ns: int
-
-
-class Fixed(NamedTuple):
-    """Energies at instants; shape (n,) each."""
-
-    known: npt.NDArray[np.bool_]
-    energy_uj: Ints
-    var: Floats
-    """J^2."""
-    point: Ints
-    """The point at the instant, or the last before it."""
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Segments and changes of kind within a stretch; shape (c,) each. Seconds from its beginning."""
-
-    begin: Floats
-    length: Floats
-    scale: Floats
-    """What x counts: 1 for segments (J per W), 1/length for changes (J per J)."""
-    kind: Ints
-    spread: Floats
-    """Variance, beside that of the kind."""
-
-    def until(self, t: Floats) -> Floats:
-        """Return what each part had counted by instants; shape (t, c)."""
-        shares: Floats = np.minimum(np.maximum(t[:, None] - self.begin, 0.0), self.length) * self.scale
-        return shares
-
-
-def _early(
-    before: Ints, after: Ints, change_j: Floats, change_j2: Floats, mean: Floats, unsure: Floats
-) -> Floats:
-    """Return which part of the energy of changes of kind came before their marks, 0 to 1; shape (c,).
-
-    Where power rises and more was used than the marks let expect, it rose before: the mark came late.
-    Likewise where it falls and less was used. Else power came late, or in a ramp, behind the mark.
-
-    Args:
-        before: kinds of the segments before and (``after``) after the changes; shape (c,).
-        change_j: energies of the changes, expected; ``change_j2``: their variances, J^2.
-        mean: power of each kind; ``unsure``: its covariance.
-    """
-    rise_w = mean[after] - mean[before]
-    rise_w2 = unsure[after, after] + unsure[before, before] - 2 * unsure[after, before]
-    early = (change_j * rise_w > 0) & (rise_w**2 > rise_w2)
-    believed = 1 - BELIEVED**2 * change_j2 / np.maximum(change_j**2, QUANTUM_J**2)
-    return np.where(early, np.maximum(believed, 0.0), 0.0)
 
 
 class Shape:
@@ -289,7 +237,7 @@ class Shape:
 
     # ---- what follows ----------------------------------------------------------------------------------
 
-    def _parts(self, begin_ns: int, end_ns: int) -> _Parts:
+    def _parts(self, begin_ns: int, end_ns: int) -> Parts:
         first = max(int(self._cut_ns.searchsorted(begin_ns, side="right")) - 1, 0)
         count = max(int(self._cut_ns.searchsorted(end_ns)) - first, 1)
         t = np.maximum((self._cut_ns[first : first + count + 1] - begin_ns) / 1e9, -10.0)
@@ -301,7 +249,7 @@ class Shape:
         spread = np.zeros(2 * count)
         spread[count:] = (self._cut_spread_s[first : first + count] * self._kinds.mean_w) ** 2
         t = t[:count]
-        return _Parts(
+        return Parts(
             np.concatenate((t, t)),
             length,
             scale,
@@ -311,137 +259,95 @@ class Shape:
 
     def _solve(self, knots: Knots, k0: int, begin: int, end: int, last: int) -> None:
         """Fix the energies within refreshes ``begin`` to ``end``, from those between ``k0`` and ``last``."""
-        mid_ns, kinds, counter = knots.mid_ns, self._kinds, self.counter
+        mid_ns, counter = knots.mid_ns, self.counter
         k0 = max(k0, int(mid_ns.searchsorted(mid_ns[begin] - AGO_NS)))
         last = max(min(last, end + AFTER, int(mid_ns.searchsorted(mid_ns[end] + AHEAD_NS))), end)
-        stretch = slice(k0, last + 1)
-        base_ns, base_uj = int(mid_ns[k0]), int(knots.energy_uj[k0])
-        t = (mid_ns[stretch] - base_ns) / 1e9
-        y = (knots.energy_uj[stretch] - base_uj) / 1e6
-        kinds.begin(t[-1], y[-1])
-        parts = self._parts(base_ns, int(mid_ns[last]))
-        mean, unsure, spread, noise_w2s = kinds.parameters()
-        own, flickers_w2s = spread[parts.kind] + parts.spread, noise_w2s[parts.kind]
-        of_part = np.eye(len(mean))[parts.kind]
+        stretch = Stretch.of(knots, k0, last)
+        self._kinds.begin(stretch.t[-1], stretch.y[-1])
+        parts = self._parts(stretch.base_ns, int(mid_ns[last]))
+        mean, unsure, spread, noise_w2s = self._kinds.parameters()
+        believed = Believed(
+            mean=mean,
+            unsure=unsure,
+            spread=spread,
+            noise_w2s=noise_w2s,
+            own=spread[parts.kind] + parts.spread,
+        )
+        old_ns, fresh_ns = self._asked(mid_ns[begin : end + 1], stretch.base_ns)
+        point_t = (np.concatenate((old_ns, fresh_ns)) - stretch.base_ns) / 1e9
+        segment = self._cut_ns.searchsorted(mid_ns[k0 : last + 1], side="right") - 1
+        power_w = np.maximum(mean[self._cut_kind[0, segment]], 0.1 * self._kinds.mean_w)
+        about = stretch, parts, point_t, noise_w2s[parts.kind], stretch.var_j2(power_w)
+        seen = integrating(*about) if counter.window_ns is None else boxcar(*about, counter, self._cut_ns)
+        found = solve(seen, parts, believed, point_t, float(stretch.took.mean()))
+        energy_uj = stretch.base_uj + found.energy_j * 1e6
+        written = Written(t_ns=fresh_ns, energy_uj=energy_uj, joint_j2=found.joint_j2)
+        self._points.write(written, knots, int(knots.epoch[end]), tied=counter.window_ns is None)
+        self._fixed_ns = int(mid_ns[end])
+        inside = slice(begin - k0, end - k0)
+        self._learn(stretch, seen, parts, believed, found, inside)
+        if counter.looks:
+            self._look(stretch, parts, inside)
 
-        cuts = self._cut_ns[slice(*self._cut_ns.searchsorted(mid_ns[[begin, end]]))]
-        fresh_ns = np.sort(np.concatenate((cuts, mid_ns[begin : end + 1])))
+    def _asked(self, mid_ns: Ints, base_ns: int) -> tuple[Ints, Ints]:
+        """Return the last instants fixed since ``base_ns``, and those to fix at and between some knots."""
+        cuts = self._cut_ns[slice(*self._cut_ns.searchsorted(mid_ns[[0, -1]]))]
+        fresh_ns = np.sort(np.concatenate((cuts, mid_ns)))
         old_ns = self._points.t_ns[-NEIGHBOURS:]
         newest_ns = old_ns[-1] if len(old_ns) else fresh_ns[0] - 1
         fresh_ns = fresh_ns[(fresh_ns > newest_ns) & (np.append(fresh_ns[1:], -1) != fresh_ns)]
-        old_ns = old_ns[old_ns >= base_ns]
-        point_t = (np.concatenate((old_ns, fresh_ns)) - base_ns) / 1e9
+        return old_ns[old_ns >= base_ns], fresh_ns
 
-        # what was observed: rows of the energies of the parts, its value, its noise; then the points
-        segment = self._cut_ns.searchsorted(mid_ns[stretch], side="right") - 1
-        power_w = np.maximum(mean[self._cut_kind[0, segment]], 0.1 * kinds.mean_w)
-        doubt_s = (knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9 / 12**0.5
-        var = (doubt_s * power_w) ** 2 + QUANTUM_J**2 / 12
-        count, took, grown = len(t) - 1, t[1:] - t[:-1], y[1:] - y[:-1]
-        if counter.window_ns is None:
-            instants = np.concatenate((t, point_t))
-            counted = parts.until(instants)
-            rows = counted[1:] - counted[0]
-            wandered = rows @ flickers_w2s
-            common = np.minimum.outer(wandered, wandered) + float(var[0])
-            seen_j, doubt_j2 = y[1:], var[1:]
-        else:
-            window_s = counter.window_ns / 1e9
-            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
-            sees = (
-                took / window_s if counter.lag_ns is not None else np.full(count, np.median(took) / window_s)
+    def _learn(
+        self,
+        stretch: Stretch,
+        seen: Observation,
+        parts: Parts,
+        believed: Believed,
+        found: Posterior,
+        inside: slice,
+    ) -> None:
+        """Learn from the refreshes ``inside``, each once; equations (8) to (11)."""
+        kinds, inverse, left = self._kinds, found.inverse, found.left
+        rows = seen.rows[: seen.count]
+        rows_kind = rows @ found.of_part
+        sums = self.counter.window_ns is None
+        taken, taken_kind = (
+            (_each(rows, inside), _each(rows_kind, inside))
+            if sums
+            else (
+                rows[inside],
+                rows_kind[inside],
             )
-            counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
-            counted -= parts.until(t[:1])
-            rows = np.concatenate(
-                (sees[:, None] * (counted[:count] - counted[count : 2 * count]), counted[2 * count :])
-            )
-            wandered = counted @ flickers_w2s
-            upto, since, wandered = np.split(wandered, (count, 2 * count))
-            common = np.zeros((len(rows), len(rows)))
-            common[:count, count:] = sees[:, None] * np.clip(
-                wandered - since[:, None], 0.0, (upto - since)[:, None]
-            )
-            common[count:, :count] = common[:count, count:].T
-            common[count:, count:] = np.minimum.outer(wandered, wandered)
-            # When it looked matters only where it may have looked across a change: the figure is a mean.
-            looked_ns = base_ns + np.rint(looked_t * 1e9).astype(np.int64)
-            open_ns = (knots.hi_ns[stretch] - knots.lo_ns[stretch])[1:]
-            until_cut = self._cut_ns.searchsorted(looked_ns + open_ns)
-            across = until_cut > self._cut_ns.searchsorted(looked_ns - counter.window_ns - open_ns)
-            var[1:] = np.where(across, var[1:], QUANTUM_J**2)
-            seen_j, doubt_j2 = grown, sees**2 * (upto - since + var[1:])
-        rows_kind = rows @ of_part
-        joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
-        observed = joint[:count, :count].copy()
-        observed.reshape(-1)[:: count + 1] += doubt_j2
-        inverse = np.linalg.inv(observed)
-        left = inverse @ (seen_j - rows_kind[:count] @ mean)
-
-        # which part of each change of kind came before its mark
-        half = len(own) // 2
-        # Where several changes fall into one refresh, the counter does not tell them apart.
-        alone = np.flatnonzero(parts.length[1:half] + parts.length[: half - 1] > took.mean()) + 1
-        alone = alone[parts.begin[alone] >= 0]
-        strays_j2 = np.zeros(len(point_t))
-        if len(alone):
-            changes, since_t = parts.kind[half + alone], parts.begin[alone]
-            shared = rows_kind[:count] @ unsure[:, changes] + rows[:count, half + alone] * own[half + alone]
-            change_j = mean[changes] + left @ shared
-            change_j2 = (
-                own[half + alone] + unsure[changes, changes] - (shared * (inverse @ shared)).sum(axis=0)
-            )
-            early = _early(parts.kind[alone - 1], parts.kind[alone], change_j, change_j2, mean, unsure)
-            if early.any():
-                past = point_t[:, None] >= since_t
-                rows[count:, half + alone] += past * early * (1 - rows[count:, half + alone])
-                rows_kind = rows @ of_part
-                joint = common + (rows * own) @ rows.T + rows_kind @ unsure @ rows_kind.T
-                strays_j2 = (point_t[:, None] == since_t) @ (early * (1 - early) * (change_j**2 + change_j2))
-
-        cross = joint[count:, :count]
-        energy_j = rows_kind[count:] @ mean + cross @ left
-        if not np.isfinite(energy_j).all():
-            raise np.linalg.LinAlgError("the energies are not finite")
-        joint = joint[count:, count:] - cross @ inverse @ cross.T
-        joint.reshape(-1)[:: len(joint) + 1] += strays_j2
-        self._fix(knots, fresh_ns, base_uj + energy_j * 1e6, joint, int(knots.epoch[end]))
-        self._fixed_ns = int(mid_ns[end])
-
-        # what was learned
-        inside = slice(begin - k0, end - k0)
-        rows, rows_kind = rows[:count], rows_kind[:count]
-        if counter.window_ns is None:
-            taken, taken_kind = rows[inside].copy(), rows_kind[inside].copy()
-            earlier = slice(max(inside.start - 1, 0), inside.stop - 1)
-            from_first = int(inside.start == 0)
-            taken[from_first:] -= rows[earlier]
-            taken_kind[from_first:] -= rows_kind[earlier]
-            doubt = taken_kind @ noise_w2s + (var[1:] + var[:-1])[inside]
-        else:
-            taken, taken_kind = rows[inside], rows_kind[inside]
-            doubt = taken_kind @ noise_w2s + doubt_j2[inside]
-        kinds.regress(taken_kind, took[inside], grown[inside], taken**2 @ own + doubt)
-        # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain.
+        )
+        doubt_j2 = (seen.var_j2[1:] + seen.var_j2[:-1]) if sums else seen.doubt_j2
+        doubt = taken_kind @ believed.noise_w2s + doubt_j2[inside]
+        grown, took = stretch.grown[inside], stretch.took[inside]
+        kinds.regress(taken_kind, took, grown, taken**2 @ believed.own + doubt)  # (8)
+        # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain. (9)
         certain = inverse.diagonal()[inside]
-        told = ~taken_kind[:, kinds.role[: len(mean)] == Role.REST].any(axis=1)
+        told = ~taken_kind[:, kinds.role[: len(believed.mean)] == Role.REST].any(axis=1)
         kinds.tested(left[inside][told] ** 2 / certain[told])
-        ends = parts.begin + parts.length
-        over = (ends > t[inside.start]) & (ends <= t[inside.stop])
+        over = parts.over(stretch.t[inside.start], stretch.t[inside.stop])
         rows_over = rows[:, over]
-        kinds.deviated(parts.kind[over], left @ rows_over, rows_over.T @ inverse @ rows_over, spread)
-        if counter.window_ns is None:
+        gram = rows_over.T @ inverse @ rows_over
+        kinds.deviated(parts.kind[over], left @ rows_over, gram, believed.spread)  # (10)
+        if sums:
             since = left[::-1].cumsum()[::-1][inside]
             sure = inverse[::-1, ::-1].cumsum(axis=0).cumsum(axis=1).diagonal()[::-1][inside]
-            kinds.flickered(taken_kind, since, sure, noise_w2s)
-        if counter.looks:
-            work = over[: len(over) // 2] & (kinds.role[parts.kind[: len(over) // 2]] == Role.WORK)
-            fade = float(np.exp(-took[inside].sum() / MEMORY_S))
-            looked_t = t[1:] if counter.lag_ns is None else t[:-1] + counter.lag_ns / 1e9
-            counter.look(
-                *(parts.begin[: len(work)][work], parts.length[: len(work)][work], looked_t, fade),
-                *(int(mid_ns[end]), end - begin),
-            )
+            kinds.flickered(taken_kind, since, sure, believed.noise_w2s)  # (11)
+
+    def _look(self, stretch: Stretch, parts: Parts, inside: slice) -> None:
+        """Note which phases of the segments that are over a boxcar looked at."""
+        half = len(parts.kind) // 2
+        over = parts.over(stretch.t[inside.start], stretch.t[inside.stop])[:half]
+        work = over & (self._kinds.role[parts.kind[:half]] == Role.WORK)
+        fade = float(np.exp(-stretch.took[inside].sum() / MEMORY_S))
+        until_ns = stretch.base_ns + round(stretch.t[inside.stop] * 1e9)
+        self.counter.look(
+            *(parts.begin[:half][work], parts.length[:half][work], stretch.looked(self.counter), fade),
+            *(until_ns, inside.stop - inside.start),
+        )
 
     def _compare(self, knots: Knots, first: int, close: int) -> None:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
@@ -473,63 +379,11 @@ class Shape:
             if self.counter.bounded:
                 self._points = Points()  # they had gone apart from what it counted
 
-    def _fix(self, knots: Knots, t_ns: Ints, energy_uj: Floats, joint: Floats, epoch: int) -> None:
-        """Keep the energies of the last instants of some.
-
-        Args:
-            t_ns: those to keep; shape (n,).
-            energy_uj: of m instants, the last n of them ``t_ns``.
-            joint: covariance of their errors, J^2; shape (m, m).
-        """
-        known, n, m = self._points, len(t_ns), len(energy_uj)
-        if not n:
-            return
-        var = np.maximum(np.diagonal(joint), 0.0)
-        anchored = bool(known.size) and known.epoch[-1] == epoch
-        if self.window_ns is not None:
-            # Nothing ties this counter's figure to the energy: it goes on from the last instant.
-            at = m - n - 1
-            if anchored and at >= 0:
-                energy_uj = energy_uj + (known.energy_uj[-1] - energy_uj[at])
-                grown = np.maximum(var + var[at] - 2 * joint[at], 0.0)
-                before = known.var[known.size - 1 - at :]
-                total = np.concatenate((before, known.var[-1] + grown[at + 1 :]))
-            else:
-                total = var
-            joint = (total[:, None] + total - (var[:, None] + var - 2 * joint)) / 2
-            var = total
-        fresh_uj = np.rint(energy_uj[m - n :]).astype(np.int64)
-        if self.window_ns is None:
-            earlier = knots.hi_ns.searchsorted(t_ns, side="right") - 1
-            later = knots.lo_ns.searchsorted(t_ns)
-            most = knots.energy_uj[np.minimum(later, len(knots.lo_ns) - 1)]
-            fresh_uj = np.minimum(np.maximum(fresh_uj, knots.energy_uj[np.maximum(earlier, 0)]), most)
-        if anchored:
-            fresh_uj = np.maximum(fresh_uj, known.energy_uj[-1])
-        fresh_uj = np.maximum.accumulate(fresh_uj)
-        column = np.arange(m - n, m)[:, None] - 1 - np.arange(NEIGHBOURS)
-        cov = np.where(column >= 0, joint[np.arange(m - n, m)[:, None], np.maximum(column, 0)], 0.0)
-        known.add(np.stack((t_ns, fresh_uj, np.full(n, epoch))), var[m - n :], cov.astype(np.float32))
-
     # ---- what is known ---------------------------------------------------------------------------------
 
     def at(self, t_ns: Ints, epoch: Ints) -> Fixed:
         """Return the energies at instants, where they were fixed. ``epoch``: of the counter, at each."""
-        points = self._points
-        if points.size < 2:
-            nothing = np.zeros(len(t_ns), np.int64)
-            return Fixed(np.zeros(len(t_ns), np.bool_), nothing, np.zeros(len(t_ns)), nothing)
-        left = np.clip(np.searchsorted(points.t_ns, t_ns, side="right") - 1, 0, points.size - 1)
-        exact = points.t_ns[left] == t_ns
-        right = np.where(exact, left, np.minimum(left + 1, points.size - 1))
-        known = (points.t_ns[left] <= t_ns) & (t_ns <= points.t_ns[right])
-        known &= (points.epoch[left] == epoch) & (points.epoch[right] == epoch)
-        to_left, to_right = t_ns - points.t_ns[left], points.t_ns[right] - t_ns
-        part = to_left / np.maximum(to_left + to_right, 1)
-        grown = np.rint(part * (points.energy_uj[right] - points.energy_uj[left])).astype(np.int64)
-        strayed_j = 0.3 * self._kinds.mean_w * np.minimum(to_left, to_right) / 1e9
-        var = points.var[left] + part * (points.var[right] - points.var[left]) + strayed_j**2
-        return Fixed(known, points.energy_uj[left] + grown, var, left)
+        return self._points.at(t_ns, epoch, 0.3 * self._kinds.mean_w)
 
     def variance(self, fixed: Fixed) -> Floats:
         """Return the variance of the energies of windows, J^2.
@@ -537,14 +391,7 @@ class Shape:
         Args:
             fixed: at their begins, then at their ends; shape (2n,).
         """
-        count = len(fixed.point) // 2
-        begin, end = fixed.point[:count], fixed.point[count:]
-        near = (end > begin) & (end - begin <= NEIGHBOURS)
-        shared = np.zeros(count) if self.window_ns is None else fixed.var[:count].copy()
-        if near.any():
-            shared[near] = self._points.cov[end[near], end[near] - begin[near] - 1]
-        variance: Floats = np.maximum(fixed.var[:count] + fixed.var[count:] - 2 * shared, 0.0)
-        return variance * self._kinds.calibration
+        return self._points.variance(fixed, tied=self.window_ns is None) * self._kinds.calibration
 
     @property
     def crowded(self) -> bool:
@@ -561,3 +408,11 @@ class Shape:
         keep[np.maximum(right - 1, 0)] = True
         self._points.keep(np.flatnonzero(keep))
         self._crowded = min(max(CROWDED, 2 * self._points.size), MAX_POINTS)
+
+
+def _each(sums: Floats, inside: slice) -> Floats:
+    """Return by how much sums grew in each refresh ``inside``; rows are sums since the first knot."""
+    taken: Floats = sums[inside].copy()
+    earlier = slice(max(inside.start - 1, 0), inside.stop - 1)
+    taken[int(inside.start == 0) :] -= sums[earlier]
+    return taken

@@ -1,16 +1,41 @@
 """Instants of one GPU whose energy has been fixed, for good. Pure."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from analyzers.measurement.knots import Ints, Knots
 
 MAX_POINTS = 8_192
 NEIGHBOURS = 16
 """Points before each whose covariance with it is kept; farther ones have none."""
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+
+
+class Fixed(NamedTuple):
+    """Energies at instants; shape (n,) each."""
+
+    known: npt.NDArray[np.bool_]
+    energy_uj: Ints
+    var: Floats
+    """J^2."""
+    point: Ints
+    """The point at the instant, or the last before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Energies to be fixed: those of m instants, the last n of them new."""
+
+    t_ns: Ints
+    """The new ones; shape (n,)."""
+    energy_uj: Floats
+    """Shape (m,)."""
+    joint_j2: Floats
+    """Covariance of their errors; shape (m, m)."""
 
 
 class Points:
@@ -56,6 +81,94 @@ class Points:
             self._var, self._cov = _roomy(self._var, room), _roomy(self._cov, room)
         self._ns[:, self.size : size], self._var[self.size : size], self._cov[self.size : size] = ns, var, cov
         self.size = size
+
+    def write(self, fresh: Written, knots: Knots, epoch: int, *, tied: bool) -> None:
+        """Fix energies for good, equation (12). They never fall, and none leaves the bounds of its knots.
+
+        Args:
+            fresh: what was found.
+            knots: of the timeline.
+            epoch: of the counter.
+            tied: the counter's figure is the energy (it integrates); else they go on from the last one.
+        """
+        n, m = len(fresh.t_ns), len(fresh.energy_uj)
+        if not n:
+            return
+        energy_uj, joint = fresh.energy_uj, fresh.joint_j2
+        var = np.maximum(np.diagonal(joint), 0.0)
+        anchored = bool(self.size) and self.epoch[-1] == epoch
+        if not tied:
+            energy_uj, total = self._continued(energy_uj, joint, var, m - n - 1, anchored=anchored)
+            joint = (total[:, None] + total - (var[:, None] + var - 2 * joint)) / 2
+            var = total
+        fresh_uj = np.rint(energy_uj[m - n :]).astype(np.int64)
+        if tied:
+            earlier = knots.hi_ns.searchsorted(fresh.t_ns, side="right") - 1
+            later = knots.lo_ns.searchsorted(fresh.t_ns)
+            most = knots.energy_uj[np.minimum(later, len(knots.lo_ns) - 1)]
+            fresh_uj = np.minimum(np.maximum(fresh_uj, knots.energy_uj[np.maximum(earlier, 0)]), most)
+        if anchored:
+            fresh_uj = np.maximum(fresh_uj, self.energy_uj[-1])
+        fresh_uj = np.maximum.accumulate(fresh_uj)
+        column = np.arange(m - n, m)[:, None] - 1 - np.arange(NEIGHBOURS)
+        cov = np.where(column >= 0, joint[np.arange(m - n, m)[:, None], np.maximum(column, 0)], 0.0)
+        self.add(np.stack((fresh.t_ns, fresh_uj, np.full(n, epoch))), var[m - n :], cov.astype(np.float32))
+
+    def _continued(
+        self, energy_uj: Floats, joint: Floats, var: Floats, at: int, *, anchored: bool
+    ) -> tuple[Floats, Floats]:
+        """Return energies that go on from the last one fixed, and their variances.
+
+        Args:
+            energy_uj: shape (m,); ``joint``: their covariance; ``var``: its diagonal.
+            at: which of them was fixed last; -1: none.
+            anchored: it is of the same epoch.
+        """
+        if not anchored or at < 0:
+            return energy_uj, var
+        energy_uj = energy_uj + (self.energy_uj[-1] - energy_uj[at])
+        grown = np.maximum(var + var[at] - 2 * joint[at], 0.0)
+        before = self.var[self.size - 1 - at :]
+        return energy_uj, np.concatenate((before, self.var[-1] + grown[at + 1 :]))
+
+    def at(self, t_ns: Ints, epoch: Ints, stray_w: float) -> Fixed:
+        """Return the energies at instants, where they were fixed.
+
+        Args:
+            t_ns: shape (n,).
+            epoch: of the counter, at each.
+            stray_w: deviation of power between two points from the straight line.
+        """
+        if self.size < 2:
+            nothing = np.zeros(len(t_ns), np.int64)
+            return Fixed(np.zeros(len(t_ns), np.bool_), nothing, np.zeros(len(t_ns)), nothing)
+        left = np.clip(np.searchsorted(self.t_ns, t_ns, side="right") - 1, 0, self.size - 1)
+        exact = self.t_ns[left] == t_ns
+        right = np.where(exact, left, np.minimum(left + 1, self.size - 1))
+        known = (self.t_ns[left] <= t_ns) & (t_ns <= self.t_ns[right])
+        known &= (self.epoch[left] == epoch) & (self.epoch[right] == epoch)
+        to_left, to_right = t_ns - self.t_ns[left], self.t_ns[right] - t_ns
+        part = to_left / np.maximum(to_left + to_right, 1)
+        grown = np.rint(part * (self.energy_uj[right] - self.energy_uj[left])).astype(np.int64)
+        strayed_j = stray_w * np.minimum(to_left, to_right) / 1e9
+        var = self.var[left] + part * (self.var[right] - self.var[left]) + strayed_j**2
+        return Fixed(known, self.energy_uj[left] + grown, var, left)
+
+    def variance(self, fixed: Fixed, *, tied: bool) -> Floats:
+        """Return the variance of the energies of windows, J^2.
+
+        Args:
+            fixed: at their begins, then at their ends; shape (2n,).
+            tied: see `write`.
+        """
+        count = len(fixed.point) // 2
+        begin, end = fixed.point[:count], fixed.point[count:]
+        near = (end > begin) & (end - begin <= NEIGHBOURS)
+        shared = np.zeros(count) if tied else fixed.var[:count].copy()
+        if near.any():
+            shared[near] = self.cov[end[near], end[near] - begin[near] - 1]
+        variance: Floats = np.maximum(fixed.var[:count] + fixed.var[count:] - 2 * shared, 0.0)
+        return variance
 
     def keep(self, chosen: Ints) -> None:
         """Forget the others. With it goes what is known of the covariance with them."""

@@ -1,13 +1,96 @@
-"""Opens the devices that settings name."""
+"""The kinds of devices, and the bus that a setting names.
+
+A kind is one entry here, or one entry point of the group ``zeus_stream.devices`` in any installed
+distribution: its name is the kind's, its object a `DeviceKind`. Only the kind that is named is imported.
+"""
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
 from zeus_stream.errors import DeviceError, LostError, SettingsError
 
+GROUP = "zeus_stream.devices"
+"""Entry points of it are kinds of devices."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """One kind of devices, as a registry entry."""
+
+    spelling: str
+    """How a setting names it, such as ``simulated:MODELxCOUNT``."""
+    help: str
+    open: Callable[[str, Path, str], Bus]
+    """Takes the setting, the directory of sockets, the host's name. May raise SettingsError."""
+    extra: str = ""
+    """Extra of the package that brings its library."""
+
+
+def _open_nvml(_device: str, _run: Path, _host: str) -> Bus:
+    from collectors.devices.nvml_bus import NvmlBus  # noqa: PLC0415  (one kind needs no other's library)
+
+    return NvmlBus()
+
+
+def _open_amd(_device: str, _run: Path, _host: str) -> Bus:
+    from collectors.devices.amd import AmdBus  # noqa: PLC0415  (see above)
+
+    return AmdBus()
+
+
+def _open_simulated(device: str, run: Path, _host: str) -> Bus:
+    from collectors.devices.simulated import SimulatedBus  # noqa: PLC0415  (see above)
+
+    return SimulatedBus.parse(device, run)
+
+
+def _open_cpu(_device: str, _run: Path, host: str) -> Bus:
+    return RaplBus(host)
+
+
+BUILT_IN: dict[str, DeviceKind] = {
+    "nvml": DeviceKind("nvml", "NVIDIA GPUs, by the driver's NVML", _open_nvml),
+    "amd": DeviceKind("amd", "AMD GPUs, by amdsmi", _open_amd, extra="amd"),
+    "cpu": DeviceKind("cpu", "CPUs and their memory, by RAPL", _open_cpu),
+    "simulated": DeviceKind(
+        "simulated:MODELxCOUNT", "GPUs made of arithmetic, such as simulated:v100x4", _open_simulated
+    ),
+}
+"""The kinds that this package brings."""
+
+
+def names() -> tuple[str, ...]:
+    """Return how settings name the kinds there are; those of other distributions last, in order."""
+    others = sorted({point.name for point in entry_points(group=GROUP)} - BUILT_IN.keys())
+    return (*(kind.spelling for kind in BUILT_IN.values()), *others)
+
+
+def find(name: str) -> DeviceKind:
+    """Return the kind of a name. Raises SettingsError: there is none, or it could not be loaded."""
+    if (built_in := BUILT_IN.get(name)) is not None:
+        return built_in
+    for point in entry_points(group=GROUP, name=name):
+        try:
+            kind = point.load()
+        except Exception as wrong:
+            raise SettingsError(
+                f"device {name!r}: could not be loaded: {point.value}: {wrong!r}. Mend or remove its package."
+            ) from wrong
+        if not isinstance(kind, DeviceKind):
+            raise SettingsError(
+                f"device {name!r}: could not be used: {point.value} is no DeviceKind."
+                " See docs/how-to/add-a-device.md."
+            )
+        return kind
+    raise SettingsError(
+        f"device {name!r}: could not be opened: there is no such kind. Choose {', '.join(names())}."
+    )
 
 
 class HostBus:
@@ -38,34 +121,14 @@ def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = "localhost
     """Return the bus of the settings ``device`` and ``cpu``. Raises SettingsError.
 
     Args:
+        device: name of a kind, and what the kind takes behind a colon.
         run: where simulated GPUs live.
         host: names the CPUs, which have no UUID of their own.
     """
     if cpu not in ("auto", "on", "off"):
         raise SettingsError(f"cpu {cpu!r}: could not be understood. Choose auto, on or off.")
-    if device == "cpu":
-        return RaplBus(host)
-    gpus = _open_gpus(device, run)
-    if cpu == "off" or (cpu == "auto" and device.startswith("simulated:")):
-        return gpus  # joules made of arithmetic and real ones are not to be added up unasked
+    name = device.partition(":")[0]
+    gpus = find(name).open(device, run, host)
+    if name == "cpu" or cpu == "off" or (cpu == "auto" and name == "simulated"):
+        return gpus  # simulated joules and real ones are not to be added up unasked
     return HostBus(gpus, RaplBus(host), wanted=cpu == "on")
-
-
-def _open_gpus(device: str, run: Path) -> Bus:
-    # Imported here: who samples one kind of GPU does without the libraries of the others.
-    if device.startswith("simulated:"):
-        from collectors.devices.simulated import SimulatedBus  # noqa: PLC0415  (see above)
-
-        return SimulatedBus.parse(device, run)
-    if device == "nvml":
-        from collectors.devices.nvml_bus import NvmlBus  # noqa: PLC0415  (see above)
-
-        return NvmlBus()
-    if device == "amd":
-        from collectors.devices.amd import AmdBus  # noqa: PLC0415  (see above)
-
-        return AmdBus()
-    raise SettingsError(
-        f"device {device!r}: could not be opened: there is no such kind."
-        " Choose nvml, amd, cpu, or simulated:MODELxCOUNT such as simulated:v100x4."
-    )

@@ -1,0 +1,171 @@
+"""Observation of one GPU's counter: what each refresh says of the parts that events cut time into. Pure.
+
+The equations (1) to (5) are those of docs/explanation/measurement.md, "The model behind a step's energy".
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.measurement.counter_kind import Counter
+from analyzers.measurement.knots import Knots
+from analyzers.measurement.power_model import Floats, Ints
+
+QUANTUM_J = 1e-3
+
+
+@dataclass(slots=True)
+class Parts:
+    """Segments and changes of kind within a stretch; shape (c,) each. Seconds from its beginning."""
+
+    begin: Floats
+    length: Floats
+    scale: Floats
+    """What x counts: 1 for segments (J per W), 1/length for changes (J per J)."""
+    kind: Ints
+    spread: Floats
+    """Variance, beside that of the kind."""
+
+    def until(self, t: Floats) -> Floats:
+        """Return what each part had counted by instants, equation (3); shape (t, c)."""
+        shares: Floats = np.minimum(np.maximum(t[:, None] - self.begin, 0.0), self.length) * self.scale
+        return shares
+
+    def over(self, after: float, until: float) -> npt.NDArray[np.bool_]:
+        """Return which parts end after one instant and until another, s; shape (c,)."""
+        ends = self.begin + self.length
+        ended: npt.NDArray[np.bool_] = (ends > after) & (ends <= until)
+        return ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Refreshes that are solved together: n + 1 knots, so n refreshes; seconds from the first knot."""
+
+    base_ns: int
+    base_uj: int
+    t: Floats
+    """Of the knots, shape (n + 1,)."""
+    y: Floats
+    """Counted since the first knot, J; shape (n + 1,)."""
+    open_ns: Ints
+    """How closely each knot is known; shape (n + 1,)."""
+
+    @classmethod
+    def of(cls, knots: Knots, first: int, last: int) -> "Stretch":
+        """Return the stretch from one knot to another."""
+        base_ns, base_uj = int(knots.mid_ns[first]), int(knots.energy_uj[first])
+        stretch = slice(first, last + 1)
+        return cls(
+            base_ns=base_ns,
+            base_uj=base_uj,
+            t=(knots.mid_ns[stretch] - base_ns) / 1e9,
+            y=(knots.energy_uj[stretch] - base_uj) / 1e6,
+            open_ns=knots.hi_ns[stretch] - knots.lo_ns[stretch],
+        )
+
+    @property
+    def took(self) -> Floats:
+        """Duration of each refresh, shape (n,)."""
+        return self.t[1:] - self.t[:-1]
+
+    @property
+    def grown(self) -> Floats:
+        """What was counted in each refresh, J; shape (n,)."""
+        return self.y[1:] - self.y[:-1]
+
+    def looked(self, counter: Counter) -> Floats:
+        """Return when each look of a boxcar was over, shape (n,)."""
+        return self.t[1:] if counter.lag_ns is None else self.t[:-1] + counter.lag_ns / 1e9
+
+    def var_j2(self, power_w: Floats) -> Floats:
+        """Return the variance of each knot's energy by what is not known of its instant, and by rounding.
+
+        Args:
+            power_w: at each knot; shape (n + 1,).
+        """
+        doubt_s = self.open_ns / 1e9 / 12**0.5
+        var: Floats = (doubt_s * power_w) ** 2 + QUANTUM_J**2 / 12
+        return var
+
+
+@dataclass(slots=True, kw_only=True)
+class Observation:
+    """n refreshes, then p points whose energy is asked for; c parts."""
+
+    rows: Floats
+    """Energy of each refresh or point per unit of each part; shape (n + p, c)."""
+    common: Floats
+    """Covariance by the noise within segments; shape (n + p, n + p)."""
+    seen_j: Floats
+    """What the counter showed; shape (n,)."""
+    doubt_j2: Floats
+    """Variance of that beside the model; shape (n,)."""
+    var_j2: Floats
+    """Of each knot; shape (n + 1,)."""
+
+    @property
+    def count(self) -> int:
+        """Refreshes."""
+        return len(self.seen_j)
+
+
+def integrating(
+    stretch: Stretch, parts: Parts, point_t: Floats, flickers_w2s: Floats, var_j2: Floats
+) -> Observation:
+    """Return what a counter that integrates shows, equation (4).
+
+    Args:
+        stretch: what it showed.
+        parts: of it.
+        point_t: instants asked for; shape (p,).
+        flickers_w2s: noise within each part; shape (c,).
+        var_j2: see `Stretch.var_j2`.
+    """
+    counted = parts.until(np.concatenate((stretch.t, point_t)))
+    rows = counted[1:] - counted[0]
+    wandered = rows @ flickers_w2s
+    common = np.minimum.outer(wandered, wandered) + float(var_j2[0])
+    return Observation(rows=rows, common=common, seen_j=stretch.y[1:], doubt_j2=var_j2[1:], var_j2=var_j2)
+
+
+def boxcar(
+    stretch: Stretch,
+    parts: Parts,
+    point_t: Floats,
+    flickers_w2s: Floats,
+    var_j2: Floats,
+    counter: Counter,
+    cut_ns: Ints,
+) -> Observation:
+    """Return what a counter shows that sees ``counter.window_ns`` of each refresh, equation (5).
+
+    Args:
+        stretch, parts, point_t, flickers_w2s, var_j2: see `integrating`.
+        counter: what is known of it.
+        cut_ns: changes of kind.
+    """
+    assert counter.window_ns is not None
+    window_s, took, count = counter.window_ns / 1e9, stretch.took, len(stretch.t) - 1
+    looked_t = stretch.looked(counter)
+    sees = took / window_s if counter.lag_ns is not None else np.full(count, np.median(took) / window_s)
+    counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
+    counted -= parts.until(stretch.t[:1])
+    rows = np.concatenate(
+        (sees[:, None] * (counted[:count] - counted[count : 2 * count]), counted[2 * count :])
+    )
+    upto, since, wandered = np.split(counted @ flickers_w2s, (count, 2 * count))
+    common = np.zeros((len(rows), len(rows)))
+    both = np.clip(wandered - since[:, None], 0.0, (upto - since)[:, None])
+    common[:count, count:] = sees[:, None] * both
+    common[count:, :count] = common[:count, count:].T
+    common[count:, count:] = np.minimum.outer(wandered, wandered)
+    # When it looked matters only where it may have looked across a change: the figure is a mean.
+    looked_ns = stretch.base_ns + np.rint(looked_t * 1e9).astype(np.int64)
+    open_ns = stretch.open_ns[1:]
+    until_cut = cut_ns.searchsorted(looked_ns + open_ns)
+    across = until_cut > cut_ns.searchsorted(looked_ns - counter.window_ns - open_ns)
+    var_j2 = np.append(var_j2[:1], np.where(across, var_j2[1:], QUANTUM_J**2))
+    doubt_j2 = sees**2 * (upto - since + var_j2[1:])
+    return Observation(rows=rows, common=common, seen_j=stretch.grown, doubt_j2=doubt_j2, var_j2=var_j2)
