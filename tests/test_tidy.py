@@ -33,7 +33,6 @@ LONG_MODULES: set[str] = {
 """Modules that are to be split. Nothing is added here."""
 LONG_FUNCTIONS: set[str] = {
     "analyzers/power_limit/search.py:_believe",
-    "analyzers/simulation/html_report.py:page",
     "analyzers/simulation/recorded_jobs.py:play",
 }
 COMPLEX_FUNCTIONS: set[str] = {

@@ -181,10 +181,12 @@ class World:
     pool: tuple["World", ...] = ()
     """GPU models with the same batch sizes; each recurrence runs on one. `sizes` are those of the first."""
 
+    count: int | None = None
+    """Recurrences; None: as many as the reference's figures are of."""
+
     @property
     def recurrences(self) -> int:
-        """As many as the reference's figures are of."""
-        return 2 * len(self.sizes) * len(self.limits_w)
+        return 2 * len(self.sizes) * len(self.limits_w) if self.count is None else self.count
 
     @property
     def competing(self) -> dict[int, float]:

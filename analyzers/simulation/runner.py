@@ -68,7 +68,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Have processes that start meanwhile compute with one thread each: their matrices are small."""
+    """Let processes that start in this context compute with one thread each: their matrices are small."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:

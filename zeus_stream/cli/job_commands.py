@@ -210,6 +210,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
               help="none, abrupt, slow, harder 1.4, harder 2.2.  [none]")  # fmt: skip
 @click.option("--overlap", type=click.FloatRange(0), default=0.0,
               help="Trainings that run at a time, on average.  [0]")  # fmt: skip
+@click.option("--cluster", type=click.Path(path_type=Path), is_flag=False, flag_value="synthetic",
+              help="CSV of job groups to play as well: group, gpu, dataset, recurrences, overlap."
+              "  [without a file: synthetic]")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1), help="Processes that compute.  [one for each core]")
 @click.option("--report", type=click.Path(path_type=Path), help="HTML page with charts, to write.")
 @output_options
@@ -237,6 +240,7 @@ def simulate(
         window=given["window"],
         drifts=given["drift"],
         overlap=given["overlap"],
+        cluster=given["cluster"],
     )
     path = settings.archive
     if path is None:
