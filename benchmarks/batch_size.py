@@ -24,18 +24,20 @@ from worlds import GPUS, development_worlds, holdout_worlds
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
-    DRIFTS,
-    Drift,
-    Played,
     Traces,
     World,
-    by_recurrence,
-    drifting,
     recorded_workload,
-    regret,
     world,
 )
 from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.simulated_jobs import (
+    DRIFTS,
+    Drift,
+    Played,
+    by_recurrence,
+    drifting,
+    regret,
+)
 from analyzers.simulation.traces import PUBLISHED, read
 
 EXHAUSTIVE = {

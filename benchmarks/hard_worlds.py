@@ -24,7 +24,6 @@ from random import Random
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
-    Drift,
     Size,
     Spent,
     Traces,
@@ -33,6 +32,9 @@ from analyzers.simulation.recorded_jobs import (
     pooled,
     recorded_workload,
     world,
+)
+from analyzers.simulation.simulated_jobs import (
+    Drift,
 )
 
 RUNS = 20

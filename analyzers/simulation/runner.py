@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import Drift, Played, World, drifting, play, tries
+from analyzers.simulation.recorded_jobs import (
+    World,
+)
+from analyzers.simulation.simulated_jobs import (
+    Drift,
+    Played,
+    drifting,
+    play,
+    tries,
+)
 
 CHUNK = 10
 """Games that a process is given at a time."""

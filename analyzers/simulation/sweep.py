@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from analyzers.simulation.recorded_jobs import World
+from analyzers.simulation.recorded_jobs import (
+    World,
+)
 
 
 def sweep(worlds: Iterable[World]) -> list[dict[str, Any]]:

@@ -17,7 +17,12 @@ from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
-from analyzers.simulation.recorded_jobs import Powered, Traces, Trained, Workload
+from analyzers.simulation.recorded_jobs import (
+    Powered,
+    Traces,
+    Trained,
+    Workload,
+)
 from zeus_stream.errors import StorageError
 
 PUBLISHED = Path(__file__).with_name("published")

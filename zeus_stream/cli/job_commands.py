@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,20 @@ POLICIES = "default,known,reference,zeus,adaptive"
 """Policies that `simulate` compares by default."""
 
 
-def _write(table: "pa.Table", shown: Sequence[str], form: "Form") -> None:
-    """Write a table: people get the columns ``shown`` where they exist, programs get all."""
+def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
+    """Write a table: people get few columns under short names, and days for times; programs get all."""
+    import pyarrow as pa
+
     from zeus_stream.reports.tables import write
 
-    write(table.select(shown) if form == "table" else table, form, sys.stdout)
+    if form == "table":
+        columns = [table[name] for name in shown]
+        days = [
+            each.cast(pa.date32(), safe=False) if pa.types.is_timestamp(each.type) else each
+            for each in columns
+        ]
+        table = pa.table(days, names=list(shown.values()))
+    write(table, form, sys.stdout)
 
 
 @click.group(cls=Group, invoke_without_command=True)

@@ -14,16 +14,18 @@ from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.html_report import QUERIES, page
 from analyzers.simulation.recorded_jobs import (
-    Drift,
-    Played,
     Traces,
     World,
-    drifting,
     pooled,
     recorded_workload,
     world,
 )
 from analyzers.simulation.runner import CHUNK, Game, play_all
+from analyzers.simulation.simulated_jobs import (
+    Drift,
+    Played,
+    drifting,
+)
 from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import PUBLISHED, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError

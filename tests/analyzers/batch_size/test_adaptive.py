@@ -17,7 +17,13 @@ from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
 from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import play, regret, world
+from analyzers.simulation.recorded_jobs import (
+    world,
+)
+from analyzers.simulation.simulated_jobs import (
+    play,
+    regret,
+)
 from analyzers.simulation.traces import read
 
 JOB = Job((16, 32, 64, 128, 256), 128, max_epochs=50)

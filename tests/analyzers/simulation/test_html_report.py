@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from analyzers.simulation.html_report import page
-from analyzers.simulation.recorded_jobs import world
+from analyzers.simulation.recorded_jobs import (
+    world,
+)
 from analyzers.simulation.sweep import front, sweep
 from analyzers.simulation.traces import read
 
