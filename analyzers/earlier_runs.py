@@ -27,7 +27,9 @@ def settings_of_begun(
         then = archive.settings_then({each.start for each in begun})
         plans = {
             start: RunSettings.of(
-                was, selector if was.select == settings.select else _selector(was.select), start
+                was,
+                selector if was.select == settings.select else selectors.parse_archived(was.select),
+                start,
             )
             for start, was in then.items()
         }
@@ -38,11 +40,6 @@ def settings_of_begun(
         if start in then and (others := _others(then[start], settings)):
             _log.warning("run %s keeps to what it began with, %s. Others follow the settings.", run, others)
     return {each.session: plans[each.start] for each in begun if each.start in plans}
-
-
-def _selector(text: str) -> Selector | None:
-    """Return the selector of an earlier start; code that only the archive names is not run."""
-    return selectors.unnamed(text) if selectors.is_foreign(text) else selectors.parse(text)
 
 
 def _others(then: Settings, now: Settings) -> str:

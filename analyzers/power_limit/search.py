@@ -423,7 +423,7 @@ def _believe(
     steps = np.array([whole.steps for whole in wholes], dtype=float)
 
     def value(trial: Trial) -> float:
-        return log(goal.of(trial, top_mw, gpus) / trial.steps)
+        return log(goal.of(trial, top_mw, gpus))
 
     y = np.array([value(whole) for whole in wholes])
     high = max(wholes, key=lambda whole: whole.limit_mw)
@@ -431,9 +431,8 @@ def _believe(
     limit = np.array(limits_mw, dtype=float)
     s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
     s -= s[0]
-    energy = goal.energy_weight * power_mw * np.exp(SLOPE * s**2 - s)
-    time = (1 - goal.energy_weight) * top_mw * np.exp(SLOPE * s**2)
-    usual = np.log(energy + time)
+    time = np.exp(SLOPE * s**2)
+    usual = np.log(goal.of_step(power_mw * time * np.exp(-s), time, top_mw))
     x = np.log(limit)
     apart = np.abs(x[:, None] - x)
     alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)

@@ -1,23 +1,36 @@
-"""Measured power limits -> the one to use. Pure.
+"""Selectors: measured power limits -> the one to use. Pure, except for code that somebody else wrote.
 
     energy            least energy
     time              least time
     cost:ETA          least ETA * energy + (1 - ETA) * MAXPOWER * time        (0: time only, 1: energy only)
+    edp:N             least energy * time ** N
     slowdown:FACTOR   lowest limit whose time is at most FACTOR times that at the highest limit measured
-    MODULE:FUNCTION   whatever FUNCTION(trials, gpus) returns, one of the trials' limits, mW
+    NAME or NAME:VALUE   a selector that an installed package registers under the entry point group `GROUP`
+    MODULE:FUNCTION   the limit that FUNCTION(trials, gpus) returns, one of the trials' limits, mW
 
-MAXPOWER is the highest limit measured times the number of GPUs of the job. Trials may hold different
-numbers of steps, so everything is compared per step. Ties go to the higher limit.
+Each name of the first five is one entry of `BUILT_IN`. MAXPOWER is the highest limit measured times the
+number of GPUs of the job. Trials may hold different numbers of steps, so everything is compared per step.
+Ties go to the higher limit.
 
 Source of the cost: You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumption of
-DNN Training", NSDI 2023.
+DNN Training", NSDI 2023. Of energy * delay ** N: Horowitz, Indermaur, Gonzalez, "Low-Power Digital
+Design", IEEE Symposium on Low Power Electronics, 1994.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
+
+import numpy as np
+import numpy.typing as npt
 
 from zeus_stream.errors import SettingsError
+
+GROUP = "zeus_stream.selectors"
+"""Entry points of packages that add selectors."""
+
+Figure = float | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +61,18 @@ class Goal:
     """Least ``energy_weight`` * energy + (1 - ``energy_weight``) * MAXPOWER * time."""
     factor: float | None = None
     """Or the lowest limit whose time is at most so many times that at the highest."""
+    delay_exponent: float | None = None
+    """Or least energy * time ** ``delay_exponent``."""
 
     def of(self, trial: Trial, top_mw: int, gpus: int) -> float:
-        """Return a trial's objective, mJ."""
-        return cost_mj(trial, self.energy_weight, top_mw, gpus)
+        """Return a step's objective in a trial: mJ, or mJ * s ** ``delay_exponent``."""
+        return float(self.of_step(trial.step_mj, trial.step_ns / 1e9, top_mw * gpus))
+
+    def of_step(self, energy_mj: Figure, time_s: Figure, most_mw: int) -> Figure:
+        """Return the objective of a step. ``most_mw``: the highest limit, of all GPUs that drew energy."""
+        if self.delay_exponent is not None:
+            return energy_mj * time_s**self.delay_exponent
+        return self.energy_weight * energy_mj + (1 - self.energy_weight) * most_mw * time_s
 
 
 Choose = Callable[[Sequence[Trial], int], int]
@@ -70,11 +91,22 @@ class Selector:
     """None: only the function knows, so every limit has to be measured."""
 
 
-def least_energy(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - every selector is asked alike
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A selector of the registry."""
+
+    usage: str
+    """Name, and value if it takes one."""
+    help: str
+    make: Callable[[str, str | None], Selector]
+    """Whole text and value (None: no colon) -> selector. Raises ValueError: the value is wrong, and why."""
+
+
+def least_energy(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
     return min(trials, key=lambda trial: (trial.step_mj, -trial.limit_mw)).limit_mw
 
 
-def least_time(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - every selector is asked alike
+def least_time(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
     return min(trials, key=lambda trial: (trial.step_ns, -trial.limit_mw)).limit_mw
 
 
@@ -88,8 +120,17 @@ def least_cost(eta: float) -> Choose:
     return choose
 
 
+def least_delay_product(exponent: float) -> Choose:
+    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
+        return min(
+            trials, key=lambda trial: (trial.step_mj * (trial.step_ns / 1e9) ** exponent, -trial.limit_mw)
+        ).limit_mw
+
+    return choose
+
+
 def within_slowdown(factor: float) -> Choose:
-    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - every selector is asked alike
+    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
         bound_ns = factor * max(trials, key=lambda trial: trial.limit_mw).step_ns
         return min(trial.limit_mw for trial in trials if trial.step_ns <= bound_ns)
 
@@ -101,64 +142,114 @@ def cost_mj(trial: Trial, eta: float, top_mw: int, gpus: int) -> float:
     return eta * trial.energy_mj + (1 - eta) * top_mw * gpus * trial.duration_ns / 1e9
 
 
+# ---- the registry --------------------------------------------------------------------------------------
+
+
+def _energy(text: str, value: str | None) -> Selector:
+    _no_value(value)
+    return Selector(text, least_energy, goal=Goal(1.0))
+
+
+def _time(text: str, value: str | None) -> Selector:
+    _no_value(value)
+    return Selector(text, least_time, goal=Goal(0.0))
+
+
+def _cost(text: str, value: str | None) -> Selector:
+    eta = _number(value, "ETA is a number from 0 (time only) to 1 (energy only)", 0, 1)
+    return Selector(text, least_cost(eta), eta, Goal(eta))
+
+
+def _delay_product(text: str, value: str | None) -> Selector:
+    exponent = _number(value, "N is a number from 0 to 10", 0, 10)
+    return Selector(text, least_delay_product(exponent), goal=Goal(1.0, delay_exponent=exponent))
+
+
+def _slowdown(text: str, value: str | None) -> Selector:
+    factor = _number(value, "FACTOR is a number from 1", 1, 1e6)
+    return Selector(text, within_slowdown(factor), goal=Goal(0.0, factor))
+
+
+BUILT_IN: Mapping[str, Entry] = {
+    "energy": Entry("energy", "least energy", _energy),
+    "time": Entry("time", "least time", _time),
+    "cost": Entry("cost:ETA", "least ETA * energy + (1 - ETA) * MAXPOWER * time", _cost),
+    "edp": Entry("edp:N", "least energy * time ** N", _delay_product),
+    "slowdown": Entry("slowdown:FACTOR", "lowest limit that slows steps by at most FACTOR", _slowdown),
+}
+"""By name: what is before the colon."""
+
+
 def parse(text: str) -> Selector | None:
     """Return the selector written so, or None for ``none``: only measure.
 
     Raises:
         SettingsError: there is no such selector; the sentence lists what there is.
     """
-    word, colon, value = text.partition(":")
-    match word:
-        case "none" if not colon:
-            return None
-        case "energy" if not colon:
-            return Selector(text, least_energy, goal=Goal(1.0))
-        case "time" if not colon:
-            return Selector(text, least_time, goal=Goal(0.0))
-        case "cost":
-            eta = _number(text, value, "ETA is a number from 0 (time only) to 1 (energy only)", 0, 1)
-            return Selector(text, least_cost(eta), eta, Goal(eta))
-        case "slowdown":
-            factor = _number(text, value, "FACTOR is a number from 1", 1, 1e6)
-            return Selector(text, within_slowdown(factor), goal=Goal(0.0, factor))
-        case _ if colon and value:
-            return Selector(text, _checked(text, _load(text, word, value)))
-        case _:
-            raise _wrong(text, "there is no such selector")
+    if text == "none":
+        return None
+    name, colon, after = text.partition(":")
+    value = after if colon else None
+    if (entry := BUILT_IN.get(name)) is not None:
+        try:
+            return entry.make(text, value)
+        except ValueError as wrong:
+            raise _wrong(text, f"{wrong}") from wrong
+    if (plugin := _plugin(name)) is not None:
+        return _of_plugin(text, plugin, value)
+    if name and value:
+        return Selector(text, _checked(text, _load(text, name, value)))
+    raise _wrong(text, "there is no such selector")
 
 
-def unnamed(text: str) -> Selector:
-    """Return a selector in the place of somebody else's function that nobody has named to this process."""
+def parse_archived(text: str) -> Selector | None:
+    """Return the selector of an earlier start of the analyzer; code that only the archive names is not run.
 
-    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - every selector is asked alike
+    Selectors of the registry and of installed packages are what they were. In place of a function that was
+    named by its module comes one that says how to name it again.
+    """
+    return _unnamed(text) if is_foreign(text) else parse(text)
+
+
+def is_foreign(text: str) -> bool:
+    """Tell whether a selector is a function that only its text names: to `parse` it runs that code."""
+    name, colon, _ = text.partition(":")
+    return bool(colon) and name not in BUILT_IN and _plugin(name) is None
+
+
+def _unnamed(text: str) -> Selector:
+    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
         raise SettingsError(
-            f"select = {text!r}: could not choose a limit: this analyzer was not told to run that function."
-            f" Start it with --select {text} until the run has ended."
+            f"select = {text!r}: could not choose a limit: this analyzer may not run that function."
+            f" Start it with --select {text} until the run has ended, or install the package that adds it."
         )
 
     return Selector(text, choose)
 
 
-def is_foreign(text: str) -> bool:
-    """Tell whether a selector is somebody else's function: to `parse` it runs their code."""
-    word, colon, _ = text.partition(":")
-    return bool(colon) and word not in ("cost", "slowdown")
+# ---- selectors of other packages -----------------------------------------------------------------------
 
 
-def _number(text: str, value: str, expected: str, least: float, most: float) -> float:
+def _plugin(name: str) -> metadata.EntryPoint | None:
+    """Return the entry point of an installed package that registers a name; the first, if there are two."""
+    return next(iter(metadata.entry_points(group=GROUP, name=name)), None) if name else None
+
+
+def _of_plugin(text: str, plugin: metadata.EntryPoint, value: str | None) -> Selector:
+    """Return the selector that a package makes of a value: a function as for MODULE:FUNCTION."""
     try:
-        number = float(value)
-    except ValueError as wrong:
-        raise _wrong(text, expected) from wrong
-    if not least <= number <= most:
-        raise _wrong(text, expected)
-    return number
+        choose = plugin.load()(value)
+    except Exception as wrong:  # code of another package may raise anything; the sentence passes it on
+        raise _wrong(text, f"{plugin.value} raised {wrong!r}") from wrong
+    if not callable(choose):
+        raise _wrong(text, f"{plugin.value} returned {choose!r}, which is no function")
+    return Selector(text, _checked(text, choose))
 
 
 def _load(text: str, module: str, function: str) -> Choose:
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as wrong:  # importing somebody else's code may raise anything; it is told on
+    except Exception as wrong:  # importing other code may raise anything; the sentence passes it on
         raise _wrong(text, f"{wrong}") from wrong
     if not callable(found):
         raise _wrong(text, f"{function} is not a function")
@@ -167,13 +258,13 @@ def _load(text: str, module: str, function: str) -> Choose:
 
 
 def _checked(text: str, choose: Choose) -> Choose:
-    """Return somebody else's function with its mistakes named."""
+    """Return a function of other code with its mistakes named."""
 
     def checked(trials: Sequence[Trial], gpus: int) -> int:
         limits = [trial.limit_mw for trial in trials]
         try:
             chosen = choose(trials, gpus)
-        except Exception as wrong:  # somebody else's code may raise anything; it is told on
+        except Exception as wrong:  # other code may raise anything; the sentence passes it on
             raise SettingsError(
                 f"select = {text!r}: could not choose a limit: {wrong!r}. Correct the function."
             ) from wrong
@@ -187,8 +278,29 @@ def _checked(text: str, choose: Choose) -> Choose:
     return checked
 
 
+# ---- values and errors ---------------------------------------------------------------------------------
+
+
+def _no_value(value: str | None) -> None:
+    if value is not None:
+        raise ValueError("it takes no value")
+
+
+def _number(value: str | None, expected: str, least: float, most: float) -> float:
+    """Return the number that a value is. Raises ValueError: ``expected``, as it is none or out of range."""
+    try:
+        number = float(value or "")
+    except ValueError as wrong:
+        raise ValueError(expected) from wrong
+    if not least <= number <= most:
+        raise ValueError(expected)
+    return number
+
+
 def _wrong(text: str, why: str) -> SettingsError:
+    installed = sorted({plugin.name for plugin in metadata.entry_points(group=GROUP)})
+    there = ", ".join([*(entry.usage for entry in BUILT_IN.values()), *installed])
     return SettingsError(
         f"select = {text!r}: could not be understood: {why}."
-        " Choose energy, time, cost:ETA, slowdown:FACTOR, MODULE:FUNCTION, or none to only measure."
+        f" Choose {there}, MODULE:FUNCTION, or none to only measure."
     )

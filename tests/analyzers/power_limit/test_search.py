@@ -345,7 +345,7 @@ def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
     if near:  # at limits that there are
         remembered = [replace(t, limit_mw=x) for t, x in zip(remembered, world.limits, strict=False)]
     chosen = world.searched(goal(text), remembered)  # asserts that it ends, and within the limits
-    costs = {t.limit_mw: goal(text).of(t, world.limits[0], world.gpus) / t.steps for t in world.measured}
+    costs = {t.limit_mw: goal(text).of(t, world.limits[0], world.gpus) for t in world.measured}
     assert costs[chosen.limit_mw] <= 1.05 * min(costs.values())
     assert chosen.remembered is not None
     assert 0 <= chosen.remembered <= 1
