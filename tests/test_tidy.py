@@ -20,6 +20,7 @@ LONG_MODULES: set[str] = {
     "analyzers/batch_size/adaptive.py",
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
+    "analyzers/measurement/energy_fit.py",
     "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
