@@ -25,12 +25,13 @@ in the game there (`recorded_jobs`): flatter than fitted (slope 0.15, bend 0.08)
 tried, and smoother (0.3).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, erfc, exp, inf, log, log2, pi, sqrt
 from random import Random
 from statistics import NormalDist
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -82,13 +83,22 @@ FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""
+BAD_LONG = 0.25
+"""Probability that a bad run needs more epochs than one that is given up has had."""
 OWN, EXACT, WHOLE = 0.015, 0.001, 0.1
-"""Standard deviations of the log of an epoch's cost: what a size has to itself; as it is known once the power
-limit is chosen; as it is seen before, from a try with its profiling."""
+"""Standard deviations of the log of an epoch's cost: what a size has to itself; the least as which it is
+known once the power limit is chosen; as it is seen before, from a try with its profiling."""
+PRICES, PRICES_DOF = 0.03, 1.0
+"""Standard deviation of the log of an epoch's cost from try to try, before any was seen; worth so many."""
 NEVER = 0.06
-"""With each octave from the nearest that did, so likely a size never reaches the target."""
+"""Probability for each octave from the nearest size that did that a size never reaches the target."""
 PROFILING = 1.2
 """What the first epoch at a size costs, power limits being searched, over what others do."""
+COVERAGE, COVERAGE_OF = 0.02, 3.0
+"""What each recurrence to come may save by a size that is unlike the curve, in units of the best size's cost,
+times the probability of that; it falls with the sizes tried, as if `COVERAGE_OF` had been before."""
+COVERAGE_STOP = 1.25
+"""A try of a size that the curve does not recommend may cost so many times what the best size costs."""
 HORIZON = 10
 NODES, COST_NODES = 15, 5
 """Equally likely epochs, and costs of an epoch, that stand for all."""
@@ -99,8 +109,8 @@ ERAS = 3
 USUAL, ALARM, CLIP = 0.5, 8.0, 4.0
 """An era ends when deviations beyond `USUAL` standard deviations add up to `ALARM`; one counts `CLIP` at most
 (Page, "Continuous Inspection Schemes", Biometrika 41, 1954)."""
-JUMP = 0.15
-"""An era also ends when the log of an epoch's cost differs by this from what it was."""
+JUMP, PRICE_CLIP = 0.15, 6.0
+"""An era also ends when the log of an epoch's cost has left its level, by the same sum, and by `JUMP`."""
 EXPECTED, EXPECTED_DOF = 0.15, 4
 """Standard deviation of a run's log epochs for those alarms, before any were seen; worth so many runs."""
 
@@ -122,23 +132,35 @@ class _Tally:
         return _Tally(self.count + 1, mean, self.squares + off * (value - mean))
 
 
+Group: TypeAlias = tuple[int, str]
+"""Price era and setup."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What tries that have ended have shown, in the order of their numbers. None equals another."""
+    """A summary of the tries that have ended, in the order of their numbers. None equals another."""
 
     epochs: Mapping[tuple[int, int], _Tally] = field(default_factory=dict)
     """Logarithms, by era and batch size, of those that converged."""
     more: tuple[tuple[int, float], ...] = ()
     """In this era: batch size, and the log of the epochs that were not enough."""
-    cost: Mapping[tuple[tuple[int, str], int], tuple[float, float]] = field(default_factory=dict)
-    """Log of an epoch's cost and its standard deviation, by era and setup, and batch size; the latest."""
+    price: Mapping[tuple[Group, int], _Tally] = field(default_factory=dict)
+    """Log of an epoch's cost at the chosen limit, by batch size."""
+    whole: Mapping[tuple[Group, int], float] = field(default_factory=dict)
+    """The same of tries that had not chosen a limit; the latest."""
+    cheapest_j: Mapping[str, float] = field(default_factory=dict)
+    """Least cost of a try that converged in this era, by setup."""
     era: int = 0
+    price_era: int = 0
     first: int = 0
     """Recurrence of this era."""
     last: int = -1
     up: float = 0.0
     down: float = 0.0
     """By how much epochs were above and below what they used to be, lately."""
+    dearer: float = 0.0
+    cheaper: float = 0.0
+    """The same of the cost of an epoch."""
     failed: frozenset[int] = frozenset()
     """Batch sizes that failed since one last converged."""
 
@@ -150,14 +172,17 @@ class _Seen:
     @property
     def scatter(self) -> float:
         """Standard deviation of a run's log epochs."""
-        dof = EXPECTED_DOF + sum(tally.count - 1 for tally in self.epochs.values())
-        squares = EXPECTED_DOF * EXPECTED**2 + sum(tally.squares for tally in self.epochs.values())
-        return sqrt(squares / dof)
+        return _deviation(self.epochs.values(), EXPECTED, EXPECTED_DOF)
+
+    @property
+    def price_scatter(self) -> float:
+        """Standard deviation of the log of an epoch's cost, from try to try."""
+        return max(EXACT, _deviation(self.price.values(), PRICES, PRICES_DOF))
 
     def and_(self, a_try: Try) -> "_Seen":
         """Return it with a try that has ended."""
         size, converged = a_try.batch_size, a_try.ended == "converged"
-        seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try)
+        seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
         if a_try.ended == "lost":
             return seen
         took = log(a_try.epochs)
@@ -170,31 +195,56 @@ class _Seen:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
             return replace(seen, more=more, failed=seen.failed | {size})
         tally = seen.epochs.get((seen.era, size), _Tally()).and_(took)
-        return replace(seen, epochs={**seen.epochs, (seen.era, size): tally}, failed=frozenset())
+        epochs = {**seen.epochs, (seen.era, size): tally}
+        cheapest_j = min(seen.cheapest_j.get(a_try.setup, inf), a_try.cost_j)
+        cheapest = {**seen.cheapest_j, a_try.setup: cheapest_j}
+        return replace(seen, epochs=epochs, cheapest_j=cheapest, failed=frozenset())
 
-    def priced(self, a_try: Try) -> "_Seen":
-        """Return it with what an epoch of a try costs."""
-        exact = a_try.epoch_cost_j is not None
+    def priced(self, a_try: Try, *, ended: bool = False) -> "_Seen":
+        """Return it with what an epoch of a try costs; the level is watched when it has ended."""
         epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
-        key = (self.era, a_try.setup), a_try.batch_size
-        before, deviation = self.cost.get(key, (0.0, inf))
-        if not 0 < epoch_j < inf or (not exact and deviation == EXACT):
+        key = (self.price_era, a_try.setup), a_try.batch_size
+        if not 0 < epoch_j < inf:
             return self
         price = log(epoch_j)
-        if exact and deviation == EXACT and abs(price - before) > JUMP:
-            return self.changed(a_try).priced(a_try)
-        return replace(self, cost={**self.cost, key: (price, EXACT if exact else WHOLE)})
+        if a_try.epoch_cost_j is None:
+            return replace(self, whole={**self.whole, key: price})
+        known = self.price.get(key)
+        seen = self
+        if known and ended:
+            off = (price - known.mean) / (self.price_scatter * sqrt(1 + 1 / known.count))
+            off = max(-PRICE_CLIP, min(PRICE_CLIP, off))
+            dearer = max(0.0, self.dearer + off - USUAL)
+            cheaper = max(0.0, self.cheaper - off - USUAL)
+            if max(dearer, cheaper) > ALARM:
+                if abs(price - known.mean) > JUMP:
+                    return self.changed(a_try).priced(a_try)
+                seen = replace(self, price_era=self.price_era + 1, dearer=0.0, cheaper=0.0)
+                key, known = ((seen.price_era, a_try.setup), a_try.batch_size), None
+            else:
+                seen = replace(self, dearer=dearer, cheaper=cheaper)
+        return replace(seen, price={**seen.price, key: (known or _Tally()).and_(price)})
 
     def changed(self, a_try: Try) -> "_Seen":
         """Return it with an era that begins with a try."""
-        oldest = self.era + 2 - ERAS
+        oldest, oldest_price = self.era + 2 - ERAS, self.price_era + 2 - ERAS
         return _Seen(
             epochs={key: tally for key, tally in self.epochs.items() if key[0] >= oldest},
-            cost={key: price for key, price in self.cost.items() if key[0][0] >= oldest},
+            price={key: tally for key, tally in self.price.items() if key[0][0] >= oldest_price},
             era=self.era + 1,
+            price_era=self.price_era + 1,
             first=a_try.recurrence,
             last=self.last,
         )
+
+
+def _deviation(tallies: Iterable[_Tally], expected: float, dof: float) -> float:
+    """Return the pooled standard deviation, with an expected one that counts as ``dof`` values."""
+    squares = dof * expected**2
+    for tally in tallies:
+        dof += tally.count - 1
+        squares += tally.squares
+    return sqrt(squares / dof)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +255,7 @@ class State:
     seen: _Seen = field(default=_Seen(), compare=False)
 
     def heard(self, a_try: Try) -> "State":
-        """Return it with what is said of a try. Where that comes late, all is gone through again."""
+        """Return it with a report of a try. All tries are counted again where the report comes late."""
         history = self.history.heard(a_try)
         if history is self.history or a_try.ended == "running":
             return State(history, self.seen)
@@ -225,7 +275,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What was seen of a curve."""
+    """An observation of a curve."""
 
     group: Hashable
     at: int
@@ -250,8 +300,10 @@ class _Curves:
     def variance(self) -> Floats:
         return np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0)
 
-    def given_more(self, at: int, least: float, noise: Floats, bad: float) -> "_Curves":
+    def given_more(self, at: int, least: float, noise: Floats, bad: float) -> tuple["_Curves", Floats]:
         """Return them once a value seen at a size was above ``least``; the moments are matched.
+
+        With them, how likely that was by the curves alone, by hypothesis.
 
         Args:
             at: index of the size.
@@ -262,13 +314,14 @@ class _Curves:
         deviation = np.sqrt(self.variance[:, at] + noise)
         z = (least - self.mean[:, at]) / deviation
         hazard = np.array([_mean_beyond(one) for one in z.tolist()])
-        beyond = (1 - bad) * np.array([max(1e-12, erfc(one / sqrt(2)) / 2) for one in z.tolist()])
-        told = beyond / (bad + beyond)
-        shrink = told * np.minimum(0.999, hazard * (hazard - z)) - told * (1 - told) * hazard**2
+        above = np.array([max(1e-12, erfc(one / sqrt(2)) / 2) for one in z.tolist()])
+        beyond = (1 - bad) * above
+        share = beyond / (bad + beyond)
+        shrink = share * np.minimum(0.999, hazard * (hazard - z)) - share * (1 - share) * hazard**2
         gain = self.covariance[:, at] / deviation[:, None]
-        mean = self.mean + gain * (told * hazard)[:, None]
+        mean = self.mean + gain * (share * hazard)[:, None]
         covariance = self.covariance - shrink[:, None, None] * gain[:, :, None] * gain[:, None]
-        return replace(self, mean=mean, covariance=covariance)
+        return replace(self, mean=mean, covariance=covariance), above
 
     def only(self, hypotheses: npt.NDArray[np.bool_], sizes: int) -> "_Curves":
         """Return some of them, at the first so many sizes."""
@@ -321,7 +374,7 @@ def _curves(
 
 @dataclass(frozen=True, slots=True)
 class _Belief:
-    """What is believed of n batch sizes on a setup, by each of h hypotheses."""
+    """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
 
     epochs: _Curves
     noise: Floats
@@ -332,6 +385,10 @@ class _Belief:
     """By one hypothesis."""
     never: Floats
     """Probability that a size does not reach the target; shape (n,)."""
+    price_noise: float
+    """Variance of the log of an epoch's cost, from try to try."""
+    fresh: Floats
+    """1 for each size whose power limits were not profiled on the setup, 0 for others; shape (n,)."""
     proven: tuple[int, ...]
     """Sizes, by index, that converged in this era."""
 
@@ -353,28 +410,43 @@ class _Belief:
 
 def _believe(job: Job, seen: _Seen, setup: str) -> _Belief:
     """Return the belief once a try has converged."""
-    others = {size for _, size in (*seen.epochs, *seen.cost)} | {size for size, _ in seen.more}
+    of_tries = (*seen.epochs, *seen.price, *seen.whole)
+    others = {size for _, size in of_tries} | {size for size, _ in seen.more}
     sizes = (*job.batch_sizes, *sorted(others - set(job.batch_sizes)))
     octaves = tuple(log2(size / job.default) for size in sizes)
     index = {size: at for at, size in enumerate(sizes)}
     count = len(job.batch_sizes)
-    epochs, noise, weight = _epochs(
+    reached = {octaves[index[size]] for _, size in seen.epochs}
+    away = np.array([min(abs(x - other) for other in reached) for x in octaves])
+    proven = {size for era, size in seen.epochs if era == seen.era}
+    epochs, noise, weight, never = _epochs(
         octaves,
         count,
         seen.era,
         tuple((era, index[size], tally) for (era, size), tally in seen.epochs.items()),
         tuple((index[size], least) for size, least in seen.more),
+        tuple((1 - np.exp(-NEVER * away)).tolist()),
     )
+    group = seen.price_era, setup
+    scatter = seen.price_scatter
+    prices = {key: (tally.mean, scatter**2 / tally.count) for key, tally in seen.price.items()}
+    whole = {key: (price, WHOLE**2) for key, price in seen.whole.items() if key not in prices}
     cost = _cost(
         octaves,
         count,
-        (seen.era, setup),
-        tuple((group, index[size], *price) for (group, size), price in seen.cost.items()),
+        group,
+        tuple((of, index[size], *price) for (of, size), price in (prices | whole).items()),
     )
-    reached = {octaves[index[size]] for _, size in seen.epochs}
-    away = np.array([min(abs(x - other) for other in reached) for x in octaves[:count]])
-    proven = tuple(at for at, size in enumerate(job.batch_sizes) if (seen.era, size) in seen.epochs)
-    return _Belief(epochs, noise, weight, cost, 1 - np.exp(-NEVER * away), proven)
+    return _Belief(
+        epochs,
+        noise,
+        weight,
+        cost,
+        never,
+        scatter**2,
+        np.array([float((group, size) not in prices) for size in job.batch_sizes]),
+        tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
+    )
 
 
 @lru_cache(maxsize=4)
@@ -384,8 +456,12 @@ def _epochs(
     era: int,
     seen: tuple[tuple[int, int, _Tally], ...],
     more: tuple[tuple[int, float], ...],
-) -> tuple[_Curves, Floats, Floats]:
-    """Return the curves of the log epochs at the first ``count`` sizes, noise and weights; see `_Belief`."""
+    never: tuple[float, ...],
+) -> tuple[_Curves, Floats, Floats, Floats]:
+    """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
+
+    See `_Belief`. ``never`` is what is believed of that before any try failed.
+    """
     single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1]
     supposed = [*((*scatter, -1) for scatter in SCATTER), *((*SCATTER[1], bad) for bad in single)]
     points = [
@@ -405,11 +481,16 @@ def _epochs(
     weight = np.exp(evidence - evidence.max())
     likely = weight > 0.01 * weight.sum()
     found, noise, weight = found.only(likely, len(octaves)), noise[likely], weight[likely]
+    weight = weight / weight.sum()
     heard = {at for of, at, _ in seen if of == era}
+    lost = [0.0 if at in heard else chance for at, chance in enumerate(never)]
     for at, least in more:
-        found = found.given_more(at, least, noise, bad=0 if at in heard else BAD)
+        bad = 0 if at in heard else BAD
+        found, above = found.given_more(at, least, noise, bad)
+        by_chance = bad * BAD_LONG + (1 - bad) * float(weight @ above)
+        lost[at] /= lost[at] + (1 - lost[at]) * by_chance
         heard.add(at)
-    return found.only(np.full(len(noise), True), count), noise, weight / weight.sum()  # noqa: FBT003
+    return found.only(np.full(len(noise), True), count), noise, weight, np.array(lost[:count])  # noqa: FBT003
 
 
 def _doubt(count: int) -> float:
@@ -425,7 +506,7 @@ def _cost(
     seen: tuple[tuple[Hashable, int, float, float], ...],
 ) -> _Curves:
     """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
-    points = [_Point(of, at, price, (deviation**2,)) for of, at, price, deviation in seen]
+    points = [_Point(of, at, price, (variance,)) for of, at, price, variance in seen]
     return _curves(np.array(octaves), COST, OTHER, group, points, [OWN]).only(np.array([True]), count)
 
 
@@ -458,8 +539,9 @@ def _outlook(belief: _Belief, horizon: int) -> tuple[Floats, Floats]:
     epochs, weight = belief.epochs, belief.weight
     price, price_variance = belief.cost.mean[0], belief.cost.variance[0]
     unit = belief.log_cost.min()
+    # Of what a try will show of an epoch's cost; where it is known well, a try shows nothing of it.
     unknown = price_variance > 1e-4
-    price_deviation = np.where(unknown, np.sqrt(price_variance), 0)
+    price_deviation = np.where(unknown, np.sqrt(price_variance + belief.price_noise), 0)
     deviation = np.sqrt(epochs.variance + belief.noise[:, None])
     by_price = (
         np.where(unknown, 1, 0)[:, None]
@@ -485,7 +567,7 @@ def _outlook(belief: _Belief, horizon: int) -> tuple[Floats, Floats]:
     to_come = (1 - never) * (horizon * _before(best_after) + _LEFT * (instead + horizon * best_given_up))
     to_come += never * (instead[..., :1] + horizon * best_given_up[..., :1])
     total = np.tensordot(weight, an_epoch[:, :, None] * paid[:, :, None] + to_come, axes=1)
-    profiling = (PROFILING - 1) * an_epoch * unknown[:, None]
+    profiling = (PROFILING - 1) * an_epoch * belief.fresh[:, None]
     stop = total.mean(axis=1).argmin(axis=1)
     epochs_then = np.exp(weight @ np.log(until[:, np.arange(len(stop)), stop]))
     return (total.min(axis=2) + profiling).mean(axis=1), epochs_then
@@ -516,7 +598,7 @@ def _within(log_value: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What a training at a batch size costs, J."""
+    """The believed cost of a training at a batch size, J."""
 
     batch_size: int
     expected_cost_j: float
@@ -533,10 +615,10 @@ class Believed:
 def beliefs(state: State, setup: str) -> tuple[Believed, ...]:
     """Return what is believed of each batch size; nothing before a try has converged."""
     job, seen = state.history.job, state.seen
-    return _told(job, seen, _believe(job, seen, setup)) if seen.epochs else ()
+    return _summaries(job, seen, _believe(job, seen, setup)) if seen.epochs else ()
 
 
-def _told(job: Job, seen: _Seen, belief: _Belief) -> tuple[Believed, ...]:
+def _summaries(job: Job, seen: _Seen, belief: _Belief) -> tuple[Believed, ...]:
     expected, low, high = np.exp(np.clip([belief.log_cost, *belief.bounds], -700, 700)).tolist()
     return tuple(
         Believed(size, cost_j, low_j, high_j, seen.epochs.get((seen.era, size), _Tally()).count)
@@ -574,22 +656,27 @@ class Adaptive:
                 job.batch_sizes[nearest], reason=f"{failed}The default, or the nearest to it, goes first."
             )
         belief = _believe(job, seen, setup)
-        told = _told(job, seen, belief)
+        believed = _summaries(job, seen, belief)
         value, _ = _outlook(belief, seen.horizon)
         least = min(left, key=lambda at: (belief.log_cost[at], at))
         running = {a_try.batch_size for a_try in state.history.tries if a_try.ended == "running"}
         known = [at for at in left if at in belief.proven]
-        if known and any(told[at].batch_size in running and at not in belief.proven for at in left):
+        if known and any(believed[at].batch_size in running and at not in belief.proven for at in left):
             at = min(known, key=lambda at: (belief.log_cost[at], at))
-            why = f"{told[at]}, the best that has converged, while {_listed(running)} is being tried."
-        elif (at := min(left, key=lambda at: (value[at], at))) == least:
-            why = f"{told[at]}, the least expected."
+            why = f"{believed[at]}, the best that has converged, while {_listed(running)} is being tried."
+        elif (at := min(left, key=lambda at: (value[at], at))) in belief.proven and (
+            new := _uncovered(job, seen, belief, left)
+        ) is not None:
+            at = new
+            why = f"{believed[at]}; no try has judged it, and that may cost little."
+        elif at == least:
+            why = f"{believed[at]}, the least expected."
         else:
             why = (
-                f"{told[at]} against {told[least]} at {told[least].batch_size}: to know it better"
+                f"{believed[at]} against {believed[least]} at {believed[least].batch_size}: to know it better"
                 f" may pay within {seen.horizon} recurrences."
             )
-        return Choice(told[at].batch_size, reason=failed + why)
+        return Choice(believed[at].batch_size, reason=failed + why)
 
     def verdict(self, state: State, a_try: Try) -> Verdict:
         job, seen = state.history.job, state.seen
@@ -599,6 +686,42 @@ class Adaptive:
         if a_try.epochs < most:
             return Verdict(go_on=True)
         return Verdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
+
+
+def _uncovered(job: Job, seen: _Seen, belief: _Belief, left: Sequence[int]) -> int | None:
+    """Return a size, by index, that no try of this era has judged and that may be tried despite the curve.
+
+    A size may be unlike all others. A try judges it when it converges, or costs as much as the best size. The
+    size that is expected to cost least above the best one goes first, once the recurrences to come may save
+    more than that.
+    """
+    if belief.fresh.all():
+        return None  # nothing has run on this setup yet
+    best = float(belief.log_cost.min())
+    judged = set(belief.proven) | {
+        at
+        for at, size in enumerate(job.batch_sizes)
+        if any(of == size and least + belief.cost.mean[0, at] >= best for of, least in seen.more)
+    }
+    new = [at for at in left if at not in judged]
+    above = _above(belief)
+    at = min(new, key=lambda at: (above[at], at), default=None)
+    may_save = seen.horizon * COVERAGE / (COVERAGE_OF + len(judged))
+    return at if at is not None and above[at] <= may_save else None
+
+
+def _above(belief: _Belief) -> Floats:
+    """Return what judging each size is expected to cost above the best one, in units of that; shape (n,).
+
+    A try is given up at `COVERAGE_STOP`, and the best size follows then.
+    """
+    best = belief.log_cost.min()
+    deviation = np.sqrt(belief.epochs.variance + belief.noise[:, None] + belief.cost.variance[0])
+    log_cost = belief.epochs.mean + belief.cost.mean[0] - best
+    costs = np.exp(_within(log_cost[:, :, None] + deviation[:, :, None] * _Z))
+    above = np.where(costs > COVERAGE_STOP, COVERAGE_STOP, costs - 1).mean(axis=2)
+    profiling = (PROFILING - 1) * np.exp(_within(belief.cost.mean[0] - best))
+    return np.asarray(belief.weight @ above + belief.fresh * profiling)
 
 
 def _listed(sizes: frozenset[int] | set[int]) -> str:
@@ -620,7 +743,13 @@ def _limit(job: Job, seen: _Seen, a_try: Try) -> int:
     seen = seen.priced(a_try)
     belief = _believe(job, seen, a_try.setup)
     at = job.batch_sizes.index(a_try.batch_size)
-    bound = job.beta * exp(float(_within(belief.log_cost.min() - belief.cost.mean[0, at])))
+    best = float(_within(belief.log_cost.min() - belief.cost.mean[0, at]))
+    bound = job.beta * exp(best)
     if at in belief.proven:
         return max(1, ceil(bound))
-    return max(1, ceil(min(bound, float(_outlook(belief, seen.horizon)[1][at])) - 1e-9))
+    if (least_j := seen.cheapest_j.get(a_try.setup)) is not None:
+        bound = min(bound, job.beta * least_j * exp(-float(_within(belief.cost.mean[0, at]))))
+    pays = float(_outlook(belief, seen.horizon)[1][at])
+    if _uncovered(job, seen, belief, [at]) is not None:
+        pays = max(pays, COVERAGE_STOP * exp(best))
+    return max(1, ceil(min(bound, pays) - 1e-9))
