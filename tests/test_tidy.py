@@ -17,7 +17,6 @@ FOLDER_MODULES = 12
 COMPLEXITY = 15
 
 LONG_MODULES: set[str] = {
-    "analyzers/batch_size/adaptive.py",
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
     "analyzers/power_budget/enforcer.py",

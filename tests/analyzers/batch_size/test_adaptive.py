@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.batch_size import adaptive
-from analyzers.batch_size.adaptive import Adaptive, Believed, State, beliefs
+from analyzers.batch_size import cost_belief, gaussian
+from analyzers.batch_size.adaptive import Adaptive, Believed, beliefs
 from analyzers.batch_size.policy import Choice, Job, Try
+from analyzers.batch_size.try_summary import State
 from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
@@ -350,8 +351,8 @@ def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random)
     st.lists(st.tuples(st.integers(0, 6), st.floats(-5, 5)), min_size=1, max_size=7, unique_by=lambda s: s[0])
 )
 def test_a_curve_runs_through_what_was_seen_exactly(seen: list[tuple[int, float]]) -> None:
-    points = [adaptive._Point("a", at, value, (1e-8,)) for at, value in seen]
-    found = adaptive._curves(np.arange(7.0), adaptive.COST, adaptive.OTHER, "a", points, [0.5])
+    points = [gaussian.Point("a", at, value, (1e-8,)) for at, value in seen]
+    found = gaussian.conditioned(np.arange(7.0), cost_belief.COST, cost_belief.OTHER, "a", points, [0.5])
     for at, value in seen:
         assert found.mean[0, at] == pytest.approx(value, abs=1e-3)
         assert found.variance[0, at] < 1e-5
@@ -363,7 +364,7 @@ def test_moments_beyond_a_value_are_those_of_draws(bad: float) -> None:
     rng = np.random.default_rng(1)
     z = rng.standard_normal(800_000)
     seen = z[(z > 0.7) | (rng.random(len(z)) < bad)]
-    curves = adaptive._Curves(np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
+    curves = gaussian.Curves(np.zeros((1, 1)), np.ones((1, 1, 1)), np.zeros(1))
     found, _ = curves.given_more(0, 0.7, np.zeros(1), bad)
     assert found.mean[0, 0] == pytest.approx(seen.mean(), abs=0.01)
     assert found.variance[0, 0] == pytest.approx(seen.var(), abs=0.01)
