@@ -8,7 +8,7 @@ Time is that of the frames, by host. The same frames give the same outputs, comm
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -20,28 +20,27 @@ from analyzers.batch_size.history import Known
 from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import Jobs
-from analyzers.fleet.fleet import Fleet, Gpu, Use
+from analyzers.fleet.fleet import Fleet, Gpu, Use, gpu_row, hangs
 from analyzers.fleet.ownership import Claims
+from analyzers.fleet.questions import Questions, answer_of, missing
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.sensors import Gain
-from analyzers.measurement.timeline import IDLE_NS, RECENT_NS, Timeline
+from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import NOTHING_USED, Output, Run, Used
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING, well_formed
-from analyzers.results.rows import GapRow, GiveAnswer, GpuRow, Instruction, MetricRow, WindowRow
+from analyzers.results.rows import GapRow, Instruction, MetricRow, WindowRow
 from zeus_stream.protocol.events import (
-    Answer,
     Ask,
     AskTry,
     EpochBegan,
     EpochEnded,
     Event,
     EventsDropped,
-    GpuEnergy,
     Metric,
     RunEnded,
     RunStarted,
@@ -76,9 +75,7 @@ MAX_SESSIONS = 10_000
 MAX_GPUS = 50_000
 """Of a site; what is said of one more is not interpreted."""
 MAX_REMEMBERED = 1_000
-"""Answers, unknown sessions and names of ended runs kept; the oldest go."""
-MAX_ASKS = 1_000
-"""Questions that wait; one more is answered with Missing."""
+"""Unknown sessions and names of ended runs kept; the oldest go."""
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
 FEW = 4
@@ -140,10 +137,7 @@ class Interpreter:
         """By name."""
         self._strangers: dict[str, None] = {}
         """Sessions whose beginning was not heard."""
-        self._asks: dict[str, tuple[str, Ask, int]] = {}
-        """By question: host, question, frame time."""
-        self._answers: dict[tuple[str, int], Answer] = {}
-        """By session and window; the question in them means nothing."""
+        self._questions = Questions()
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
         """By host: runs on it, all of which use its CPUs."""
         self.hurried = False
@@ -234,13 +228,7 @@ class Interpreter:
         if isinstance(ask, AskTry):
             self._jobs.ask(host, ask)
             return []
-        if answer := self._answers.get((ask.session, ask.window)):
-            return [GiveAnswer(host, replace(answer, question=ask.question))]
-        if len(self._asks) >= MAX_ASKS:
-            full = _missing(f"{MAX_ASKS} questions wait already. Ask again later.")
-            return [GiveAnswer(host, replace(full, question=ask.question))]
-        self._asks[ask.question] = (host, ask, self._fleet.now_ns.get(host, 0))
-        return []
+        return [*self._questions.ask(host, ask, self._fleet.now_ns.get(host, 0))]
 
     def forget(self, job: str) -> tuple[int, list[Output]] | None:
         """Let a job begin anew: how many tries count no more, and its row. None: it is not known."""
@@ -269,7 +257,7 @@ class Interpreter:
                 continue
             gpu = self._gpu(host, uuid)
             gpu.timeline.add(rows[start:end])
-            outputs += _hangs(host, uuid, gpu.timeline)
+            outputs += hangs(host, uuid, gpu.timeline)
             if gpu.timeline.crowded:
                 users = self._users(uuid)
                 gpu.timeline.forget(self._needed_ns(users), RECENT_NS if users else IDLE_NS)
@@ -280,7 +268,7 @@ class Interpreter:
             learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
             if learned != gpu.told:
                 gpu.told = learned
-                outputs.append(_gpu_row(host, gpu, gpu.found))
+                outputs.append(gpu_row(host, gpu, gpu.found))
         return outputs
 
     def _gpu(self, host: str, uuid: str) -> Gpu:
@@ -456,7 +444,7 @@ class Interpreter:
             case WindowCancelled(t_ns, window):
                 windows.cancel("window", window)
                 self._leave(session, t_ns, window)
-                return self._settle(session.session, window, _missing("the window was cancelled"))
+                return [*self._questions.settle(session.session, window, missing("the window was cancelled"))]
             case TryWanted():
                 self._jobs.wanted(session, run, event)
             case TryBegan(_, _, batch_size):
@@ -553,11 +541,11 @@ class Interpreter:
                 gpu.timeline.interrupt(None)
                 gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
                 gpu.timeline.gain = self.gains.get(uuid)
-                return [_gpu_row(host, gpu, note)]
+                return [gpu_row(host, gpu, note)]
             case DeviceGone(_, uuid, reason):
                 gpu = self._gpu(host, uuid)
                 gpu.timeline.interrupt(reason)
-                return [_gpu_row(host, gpu, gpu.found)] if gpu.found else []
+                return [gpu_row(host, gpu, gpu.found)] if gpu.found else []
             case RunAdmitted(session=name) | SessionEnded(session=name) if (
                 known := self._sessions.get(name)
             ) is not None and known.host != host:
@@ -662,7 +650,9 @@ class Interpreter:
         for run in [run for name in runs if (run := self._runs.get(name)) is not None]:
             outputs += self._attempt(frame, "trials", run.measure, run.lead)
         outputs += self._attempt(frame, "tries", lambda: [*self._jobs.look(host)])
-        return outputs + self._time_out(host, now_ns) if due else outputs
+        if due:
+            outputs += self._questions.time_out(host, now_ns, 2 * self._settings.timeout_ns)
+        return outputs
 
     def _due(self, host: str, now_ns: int) -> bool:
         """Return whether it is time to look at all sessions of a host."""
@@ -685,7 +675,7 @@ class Interpreter:
         if not due:
             return []
         every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
-        asked = {ask.session for asker, ask, _ in self._asks.values() if asker == frame.host}
+        asked = self._questions.sessions(frame.host)
         return [
             session
             for session in on_host.values()
@@ -698,16 +688,6 @@ class Interpreter:
         outputs = self._attempt(frame, "windows", work, session)
         if session.ended is not None and session.windows.empty and session.session in self._sessions:
             self._drop(session)
-        return outputs
-
-    def _time_out(self, host: str, now_ns: int) -> list[Output]:
-        """Return an answer for every question of a host that has waited too long."""
-        outputs: list[Output] = []
-        for question, (asker, _, since_ns) in list(self._asks.items()):
-            if asker == host and now_ns - since_ns >= 2 * self._settings.timeout_ns:
-                del self._asks[question]
-                never = _missing("its end has not arrived. Is it a window of this run, and was it ended?")
-                outputs.append(GiveAnswer(host, replace(never, question=question)))
         return outputs
 
     def _measure_windows(self, session: Session, now_ns: int) -> list[Output]:
@@ -735,7 +715,7 @@ class Interpreter:
         self._jobs.measured(rows)
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
-            outputs += self._settle(session.session, window, _answer(of_window))
+            outputs += self._questions.settle(session.session, window, answer_of(of_window))
         return outputs
 
     def _remarked(self, row: WindowRow) -> WindowRow:
@@ -747,18 +727,6 @@ class Interpreter:
         if found is not None and found.scope == "module":
             remarks.append("whole module, with its CPU")
         return replace(row, quality="; ".join(remarks)) if remarks else row
-
-    def _settle(self, session: str, window: int, answer: Answer) -> list[Output]:
-        """Keep an answer, and give it to those who wait for it."""
-        _remember(self._answers, (session, window), answer)
-        waiting = [
-            (question, host)
-            for question, (host, ask, _) in self._asks.items()
-            if (ask.session, ask.window) == (session, window)
-        ]
-        for question, _ in waiting:
-            del self._asks[question]
-        return [GiveAnswer(host, replace(answer, question=question)) for question, host in waiting]
 
 
 def _named_apart(
@@ -772,66 +740,6 @@ def _named_apart(
         return started, None
     why = f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
     return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
-
-
-def _answer(rows: list[WindowRow]) -> Answer:
-    """Return the answer that rows of one window, one a GPU, make. The host's own parts are not in it."""
-    gpus = []
-    for row in rows:
-        if row.gpu is not None and of_host(row.gpu):
-            continue
-        # A counter that sees a part of the time has no hard bounds, but an interval.
-        low_j = row.energy_p2_5_j if row.energy_low_j is None else row.energy_low_j
-        high_j = row.energy_p97_5_j if row.energy_high_j is None else row.energy_high_j
-        if row.gpu is None or row.energy_j is None or low_j is None or high_j is None:
-            return _missing(row.quality if row.gpu is None else f"{row.gpu}: {row.quality}")
-        gpus.append(GpuEnergy(row.gpu, row.energy_j, low_j, high_j))
-    return Answer("", rows[0].duration_s, tuple(gpus), None)
-
-
-def _missing(reason: str) -> Answer:
-    return Answer("", None, (), reason)
-
-
-def _gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
-    period_ns = gpu.timeline.period_ns
-    return GpuRow(
-        gpu=found.gpu,
-        host=host,
-        index=found.index,
-        name=found.name,
-        driver=found.driver,
-        counts_energy=found.counts_energy,
-        min_limit_w=_watts(found.min_limit_mw),
-        max_limit_w=_watts(found.max_limit_mw),
-        default_limit_w=_watts(found.default_limit_mw),
-        found_limit_w=_watts(found.found_limit_mw),
-        mig=found.mig,
-        period_ms=None if period_ns is None else period_ns / 1e6,
-        counter_kind=gpu.counter_kind,
-        sensor_window_ms=_sensor_window_ms(gpu),
-        gone=gpu.timeline.gone,
-        scope=found.scope,
-        tenants=found.tenants,
-    )
-
-
-def _sensor_window_ms(gpu: Gpu) -> float | None:
-    """Return how much of each period the sensor sees; an integrating counter all of it."""
-    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
-    return None if window_ns is None else window_ns / 1e6
-
-
-def _hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
-    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
-    while timeline.hangs_ns:
-        begin_ns, end_ns = timeline.hangs_ns.popleft()
-        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
-        yield GapRow(host, "readings", begin_ns, 1, reason)
-
-
-def _watts(power_mw: int | None) -> float | None:
-    return None if power_mw is None else power_mw / 1000
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:

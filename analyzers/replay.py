@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzers.archive.duckdb_file import Reader
+from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened
 from analyzers.interpreter import Interpreter
 from analyzers.measurement.sensors import Gain

@@ -28,8 +28,8 @@ from anyio.to_thread import run_sync
 
 from analyzers import watched_files
 from analyzers.archive import query
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.store import Store
-from analyzers.archive.store_client import StoreClient
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.commits import Commits

@@ -1,7 +1,6 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
-python benchmarks/batch_size.py --traces DIR [--seeds 50] [--only exhaustive reference players beta drift
-                                                                   adaptive development holdout transfer]
+python benchmarks/batch_size.py [--traces DIR] [--seeds 50] [--draw 1] [--only PART ...]
 
 Rules: ``analyzers/simulation/recorded_jobs.py``; players: ``analyzers/simulation/baselines.py``.
 "zeus" is the reference's policy with its faults, "reference" the same policy mended, as a training lives it.
@@ -20,20 +19,25 @@ from statistics import fmean, stdev
 
 import numpy as np
 from common import table
+from hard_worlds import hard_worlds
 from worlds import GPUS, development_worlds, holdout_worlds
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
-    DRIFTS,
-    Drift,
-    Played,
+    Traces,
     World,
-    by_recurrence,
-    drifting,
-    regret,
+    recorded_workload,
     world,
 )
 from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.simulated_jobs import (
+    DRIFTS,
+    Drift,
+    Played,
+    by_recurrence,
+    drifting,
+    regret,
+)
 from analyzers.simulation.traces import PUBLISHED, read
 
 EXHAUSTIVE = {
@@ -305,6 +309,41 @@ def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst
     table(f"{title}: cost of the first over always the default's", ["first", *costs, "goal", "held"], rows)
 
 
+def hard(traces: Traces, seeds: int, draw: int) -> None:
+    """Print the adaptive policy's regret over the reference's in worlds that no trace shows, by kind."""
+    worlds = hard_worlds(draw, traces)
+    names = ("reference", "adaptive", "default")
+    came: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    games = [
+        Game(one.world, name, seed, one.drift) for one in worlds for name in names for seed in range(seeds)
+    ]
+    regrets, costs = (
+        defaultdict[tuple[str, str], list[float]](list),
+        defaultdict[tuple[str, str], float](float),
+    )
+    for game, played in play_all(games):
+        by_time = drifting(game.world, game.drift)
+        key = game.world.name, game.player
+        regrets[key].append(regret(played, by_time)[-1])
+        costs[key] += sum(one.spent.cost_j for one in played)
+    for one in worlds:
+        name = one.world.name
+        theirs = max(fmean(regrets[name, "reference"]), 1e-9)
+        ratio = max(LEAST_RATIO, fmean(regrets[name, "adaptive"]) / theirs)
+        came[one.kind].append((ratio, costs[name, "adaptive"] / costs[name, "default"]))
+    everything = [pair for pairs in came.values() for pair in pairs]
+    rows = [
+        [
+            kind, len(pairs), f"{geometric(ratio for ratio, _ in pairs):.3f}",
+            f"{max(ratio for ratio, _ in pairs):.2f}", sum(ratio > 1.5 for ratio, _ in pairs),
+            f"{max(over for _, over in pairs):.3f}",
+        ]
+        for kind, pairs in (*came.items(), ("all", everything))
+    ]  # fmt: skip
+    head = ["kind", "worlds", "regret over reference's", "worst", "above 1.5", "dearest over default"]
+    table(f"Hard worlds, draw {draw}, {seeds} seeds; goals 0.30, 1.5, 0, 1.02", head, rows)
+
+
 def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> None:
     """Print the regret of a start with what was learned on another GPU over the reference's cold start."""
     came = tournament(worlds, ["zeus", "reference"], seeds)
@@ -340,8 +379,11 @@ def main() -> None:
         "development",
         "holdout",
         "transfer",
+        "recorded",
+        "hard",
     ]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--draw", type=int, default=1, help="of the hard worlds: 1 was tuned on, 2 was not")
     given = parser.parse_args()
     traces = read(given.traces)
     worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
@@ -364,6 +406,16 @@ def main() -> None:
         adaptive(development_worlds(traces), given.seeds, "Adaptive, worlds to improve it on", 0.40, 1.5)
     if "holdout" in given.only:
         adaptive(holdout_worlds(traces), given.seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5)
+    if "recorded" in given.only:
+        every = [
+            world(traces, gpu, fit)
+            for gpu in traces.powered
+            for workload in traces.workloads.values()
+            if (fit := recorded_workload(traces, gpu, workload))
+        ]
+        adaptive(every, given.seeds, "Adaptive, every recorded world", 0.25, 1.0)
+    if "hard" in given.only:
+        hard(traces, given.seeds, given.draw)
     if "transfer" in given.only:
         transfer(worlds[: len(EXHAUSTIVE)], worlds[len(EXHAUSTIVE) :], given.seeds)
 

@@ -26,6 +26,7 @@ from collectors.ingest.sessions import (
     receive,
     resolve,
 )
+from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import Journal
 from collectors.log.sqlite import SessionMemory
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -62,6 +63,7 @@ class Intake:
         guards: Guards,
         trusted_uids: frozenset[int],
         pass_on: Callable[[Ask | AskTry], bool],
+        budgets: UserBudgets,
     ) -> None:
         """``pass_on`` takes a question to the analyzer; False: there is none."""
         self._channel = channel
@@ -69,6 +71,7 @@ class Intake:
         self._guards = guards
         self._trusted_uids = trusted_uids
         self._pass_on = pass_on
+        self.budgets = budgets
         self._boot_id = boot_id()
         self._sessions: dict[str, Session] = {}
         self._questions: dict[str, tuple[bytes, Peer]] = {}
@@ -135,7 +138,7 @@ class Intake:
         try:
             match codec.decode(_only(message.parts), Batch, Ask, AskTry):
                 case Batch() as batch:
-                    self._take_in(batch, message.sender, peer, tasks)
+                    self._take_in(batch, sum(map(len, message.parts)), message.sender, peer, tasks)
                 case Ask() | AskTry() as ask:
                     self._ask(ask, message.sender, peer)
         except MalformedError as wrong:
@@ -151,7 +154,7 @@ class Intake:
 
     # ---- events ------------------------------------------------------------------------------------
 
-    def _take_in(self, batch: Batch, sender: bytes, peer: Peer, tasks: TaskGroup) -> None:
+    def _take_in(self, batch: Batch, size: int, sender: bytes, peer: Peer, tasks: TaskGroup) -> None:
         """Log what is new in a batch, then acknowledge what the log has."""
         known = self._sessions.get(batch.session)
         before = known or self._begin(batch.session, sender, peer)
@@ -160,6 +163,9 @@ class Intake:
         session, new = receive(before, batch)
         if new:
             check(session, new, self._sessions.values(), monotonic_ns())
+            if not self.budgets.take(peer[0], size, len(new), monotonic_ns()):
+                self._wrong(peer, "more than its user may write in an hour. A larger --log-mb allows more")
+                return  # not acknowledged: its publisher keeps it as long as it can
             if known is None and not self._make_room():
                 raise MalformedError(
                     f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open."

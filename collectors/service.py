@@ -26,6 +26,7 @@ from collectors.control_server import ControlServer
 from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
+from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
 from collectors.publish_server import Intake
@@ -149,7 +150,14 @@ class Collector:
             lambda: None if self._warden is None else self._warden.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
-        self._intake = Intake(doors.publish, self._journal, self._guards, trusted, self._server.pass_on)
+        self._intake = Intake(
+            doors.publish,
+            self._journal,
+            self._guards,
+            trusted,
+            self._server.pass_on,
+            UserBudgets(settings.log_mb * 1_000_000),
+        )
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -270,6 +278,7 @@ class Collector:
             for session in sessions
             if not session.over
         ]
+        rows += [("publish", *row) for row in self._intake.budgets.status(monotonic_ns())]
         rows += self._gate.status()
         if self._guards.trouble is not None:
             rows.append(("devices", "none", self._guards.trouble))

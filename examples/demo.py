@@ -188,7 +188,7 @@ def wait_for(name: str, where: Places, process: "subprocess.Popen[bytes]", out: 
 
 
 def train(analyzer: Connection, options: argparse.Namespace, console: Console) -> None:
-    """Run the training to its end, and show what the archive knows of it meanwhile."""
+    """Run the training to its end, and show the archive while it runs."""
     gpu = "simulated" if options.device.startswith("simulated") else "torch"
     if gpu == "torch" and importlib.util.find_spec("torch") is None:
         console.print("PyTorch is not installed, so the GPU stays idle, and its idle power is measured.")
@@ -218,7 +218,7 @@ def train(analyzer: Connection, options: argparse.Namespace, console: Console) -
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What the archive knows at this moment."""
+    """The state of the archive at one moment."""
 
     totals: Row
     gpu: Row

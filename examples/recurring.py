@@ -5,7 +5,7 @@
 
 The network and its digits are those of `train_digits.py`; a larger batch makes fewer steps of an epoch, and
 more epochs until the target. A simulated GPU works as long for a step as a real one might. Some trainings are
-killed: their next try begins anew. A collector and an analyzer are started if none run.
+killed: their next try starts from the beginning. A collector and an analyzer are started if none run.
 """
 
 import argparse

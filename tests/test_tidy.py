@@ -17,21 +17,17 @@ FOLDER_MODULES = 12
 COMPLEXITY = 15
 
 LONG_MODULES: set[str] = {
-    "analyzers/archive/duckdb_file.py",
-    "analyzers/batch_size/adaptive.py",
     "analyzers/batch_size/tracker.py",
     "analyzers/interpreter.py",
-    "analyzers/measurement/energy_fit.py",
     "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
     "analyzers/power_limit/run.py",
     "analyzers/results/rows.py",
-    "analyzers/simulation/recorded_jobs.py",
 }
 """Modules that are to be split. Nothing is added here."""
 LONG_FUNCTIONS: set[str] = {
-    "analyzers/simulation/recorded_jobs.py:play",
+    "analyzers/simulation/simulated_jobs.py:play",
 }
 COMPLEX_FUNCTIONS: set[str] = {
     "analyzers/interpreter.py:Interpreter._event",

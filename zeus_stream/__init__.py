@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
+    from zeus_stream.own_services import start
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
@@ -38,6 +39,7 @@ __all__ = [
     "open",
     "recurring",
     "simulated",
+    "start",
     "steps",
     "window",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",
+    "start": "own_services",
 }
 
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from analyzers.archive import query_process
-from analyzers.archive.duckdb_file import Reader
-from analyzers.archive.query_process import DATA, DONE, HEAD
+from analyzers.archive.opening import Reader
+from analyzers.archive.sandbox import query_process
+from analyzers.archive.sandbox.query_process import DATA, DONE, HEAD
 from analyzers.archive.snapshot import opened
 from analyzers.archive.store import Question, Store
 from zeus_stream.errors import RefusedError, StorageError

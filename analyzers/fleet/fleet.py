@@ -1,5 +1,6 @@
 """GPUs and hosts that are followed, and the commands on their way. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
@@ -7,7 +8,7 @@ from analyzers.measurement.counter_kind import CounterKind
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
-from analyzers.results.rows import CommandRow
+from analyzers.results.rows import CommandRow, GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
 
@@ -100,3 +101,45 @@ class Fleet:
         if len(self.commands) > MAX_COMMANDS:
             del self.commands[next(iter(self.commands))]
         return row
+
+
+def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
+    """Return the row of a GPU as it is known now."""
+    period_ns = gpu.timeline.period_ns
+    return GpuRow(
+        gpu=found.gpu,
+        host=host,
+        index=found.index,
+        name=found.name,
+        driver=found.driver,
+        counts_energy=found.counts_energy,
+        min_limit_w=_watts(found.min_limit_mw),
+        max_limit_w=_watts(found.max_limit_mw),
+        default_limit_w=_watts(found.default_limit_mw),
+        found_limit_w=_watts(found.found_limit_mw),
+        mig=found.mig,
+        period_ms=None if period_ns is None else period_ns / 1e6,
+        counter_kind=gpu.counter_kind,
+        sensor_window_ms=_sensor_window_ms(gpu),
+        gone=gpu.timeline.gone,
+        scope=found.scope,
+        tenants=found.tenants,
+    )
+
+
+def _sensor_window_ms(gpu: Gpu) -> float | None:
+    """Return how much of each period the sensor sees; an integrating counter all of it."""
+    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
+    return None if window_ns is None else window_ns / 1e6
+
+
+def hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
+    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
+    while timeline.hangs_ns:
+        begin_ns, end_ns = timeline.hangs_ns.popleft()
+        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
+        yield GapRow(host, "readings", begin_ns, 1, reason)
+
+
+def _watts(power_mw: int | None) -> float | None:
+    return None if power_mw is None else power_mw / 1000

@@ -102,7 +102,7 @@ class Meter:
         """Return an energy with the reason for which it was not fitted."""
         if isinstance(energy, Missing) or energy.estimator == "shaped":
             return energy
-        if (why := self.shape.left_out(begin_ns, end_ns)) is None:
+        if (why := self.shape.left_out.why(begin_ns, end_ns)) is None:
             return energy
         return replace(energy, quality=why if energy.quality == "ok" else f"{energy.quality}; {why}")
 

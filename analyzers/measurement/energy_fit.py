@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, WINDOWS_S, Counter, CounterKind
-from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, Points, Written
+from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Knots
 from analyzers.measurement.observation import Observation, Parts, Stretch, boxcar, integrating
 from analyzers.measurement.posterior import Believed, Posterior, solve
@@ -45,10 +45,6 @@ BEFORE, AFTER, BLOCK = 4, 3, 8
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
 MAX_CUTS = 4_096
-MAX_LEFT_OUT = 16
-"""Stretches remembered that were not fitted; the oldest go."""
-FIT_FAILED = "the energy fit failed: by the counter alone"
-SHED = "the analyzer was behind: by the counter alone"
 CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
@@ -82,7 +78,7 @@ class Shape:
         """Refreshes until then have been compared with what each kind of counter would have counted."""
         self._points = Points()
         self._crowded = CROWDED
-        self._left_out: list[tuple[int, int, str]] = []
+        self.left_out = LeftOut()
 
     @property
     def kind(self) -> CounterKind | None:
@@ -156,33 +152,18 @@ class Shape:
             self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
 
     def shed(self, timeline: Timeline, until_ns: int) -> None:
-        """Leave what is not fixed yet to straight lines: there is no time for it.
-
-        Of a counter that misses a part of the time they mean nothing: that is never left out.
-        """
-        begin_ns = self._fixed_ns or 0
-        if not timeline.follows_events or not self.counter.bounded or begin_ns >= until_ns:
-            return
-        self._consume(timeline, until_ns)
-        self._leave_out(begin_ns, until_ns, SHED)
-
-    def left_out(self, begin_ns: int, end_ns: int) -> str | None:
-        """Return why energies between two instants were not fitted, if that is known and was so of late."""
-        return next(
-            (why for since_ns, until_ns, why in self._left_out if begin_ns < until_ns and end_ns > since_ns),
-            None,
-        )
-
-    def _leave_out(self, begin_ns: int, end_ns: int, why: str) -> None:
-        self._left_out = [*self._left_out[1 - MAX_LEFT_OUT :], (begin_ns, end_ns, why)]
-        self._fixed_ns = end_ns
+        """Leave what is not fixed yet to straight lines, unless the counter misses a part of the time."""
+        since_ns = self._fixed_ns or 0
+        if timeline.follows_events and self.counter.bounded and since_ns < until_ns:
+            self._consume(timeline, until_ns)
+            self.left_out.shed(since_ns, until_ns)
+            self._fixed_ns = until_ns
 
     def _give_up(self, begin_ns: int, end_ns: int) -> None:
         """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
-        self._leave_out(begin_ns, end_ns, FIT_FAILED)
-        self._kinds = Kinds()
-        self._cut_ns, self._cut_kind = self._cut_ns[:1] * 0 - 2**60, np.zeros((2, 1), np.int64)
-        self._cut_spread_s = np.zeros(1)
+        self.left_out.failed(begin_ns, end_ns)
+        self._fixed_ns, self._kinds, self._cut_spread_s = end_ns, Kinds(), np.zeros(1)
+        self._cut_ns, self._cut_kind = np.full(1, -(2**60), np.int64), np.zeros((2, 1), np.int64)
         self.counter = Counter() if self.kind is None else self.counter
 
     def _follow(self, timeline: Timeline) -> None:

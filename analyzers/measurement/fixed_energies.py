@@ -9,6 +9,10 @@ import numpy.typing as npt
 from analyzers.measurement.knots import Ints, Knots
 
 MAX_POINTS = 8_192
+MAX_LEFT_OUT = 16
+"""Stretches remembered that were not fitted; the oldest go."""
+FIT_FAILED = "the energy fit failed: by the counter alone"
+SHED = "the analyzer was behind: by the counter alone"
 NEIGHBOURS = 16
 """Points before each whose covariance with it is kept; farther ones have none."""
 
@@ -183,3 +187,28 @@ def _roomy(rows: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
     made = np.empty((room, *rows.shape[1:]), rows.dtype)
     made[: len(rows)] = rows
     return made
+
+
+class LeftOut:
+    """The last stretches whose energies were not fitted, with the reasons."""
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[int, int, str]] = []
+
+    def failed(self, since_ns: int, until_ns: int) -> None:
+        """Remember a stretch in which the fit failed."""
+        self._add(since_ns, until_ns, FIT_FAILED)
+
+    def shed(self, since_ns: int, until_ns: int) -> None:
+        """Remember a stretch for which there was no time."""
+        self._add(since_ns, until_ns, SHED)
+
+    def _add(self, since_ns: int, until_ns: int, why: str) -> None:
+        self._stretches = [*self._stretches[1 - MAX_LEFT_OUT :], (since_ns, until_ns, why)]
+
+    def why(self, begin_ns: int, end_ns: int) -> str | None:
+        """Return why energies between two instants were not fitted; None: they were, or it is long ago."""
+        for since_ns, until_ns, why in self._stretches:
+            if begin_ns < until_ns and end_ns > since_ns:
+                return why
+        return None

@@ -19,11 +19,11 @@ MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 MAX_KINDS = 24
 """Of segments and changes together; the one seen longest ago goes."""
-LATE_S, LATE_SPREAD_S = 0.0008, 0.002
-"""Power follows a change of kind this much late, give or take, until it is known better: power cannot move
-before its cause. Each change has a lateness of its own, a rise and a fall too."""
+LATE_S = 0.0015
+"""Power comes this much late at a change of kind, until it is known better; times the change of power that is
+an energy. Each change has a lateness of its own, a rise and a fall too."""
 LATE_AGAIN_S = 0.00015
-"""The spread where a segment follows another of its kind."""
+"""The same where a segment follows another of its kind."""
 FLAT = 0.1
 """A change is taken to move power by at least this part of the mean power, when its lateness is judged."""
 GAP_SPREAD = 0.1
@@ -103,7 +103,7 @@ class Kinds:
             self.known[states] = number
             self.born += 1
             self.role[number] = _role(states)
-            self._late_s[number] = LATE_SPREAD_S if states[0] != states[-1] else LATE_AGAIN_S
+            self._late_s[number] = LATE_S if states[0] != states[-1] else LATE_AGAIN_S
             if self.role[number] == Role.GAP and (rest := self.known.get((_at_rest(*states),))) is not None:
                 self._rest[number] = rest
         self._used_ns[number] = t_ns
@@ -149,7 +149,7 @@ class Kinds:
         role = self.role[: len(change)]
         rise_w, unsure_w = self._rises(len(change))
         moved_w = np.hypot(np.hypot(rise_w, np.minimum(unsure_w, mean_w)), FLAT * mean_w)
-        mean = np.where(change, -LATE_S * rise_w, mean_w)
+        mean = np.where(change, 0.0, mean_w)
         width = np.where(change, self._late_s[: len(change)] * moved_w, 0.6 * mean_w)
         rests = np.flatnonzero(role == Role.REST)
         for gap in np.flatnonzero(role == Role.GAP).tolist():

@@ -11,7 +11,13 @@ from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import History, Reference
-from analyzers.simulation.recorded_jobs import DEFAULT, Rules, World
+from analyzers.simulation.recorded_jobs import (
+    World,
+)
+from analyzers.simulation.simulated_jobs import (
+    DEFAULT,
+    Rules,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,48 +1,56 @@
-"""Simulated games of recurring jobs as one page of charts, with the data behind each. Pure.
+"""Simulated recurring jobs as one page of charts, with the data behind each. Pure.
 
-The charts are those of the Zeus paper: cumulative regret, search paths, energy and time against the default,
-and what eta trades between the two.
+The figures are those of the Zeus paper (NSDI 2023) that the published data allow, in this order: what there
+is to be saved, what the policies made of it, and what their settings change.
 """
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
-from itertools import groupby
-from typing import Any
 
-from analyzers.simulation.svg import COLOURS, Axis, Series, chart
+from analyzers.simulation import figures
+from analyzers.simulation.figures import Colours, Rows
+from analyzers.simulation.svg import COLOURS, SAME
 
-Rows = Sequence[Mapping[str, Any]]
 LAST = 5
-"""Recurrences at the end of a game that its result is taken from; in SQL likewise."""
-ROWS_APART, SIZES_APART = 0.18, 0.06
-"""Between players who would be drawn in one place: of a row, and in log2(batch size)."""
+"""Recurrences at the end of a game that its result is taken from; the SQL has the same number."""
+CSV_ROWS = 60
+"""Rows of data below each figure; the SQL there gives all of them."""
 
 QUERIES = {
     "regret": """
 SELECT world, drift, overlap, player, recurrence, count(*) AS seeds, avg(cumulative_regret) AS regret,
-    1.96 * stddev_samp(cumulative_regret) / sqrt(count(*)) AS within
+    1.96 * stddev_samp(cumulative_regret) / sqrt(count(*)) AS within, avg(cost_j / default_cost_j) AS cost
 FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """,
     "paths": """
-SELECT world, drift, overlap, player, seed, recurrence, batch_size, ended, epochs, simulated_tries.cost_j
+SELECT world, gpu, workload, drift, overlap, player, seed, recurrence, batch_size, ended, epochs,
+    simulated_tries.cost_j
 FROM simulated_tries JOIN simulations USING (game)
 WHERE {which} AND seed = (SELECT min(seed) FROM simulations WHERE {which})
 ORDER BY world, drift, overlap, player, number
 """,
     "against": """
-SELECT world, drift, overlap, player, count(DISTINCT seed) AS seeds,
-    avg(energy_j / default_energy_j) AS energy, avg(time_s / default_time_s) AS time
-FROM simulated WHERE {which} AND recurrence >= recurrences - 5 GROUP BY ALL ORDER BY ALL
+SELECT world, gpu, drift, overlap, player, beta, count(DISTINCT seed) AS seeds,
+    avg(energy_j / default_energy_j) FILTER (recurrence >= recurrences - 5) AS energy,
+    avg(time_s / default_time_s) FILTER (recurrence >= recurrences - 5) AS time,
+    avg(energy_j / default_energy_j) AS energy_of_all
+FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """,
     "frontier": """
-SELECT gpu || ' ' || workload AS workload, drift, overlap, player, eta, beta, cost_window,
+SELECT gpu, workload, drift, overlap, player, eta, beta, cost_window,
     avg(energy_j / default_energy_j) AS energy, avg(time_s / default_time_s) AS time
 FROM simulated WHERE {which} AND recurrence >= recurrences - 5 GROUP BY ALL ORDER BY ALL
 """,
+    "cluster": """
+SELECT world, workload, player, overlap, sum(energy_j) AS energy_sum, sum(time_s) AS time_sum,
+    sum(default_energy_j) AS default_energy, sum(default_time_s) AS default_time
+FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
+""",
 }
-"""SQL, by chart; ``which`` says of what games."""
+"""SQL, by its name; ``which`` selects the games."""
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -52,83 +60,236 @@ svg { width: 100%; height: auto; font: 10px system-ui, sans-serif; fill: current
 .title { font-size: 12px; font-weight: 600; }
 .tick { opacity: .75; }
 .grid { stroke: currentColor; opacity: .13; fill: none; }
-.line { fill: none; }
+.line { fill: none; stroke-width: 1.4; }
 .cross { fill: none; stroke-width: 1.4; }
-.dot { stroke: none; }
+.dot { fill: none; stroke-width: 5.2; stroke-linecap: round; }
+.faint { fill: none; stroke-width: 3; stroke-linecap: round; opacity: .3; }
+.cell { fill: #009e73; stroke: none; }
 .key span { margin-right: 1.2em; white-space: nowrap; }
 .key i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em; }
 pre { max-height: 20rem; overflow: auto; font-size: 12px; }
 """
+_OF_PLAYERS = "the default batch size at the highest power limit"
 
 
-def page(rows: Mapping[str, Rows]) -> str:
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A section of the page."""
+
+    title: str
+    text: str
+    charts: Callable[[], Iterable[str]]
+    data: Rows
+    sql: str = ""
+    key: Colours | None = None
+    """Colours of the charts; None: those of the players."""
+    when: bool = True
+
+
+def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
     """Return the HTML of a report.
 
     Args:
-        rows: answers to `QUERIES`, by their names.
+        rows: answers to `QUERIES`, by their names, and ``sweep``; see `analyzers.simulation.sweep`.
+        sql: the queries as they were asked.
     """
-    players = sorted({row["player"] for row in rows["against"]})
-    colour = {player: at for at, player in enumerate(players)}
-    key = "".join(
-        f'<span><i style="background:{COLOURS[at % len(COLOURS)]}"></i>{escape(player)}</span>'
-        for player, at in colour.items()
-    )
-    overlapping = any(row["overlap"] for row in rows["against"])
-    synthetic = (
-        "<p><b>Overlapping submissions are synthetic:</b> drawn at random, for want of a published record of"
-        " when recurring jobs were submitted.</p>"
-        if overlapping
-        else ""
-    )
-    etas = {row["eta"] for row in rows["frontier"]}
-    sections = [
-        _section(
-            "Cumulative regret",
-            "What the recurrences cost above the least mean cost of any batch size, in units of that. Mean of"
-            " all seeds; the scale is linear around 0 and logarithmic far from it.",
-            [_regret(where, of, colour) for where, of in _by_world(rows["regret"])],
-            rows["regret"],
-        ),
-        _section(
-            "Search paths",
-            "The batch sizes of every try, of the first seed. A cross: the try did not reach the target.",
-            [_path(where, of, colour) for where, of in _by_world(rows["paths"])],
-            rows["paths"],
-        ),
-        _section(
-            "Energy and time against the default",
-            f"The last {LAST} recurrences, relative to the default batch size at the highest power limit.",
-            [_against(rows["against"], colour, quantity) for quantity in ("energy", "time")],
-            rows["against"],
-        ),
-    ]
-    if len(etas) > 1:
-        sections.append(
-            _section(
-                "What eta trades",
-                f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for each"
-                f" eta ({', '.join(f'{eta:g}' for eta in sorted(etas))}), joined in"
-                " their order. The default is at 1, 1.",
-                [_frontier(where, of, colour) for where, of in _grouped(rows["frontier"], _workload)],
-                rows["frontier"],
-            )
-        )
+    of_players = [*rows["against"], *rows.get("cluster", ())]
+    players = {name: at for at, name in enumerate(sorted({row["player"] for row in of_players}))}
+    names = _alike(rows, players)
+    synthetic = any(row["overlap"] for row in of_players)
+    sections = [_section(one, players, names) for one in _figures(rows, sql or {}, players) if one.when]
     return (
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>Recurring jobs, simulated</title><style>{STYLE}</style>\n"
         "<h1>Recurring jobs, simulated</h1>\n"
-        "<p>Policies choose the batch size of trainings that were recorded: published traces of Zeus"
-        " (NSDI 2023). Each try draws one of the recorded runs of its batch size.</p>\n"
-        f'{synthetic}<p class="key">{key}</p>\n' + "\n".join(sections) + "\n</html>\n"
+        "<p>Policies choose the batch size of recorded trainings: each try draws one of the recorded runs of"
+        " its batch size. The recordings are the published traces of Zeus (NSDI 2023), unless others were"
+        " named.</p>\n"
+        + (_SYNTHETIC if synthetic else "")
+        + (
+            "<p>Policies with equal results in all games are drawn once: "
+            + "; ".join(escape(name) for name in names.values() if SAME in name)
+            + ".</p>\n"
+            if any(SAME in name for name in names.values())
+            else ""
+        )
+        + "\n".join(sections)
+        + "\n</html>\n"
     )
 
 
-def _section(title: str, says: str, charts: Iterable[str], data: Rows) -> str:
+_SYNTHETIC = (
+    "<p><b>Overlapping submissions are synthetic:</b> they are drawn at random, since no record of when"
+    " recurring jobs were submitted is published.</p>\n"
+)
+
+
+def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+    return [
+        *_recorded(rows.get("sweep", ())),
+        *_played(rows, sql, players),
+        *_compared(rows, sql, players),
+    ]
+
+
+def _recorded(sweep: Rows) -> list[Figure]:
+    """Return the figures of what there is to be saved."""
+    gpus = {gpu: at for at, gpu in enumerate(sorted({row["gpu"] for row in sweep}))}
+    savings = {name: at for at, name in enumerate(figures.SAVINGS)}
+    return [
+        Figure(
+            "What there is to be saved",
+            "The least energy of any batch size at the highest limit, of any limit at the default batch size,"
+            f" and of both together. 1 is {_OF_PLAYERS}.",
+            lambda: figures.potential(sweep), sweep, key=savings, when=bool(sweep),
+        ),
+        Figure(
+            "Time against energy",
+            "Every batch size and power limit that reaches the target, relative to the default at (1, 1). The"
+            " lines are Pareto fronts: no other point needs less of both.",
+            lambda: figures.pareto(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+        ),
+        Figure(
+            "Energy by batch size",
+            "Mean energy of a training at the power limit of least cost, relative to the default.",
+            lambda: figures.by_size(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+        ),
+        Figure(
+            "Energy by power limit",
+            "Mean energy of a training at the default batch size, relative to the highest limit.",
+            lambda: figures.by_limit(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+        ),
+    ]  # fmt: skip
+
+
+def _usual(against: Rows) -> Rows:
+    """Return the rows without drift and overlap, of the beta nearest to the usual one."""
+    of_all = _steady(against)
+    beta = min((row["beta"] for row in of_all), key=lambda beta: abs(beta - 2), default=2.0)
+    return [row for row in of_all if row["beta"] == beta]
+
+
+def _steady(against: Rows) -> Rows:
+    return [row for row in against if row["drift"] == "none" and not row["overlap"]]
+
+
+def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+    """Return the figures of what the policies made of it."""
+    sweep, against = rows.get("sweep", ()), rows["against"]
+    steady = [row for row in rows["regret"] if row["drift"] == "none"]
+    at_usual = _usual(against)
+    return [
+        Figure(
+            "Cumulative regret",
+            "Cost of the recurrences above the least mean cost of any batch size, in units of that. Mean of"
+            " all seeds; the scale is linear around 0 and logarithmic far from it.",
+            lambda: figures.regrets(steady, players), steady, sql.get("regret", ""), when=bool(steady),
+        ),
+        Figure(
+            "Search paths",
+            "Batch sizes and power limits that were tried with the first seed, over the cost of each"
+            " combination: the darker, the cheaper; blank where a run misses the target. Within a cell, time"
+            " runs from left to right.",
+            lambda: figures.paths(rows["paths"], sweep, players), rows["paths"], sql.get("paths", ""),
+            when=bool(sweep and at_usual),
+        ),
+        Figure(
+            "Energy and time against the default",
+            f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.",
+            lambda: [figures.against(against, players, quantity) for quantity in ("energy", "time")],
+            against, sql.get("against", ""), when=bool(against),
+        ),
+        Figure(
+            "GPU models",
+            f"The last {LAST} recurrences by GPU model: geometric means over the workloads.",
+            lambda: figures.by_gpu(at_usual, players), at_usual, sql.get("against", ""),
+            when=len({row["gpu"] for row in at_usual}) > 1,
+        ),
+    ]  # fmt: skip
+
+
+def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+    """Return the figures of what settings and changes do, and of a cluster."""
+    regret, cluster = rows["regret"], rows.get("cluster", ())
+    of_all, at_usual = _steady(rows["against"]), _usual(rows["against"])
+    etas = sorted({row["eta"] for row in rows["frontier"]})
+    names = {row["player"] for row in rows["against"]}
+    return [
+        Figure(
+            "What eta trades",
+            f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for each eta"
+            f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order.",
+            lambda: figures.etas(rows["frontier"], players), rows["frontier"], sql.get("frontier", ""),
+            when=len(etas) > 1,
+        ),
+        Figure(
+            "What beta costs",
+            "Energy of all recurrences, relative to the default, by the bound of a try in units of the least"
+            " cost: geometric means over the worlds.",
+            lambda: figures.betas(of_all, players), of_all, sql.get("against", ""),
+            when=len({row["beta"] for row in of_all}) > 1,
+        ),
+        Figure(
+            "Without a part of the policy",
+            "Energy of all recurrences without early stopping, pruning or just-in-time profiling, over that"
+            " of the whole policy (reference). A point for each world.",
+            lambda: figures.ablations(at_usual), at_usual, sql.get("against", ""),
+            key={}, when="reference" in names and any(name.startswith("reference-") for name in names),
+        ),
+        Figure(
+            "When the job changes",
+            "Cost of each recurrence where the best batch size moves or the job gets harder, relative to the"
+            " default before the change. Mean of all seeds.",
+            lambda: figures.drifts(regret, players), regret, sql.get("regret", ""),
+            when=any(row["drift"] != "none" for row in regret),
+        ),
+        Figure(
+            "A synthetic cluster",
+            "Energy and time of all recurrences of overlapping job groups, relative to the default."
+            " Synthetic: groups and their overlap come from a file of parameters, not from a record.",
+            lambda: figures.cluster(cluster, players), cluster,
+            sql.get("cluster", ""), when=bool(rows.get("cluster")),
+        ),
+    ]  # fmt: skip
+
+
+def _alike(rows: Mapping[str, Rows], players: Colours) -> dict[str, str]:
+    """Return the names to show: those of players with equal results in every game are one name."""
+    results: dict[str, list[str]] = {player: [] for player in players}
+    for name in ("regret", "against", "cluster"):
+        for row in rows.get(name, ()):
+            shown = {key: value for key, value in row.items() if key != "player"}
+            results[row["player"]].append(f"{name} {shown}")
+    same: dict[tuple[str, ...], list[str]] = {}
+    for player, result in results.items():
+        same.setdefault(tuple(result), []).append(player)
+    return {alike[0]: SAME.join(alike) for alike in same.values()}
+
+
+def _section(figure: Figure, players: Colours, names: Mapping[str, str]) -> str:
+    key = (
+        _key(players, names) if figure.key is None else _key(figure.key, {name: name for name in figure.key})
+    )
+    data = [row for row in figure.data if "player" not in row or row["player"] in names]
+    shown = data if len(data) <= CSV_ROWS else data[:CSV_ROWS]
+    count = f"{len(data)} rows" if shown is data else f"the first {CSV_ROWS} of {len(data)} rows"
+    query = f"<pre>{escape(figure.sql.strip())}</pre>" if figure.sql and shown is not data else ""
     return (
-        f'<h2>{escape(title)}</h2>\n<p>{escape(says)}</p>\n<div class="charts">{"".join(charts)}</div>\n'
-        f"<details><summary>Data ({len(data)} rows, CSV)</summary><pre>{escape(_csv(data))}</pre></details>"
+        f"<h2>{escape(figure.title)}</h2>\n<p>{escape(figure.text)}</p>\n{key}"
+        f'<div class="charts">{"".join(figure.charts())}</div>\n'
+        f'<details><summary>Data ({count}, CSV)</summary><pre class="csv">{escape(_csv(shown))}</pre>'
+        f"{query}</details>"
     )
+
+
+def _key(colours: Colours, names: Mapping[str, str]) -> str:
+    items = "".join(
+        f'<span><i style="background:{COLOURS[at % len(COLOURS)]}"></i>{escape(names[name])}</span>'
+        for name, at in colours.items()
+        if name in names
+    )
+    return f'<p class="key">{items}</p>\n' if items else ""
 
 
 def _csv(rows: Rows) -> str:
@@ -139,95 +300,3 @@ def _csv(rows: Rows) -> str:
     for row in rows:
         writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
     return text.getvalue()
-
-
-def _place(row: Mapping[str, Any]) -> str:
-    return _changed(str(row["world"]), row)
-
-
-def _workload(row: Mapping[str, Any]) -> str:
-    others = "".join(
-        f", {name} {row[column]:g}"
-        for name, column, usual in (("beta", "beta", 2.0), ("window", "cost_window", 0))
-        if row[column] != usual
-    )
-    return _changed(f"{row['workload']}{others}", row)
-
-
-def _changed(name: str, row: Mapping[str, Any]) -> str:
-    drift = "" if row["drift"] == "none" else f", {row['drift']}"
-    return f"{name}{drift}" + (f", overlap {row['overlap']:g} (synthetic)" if row["overlap"] else "")
-
-
-def _grouped(rows: Rows, name: Callable[[Mapping[str, Any]], str]) -> list[tuple[str, Rows]]:
-    return [(where, list(of)) for where, of in groupby(sorted(rows, key=name), key=name)]
-
-
-def _by_world(rows: Rows) -> list[tuple[str, Rows]]:
-    return _grouped(rows, _place)
-
-
-def _players(rows: Rows) -> list[tuple[str, Rows]]:
-    return _grouped(rows, lambda row: str(row["player"]))
-
-
-def _regret(where: str, rows: Rows, colour: Mapping[str, int]) -> str:
-    series = [
-        Series(player, [(row["recurrence"] + 1, row["regret"]) for row in of], colour[player])
-        for player, of in _players(rows)
-    ]
-    return chart(where, Axis("recurrence"), Axis("cumulative regret", "asinh"), series)
-
-
-def _path(where: str, rows: Rows, colour: Mapping[str, int]) -> str:
-    sizes = sorted({row["batch_size"] for row in rows})
-    beside = _beside(colour)
-    series = [
-        Series(
-            f"{player}, {'reached' if reached else 'not reached'}",
-            [
-                (row["recurrence"] + 1, row["batch_size"] * 2 ** (SIZES_APART * beside[player]))
-                for row in of
-                if (row["ended"] == "converged") == reached
-            ],
-            colour[player],
-            line=False,
-            mark="dot" if reached else "cross",
-        )
-        for player, of in _players(rows)
-        for reached in (True, False)
-    ]
-    ticks = [(size, str(size)) for size in sizes]
-    return chart(where, Axis("recurrence"), Axis("batch size", "log", ticks), series)
-
-
-def _against(rows: Rows, colour: Mapping[str, int], quantity: str) -> str:
-    worlds = [where for where, _ in _by_world(rows)][::-1]
-    beside = _beside(colour)
-    series = [
-        Series(
-            player,
-            [(row[quantity], worlds.index(_place(row)) + ROWS_APART * beside[player]) for row in of],
-            colour[player],
-            line=False,
-            mark="dot",
-        )
-        for player, of in _players(rows)
-    ]
-    ticks = [(at, where) for at, where in enumerate(worlds)]
-    height = 90 + 16 * len(worlds)
-    return chart(quantity, Axis(f"{quantity} relative to the default"), Axis("", ticks=ticks), series, height)
-
-
-def _beside(colour: Mapping[str, int]) -> dict[str, float]:
-    """Return where players stand beside each other who would be in one place, around 0."""
-    return {player: (len(colour) - 1) / 2 - at for player, at in colour.items()}
-
-
-def _frontier(where: str, rows: Rows, colour: Mapping[str, int]) -> str:
-    series = [
-        Series(player, [(row["time"], row["energy"]) for row in of], colour[player], mark="dot")
-        for player, of in _players(rows)
-        if player != "default"
-    ]
-    return chart(where, Axis("time"), Axis("energy"), series)

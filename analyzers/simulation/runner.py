@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import Drift, Played, World, drifting, play, tries
+from analyzers.simulation.recorded_jobs import (
+    World,
+)
+from analyzers.simulation.simulated_jobs import (
+    Drift,
+    Played,
+    drifting,
+    play,
+    tries,
+)
 
 CHUNK = 10
 """Games that a process is given at a time."""
@@ -68,7 +77,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Have processes that start meanwhile compute with one thread each: their matrices are small."""
+    """Let processes that start in this context compute with one thread each: their matrices are small."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:

@@ -1,17 +1,19 @@
 """Charts as SVG, for a page that stands alone. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import asinh, ceil, floor, isfinite, log2, log10
 from typing import Literal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
-"""Told apart by those who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
+"""Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
 WIDTH, HEIGHT = 360, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 26, 38
 """Margins; the left one at least so."""
 RADIUS = 2.6
+SAME = " = "
+"""Between the names of series that are the same."""
 LETTER = 5.4
 """Width, on average."""
 
@@ -22,14 +24,25 @@ _SCALES: dict[Scale, Callable[[float], float]] = {"linear": float, "log": log2, 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What belongs together: a line through its points, or a mark at each, or both."""
+    """Points of one name: a line through them, or a mark at each, or both."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: int
     """A number; `COLOURS` come again."""
     line: bool = True
-    mark: Literal["", "dot", "cross"] = ""
+    mark: Literal["", "dot", "faint", "cross"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A shaded square around a point of a heat map; axes count whole cells."""
+
+    x: float
+    y: float
+    shade: float
+    """0: none; 1: full."""
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +53,30 @@ class Axis:
     """Where, and what is written there; none: round values."""
 
 
-def chart(title: str, x: Axis, y: Axis, series: Sequence[Series], height: int = HEIGHT) -> str:
-    """Return an SVG element."""
+def chart(
+    title: str,
+    x: Axis,
+    y: Axis,
+    series: Sequence[Series],
+    height: int = HEIGHT,
+    cells: Sequence[Cell] = (),
+) -> str:
+    """Return an SVG element. Series that are the same are drawn once, and a note names them."""
+    series = merged(series)
+    note = "; ".join(one.name for one in series if SAME in one.name)
     points = [point for one in series for point in one.points]
+    points += [(cell.x + side, cell.y + side) for cell in cells for side in (-0.5, 0.5)]
     up = _Place(y, [point[1] for point in points], height - BOTTOM, TOP)
     left = max(LEFT, LETTER * max((len(text) for _, text in up.ticks), default=0) + 10)
     across = _Place(x, [point[0] for point in points], left, WIDTH - RIGHT)
     box = f'viewBox="0 0 {WIDTH} {height}" xmlns="http://www.w3.org/2000/svg"'
     parts = [
         f'<svg {box} role="img" aria-label="{escape(title)}">',
-        f'<text class="title" x="{left:g}" y="15">{escape(title)}</text>',
+        f'<text class="title" x="{left:g}" y="{15 - 4 * bool(note)}">{escape(title)}</text>',
     ]
+    if note:
+        parts.append(f'<text class="tick" x="{left:g}" y="22">{escape(note)}</text>')
+    parts += [_cell(cell, across, up) for cell in cells]
     for value, text in up.ticks:
         at = up(value)
         parts.append(f'<path class="grid" d="M{left:g} {at:.1f}H{WIDTH - RIGHT}"/>')
@@ -72,28 +98,42 @@ def chart(title: str, x: Axis, y: Axis, series: Sequence[Series], height: int = 
         f'<text class="label" transform="translate(12 {middle}) rotate(-90)" text-anchor="middle">'
         f"{escape(y.label)}</text>"
     )
-    # What lies under others is wider: lines that are the same are all seen.
-    widths = (1.4 + 0.8 * above for above in range(len(series) - 1, -1, -1))
-    parts += [
-        _drawn(one, [(across(a), up(b)) for a, b in one.points], width)
-        for one, width in zip(series, widths, strict=True)
-    ]
+    parts += [_drawn(one, [(across(a), up(b)) for a, b in one.points]) for one in series]
     return "\n".join([*parts, "</svg>"])
 
 
-def _drawn(series: Series, places: Sequence[tuple[float, float]], width: float) -> str:
+def merged(series: Sequence[Series]) -> list[Series]:
+    """Return the series, those of the same points as one that has the names of all."""
+    found: dict[tuple[object, ...], Series] = {}
+    for one in series:
+        key = (tuple(one.points), one.line, one.mark) if one.points else (one.name,)
+        known = found.get(key)
+        name = f"{known.name}{SAME}{one.name}" if known else one.name
+        found[key] = replace(known or one, name=name)
+    return list(found.values())
+
+
+def _cell(cell: Cell, across: "_Place", up: "_Place") -> str:
+    left, right = across(cell.x - 0.5), across(cell.x + 0.5)
+    top, bottom = up(cell.y + 0.5), up(cell.y - 0.5)
+    return (
+        f'<rect class="cell" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}"'
+        f' height="{bottom - top:.1f}" opacity="{cell.shade:.2f}"><title>{escape(cell.title)}</title></rect>'
+    )
+
+
+def _drawn(series: Series, places: Sequence[tuple[float, float]]) -> str:
     colour = COLOURS[series.colour % len(COLOURS)]
     parts = [f'<g stroke="{colour}" fill="{colour}"><title>{escape(series.name)}</title>']
     if series.line and places:
         way = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
-        parts.append(f'<path class="line" stroke-width="{width:.1f}" d="M{way}"/>')
-    for a, b in places if series.mark else ():
-        if series.mark == "dot":
-            parts.append(f'<circle class="dot" cx="{a:.1f}" cy="{b:.1f}" r="{RADIUS}"/>')
-        else:
-            arm = 2 * RADIUS
-            strokes = f"M{a - RADIUS:.1f} {b - RADIUS:.1f}l{arm} {arm}m0 -{arm}l-{arm} {arm}"
-            parts.append(f'<path class="cross" d="{strokes}"/>')
+        parts.append(f'<path class="line" d="M{way}"/>')
+    arm = 2 * RADIUS
+    cross = f"m-{RADIUS:g} -{RADIUS:g}l{arm:g} {arm:g}m0 -{arm:g}l-{arm:g} {arm:g}"
+    if series.mark and places:
+        stroke = cross if series.mark == "cross" else "h0"
+        marks = "".join(f"M{a:.1f} {b:.1f}{stroke}" for a, b in places)
+        parts.append(f'<path class="{series.mark}" d="{marks}"/>')
     return "".join([*parts, "</g>"])
 
 

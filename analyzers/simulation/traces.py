@@ -17,7 +17,12 @@ from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
-from analyzers.simulation.recorded_jobs import Powered, Traces, Trained, Workload
+from analyzers.simulation.recorded_jobs import (
+    Powered,
+    Traces,
+    Trained,
+    Workload,
+)
 from zeus_stream.errors import StorageError
 
 PUBLISHED = Path(__file__).with_name("published")
@@ -26,11 +31,24 @@ MAX_ROWS = 1_000_000
 MAX_EPOCHS = 100_000
 MAX_WHOLE = 1_000_000_000
 """Of batch sizes and power limits."""
+MAX_OVERLAP = 1_000
 _POWER = "summary_power_"
 _WORKLOADS = "workloads.csv"
 _NAME_A_DIRECTORY = "Name a directory of traces, or none for those of the package."
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Recurrences of one workload in a cluster."""
+
+    name: str
+    gpu: str
+    dataset: str
+    recurrences: int
+    overlap: float
+    """Trainings at the default batch size that run at a time, on average; 0: one after the other."""
 
 
 def read(directory: Path = PUBLISHED) -> Traces:
@@ -56,6 +74,22 @@ def read(directory: Path = PUBLISHED) -> Traces:
     datasets = {row.dataset for row in trained}
     order = [name for name in known if name in datasets] + sorted(datasets - known.keys())
     return Traces(trained, powered, {name: known.get(name) or _derived(name, trained) for name in order})
+
+
+def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[Group, ...]:
+    """Return the job groups of a cluster.
+
+    Raises:
+        StorageError: the file is absent, unreadable or no such table. The text names line and column.
+    """
+    groups = []
+    for row in _rows(path):
+        overlap = row.number("overlap")
+        if not 0 <= overlap <= MAX_OVERLAP:
+            raise row.wrong(f"overlap is {overlap:g}, not between 0 and {MAX_OVERLAP}")
+        count = row.whole("recurrences", MAX_EPOCHS)
+        groups.append(Group(row.text("group"), row.text("gpu"), row.text("dataset"), count, overlap))
+    return tuple(groups)
 
 
 def _gpu(path: Path) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from analyzers.interpreter import Interpreter
 from analyzers.measurement.energy import Energy, Meter
-from analyzers.measurement.energy_fit import FIT_FAILED, SHED, Shape
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings

@@ -8,6 +8,7 @@ import io
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -61,8 +62,22 @@ def _docstrings(source: str) -> Iterator[str]:
                 yield text
 
 
+def place(path: Path) -> str:
+    """Return the name under which the findings of a file are counted: of code its folder, else its own."""
+    counted = path.parent if path.suffix == ".py" else path
+    return str(counted.relative_to(ROOT))
+
+
+def counts() -> dict[str, int]:
+    """Return the number of findings, by `place`."""
+    found: Counter[str] = Counter()
+    for path in sources():
+        found[place(path)] += len(findings(path))
+    return {name: count for name, count in found.items() if count}
+
+
 def exceptions() -> dict[str, int]:
-    """Return how many findings a file may still have, by path."""
+    """Return how many findings a folder or a page may still have."""
     lines = EXCEPTIONS.read_text(encoding="utf-8").splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
     return {path: int(count) for path, count in pairs}
@@ -97,12 +112,11 @@ def _plain(path: Path) -> str:
 
 
 def _lower() -> None:
-    known = exceptions()
+    now = counts()
     lines = [line for line in EXCEPTIONS.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    for path, allowed in known.items():
-        count = len(findings(ROOT / path)) if (ROOT / path).exists() else 0
-        if count:
-            lines.append(f"{path} {min(count, allowed)}")
+    for name, allowed in exceptions().items():
+        if name in now:
+            lines.append(f"{name} {min(now[name], allowed)}")
     EXCEPTIONS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from random import Random
 
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
-from analyzers.archive.store_client import StoreClient
 from tests.analyzers.archive.sql_attempts import AROUND, STATEMENTS
 from tests.analyzers.archives import fill
 from zeus_stream.errors import RefusedError

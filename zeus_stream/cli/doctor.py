@@ -1,6 +1,6 @@
-"""Looks at everything zeus-stream needs on this machine: what works, what does not, and the cure.
+"""Check everything that zeus-stream needs on this machine, and name the cure of each fault.
 
-Changes nothing, and asks of a device only what any user may.
+Nothing is changed, and a device is asked only what every user may ask.
 """
 
 import os
@@ -26,14 +26,14 @@ from zeus_stream.transport.endpoints import parse, source
 PACKAGES = ("anyio", "click", "duckdb", "msgpack", "numpy", "nvidia-ml-py", "pyarrow", "pyzmq", "rich")
 CAP_SYS_ADMIN = 21
 ROOM_MB = 1_024
-"""Warn when less is left beside the log for the archive."""
+"""Free space for the archive, beside the log, below which the check warns."""
 NO_GPU = "Without an NVIDIA GPU, try it on simulated ones: --device simulated:v100x1."
 
 
 def examine(
     settings: Settings, where: Places, open_bus: Callable[[], Bus], powercap: Path = POWERCAP
 ) -> list[Check]:
-    """Look at it all. ``open_bus`` opens the GPUs of the settings; ``powercap`` is where CPUs are counted."""
+    """Return all checks. ``open_bus`` opens the GPUs; ``powercap`` has the counters of CPUs."""
     return [
         *_versions(),
         *_directories(settings, where),
@@ -48,7 +48,7 @@ def examine(
 
 
 def _wrong(what: str, error: ZeusStreamError, more: str = "") -> Check:
-    """Return an error as a check: its first sentence says what is wrong, the rest is the cure."""
+    """Return an error as a check: its first sentence is the fault, the rest is the cure."""
     says, _, cure = str(error).partition(". ")
     return Check("fails", what, says.removesuffix(".") + ".", f"{cure} {more}".strip())
 
@@ -78,7 +78,7 @@ def _directories(settings: Settings, where: Places) -> Iterator[Check]:
             says = f"{directory}: this user may not write {there}, which belongs to user {found.st_uid}."
             yield Check("fails", name, says, "Set ZEUS_STREAM_DIR to a directory of your own.")
         elif there != directory:
-            yield Check("works", name, f"{directory} is not there yet and will be made.")
+            yield Check("works", name, f"{directory} does not exist yet and will be created.")
         elif found.st_uid != os.geteuid():
             says = f"{directory} belongs to user {found.st_uid}, not to this one."
             yield Check("fails", name, says, "Set ZEUS_STREAM_DIR to a directory of your own.")
@@ -112,7 +112,7 @@ def _other_hosts(settings: Settings, where: Places) -> Iterator[Check]:
         else:
             host, port = parse(settings.listen)
             names = ", ".join(sorted(who.name for who in allowed.values())) or "nobody"
-            says = f"Ports {port} to {port + 2} of {host} are opened, to keys only: {names} may come in."
+            says = f"Ports {port} to {port + 2} of {host} are opened, to keys only: access for {names}."
             yield Check("works", what, says)
         for sentence in wrong:
             yield _wrong(what, StorageError(sentence))
@@ -171,7 +171,7 @@ def _cpus(settings: Settings, powercap: Path) -> Iterator[Check]:
         if settings.cpu == "on":
             yield _wrong(what, wrong)
         else:
-            yield Check("works", what, "This host shows no counter of them; only GPUs are sampled.")
+            yield Check("works", what, "This host has no counter for them; only GPUs are sampled.")
     except DeviceError as wrong:
         says, _, cure = str(wrong).partition(". ")
         yield Check("warns", what, f"{says}.", cure)
@@ -196,17 +196,17 @@ def _permission(settings: Settings) -> Check:
     what = "permission to set limits"
     if settings.observe:
         cure = "Unset ZEUS_STREAM_OBSERVE (and observe in zeus-stream.toml) to let limits be set."
-        return Check("warns", what, "Observing: nothing is changed, whoever asks.", cure)
+        return Check("warns", what, "The collector only observes: it refuses every change.", cure)
     if settings.device.startswith("simulated:"):
         return Check("works", what, "Simulated GPUs need none.")
     if _capable():
         return Check("works", what, "This process has CAP_SYS_ADMIN.")
-    says = "This process has no CAP_SYS_ADMIN: it measures, and says what limits would save."
+    says = "This process has no CAP_SYS_ADMIN: it measures, and reports what limits would save."
     return Check("warns", what, says, "Run the collector as root or with CAP_SYS_ADMIN.")
 
 
 def _capable() -> bool:
-    """Tell whether this process may administer: bit 21 of its effective capabilities."""
+    """Tell whether this process has CAP_SYS_ADMIN: bit 21 of its effective capabilities."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
@@ -222,7 +222,7 @@ def _processes(where: Places) -> Iterator[Check]:
         try:
             status(where, process)
         except ZeusStreamError as wrong:
-            yield _wrong(process, wrong, f"Look at process {pid}, and start the {process} anew.")
+            yield _wrong(process, wrong, f"See process {pid}, and start the {process} again.")
         else:
             yield Check("works", process, f"Process {pid} runs and answers.")
 
@@ -234,7 +234,7 @@ def _archive(settings: Settings, where: Places) -> Check:
         if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
             runs = Connection(where).sql(count)
         elif not path.exists():
-            return Check("works", "archive", f"{path} is not there yet; the analyzer will make it.")
+            return Check("works", "archive", f"{path} does not exist yet; the analyzer will create it.")
         else:
             runs = read_file(path, count, settings)
     except ZeusStreamError as wrong:

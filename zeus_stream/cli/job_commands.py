@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,20 @@ POLICIES = "default,known,reference,zeus,adaptive"
 """Policies that `simulate` compares by default."""
 
 
-def _write(table: "pa.Table", shown: Sequence[str], form: "Form") -> None:
-    """Write a table: people get the columns ``shown`` where they exist, programs get all."""
+def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
+    """Write a table: people get few columns under short names, and days for times; programs get all."""
+    import pyarrow as pa
+
     from zeus_stream.reports.tables import write
 
-    write(table.select(shown) if form == "table" else table, form, sys.stdout)
+    if form == "table":
+        columns = [table[name] for name in shown]
+        days = [
+            each.cast(pa.date32(), safe=False) if pa.types.is_timestamp(each.type) else each
+            for each in columns
+        ]
+        table = pa.table(days, names=list(shown.values()))
+    write(table, form, sys.stdout)
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -210,6 +219,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
               help="none, abrupt, slow, harder 1.4, harder 2.2.  [none]")  # fmt: skip
 @click.option("--overlap", type=click.FloatRange(0), default=0.0,
               help="Trainings that run at a time, on average.  [0]")  # fmt: skip
+@click.option("--cluster", type=click.Path(path_type=Path), is_flag=False, flag_value="synthetic",
+              help="CSV of job groups to play as well: group, gpu, dataset, recurrences, overlap."
+              "  [without a file: synthetic]")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1), help="Processes that compute.  [one for each core]")
 @click.option("--report", type=click.Path(path_type=Path), help="HTML page with charts, to write.")
 @output_options
@@ -237,6 +249,7 @@ def simulate(
         window=given["window"],
         drifts=given["drift"],
         overlap=given["overlap"],
+        cluster=given["cluster"],
     )
     path = settings.archive
     if path is None:

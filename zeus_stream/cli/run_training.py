@@ -265,10 +265,10 @@ def _wait_for_answers(where: Places, started: Sequence[Service], signals: Signal
 
     until(all_answer, STARTS_S, signals)
     if silent and signals.told is None:
-        said = [f"\n{words}" for service in started if (words := service.last_words())]
+        outputs = [f"\n{words}" for service in started if (words := service.last_words())]
         raise UnreachableError(
             f"run: could not start: the {' and the '.join(silent)} did not answer in {where.run}."
-            f" Try `zeus-stream doctor`.{''.join(said)}"
+            f" Try `zeus-stream doctor`.{''.join(outputs)}"
         )
 
 

@@ -14,21 +14,25 @@ from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.html_report import QUERIES, page
 from analyzers.simulation.recorded_jobs import (
-    Drift,
-    Played,
     Traces,
     World,
-    drifting,
     pooled,
     recorded_workload,
     world,
 )
 from analyzers.simulation.runner import CHUNK, Game, play_all
-from analyzers.simulation.traces import PUBLISHED, read
+from analyzers.simulation.simulated_jobs import (
+    Drift,
+    Played,
+    drifting,
+)
+from analyzers.simulation.sweep import sweep
+from analyzers.simulation.traces import PUBLISHED, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
 
+SYNTHETIC = Path("synthetic")
 BATCH = 10_000
 """Rows of an answer at a time."""
 _RESULT = """
@@ -62,6 +66,8 @@ class Wanted:
     window: int = 0
     drifts: Sequence[str] = ("none",)
     overlap: float = 0.0
+    cluster: Path | None = None
+    """File of job groups to play as well; `SYNTHETIC`: that of the package."""
 
 
 def simulate(
@@ -108,11 +114,23 @@ def simulate(
                     rows = []
         which = _which(list(games.values()))
         if report is not None:
-            answers = {name: _rows(archive, sql.format(which=which)) for name, sql in QUERIES.items()}
-            _write(report, page(answers))
+            _write(report, _page(archive, list(games.values())))
         return _ask(archive, _RESULT.format(which=which))
     finally:
         archive.close()
+
+
+def _page(archive: Archive, games: Sequence[Game]) -> str:
+    """Return the HTML of a report on games that are in the archive."""
+    of_cluster = [game for game in games if game.world.count is not None]
+    others = [game for game in games if game.world.count is None]
+    sql = {
+        name: text.format(which=_which(of_cluster if name == "cluster" else others))
+        for name, text in QUERIES.items()
+    }
+    answers = {name: _rows(archive, text) for name, text in sql.items()}
+    answers["sweep"] = sweep(game.world for game in others)
+    return page(answers, sql)
 
 
 def _games(wanted: Wanted) -> Iterator[Game]:
@@ -141,6 +159,25 @@ def _games(wanted: Wanted) -> Iterator[Game]:
             for drift in (known for known in drifts if known in wanted.drifts):
                 for seed in range(wanted.seeds):
                     yield Game(_named(made), player, seed, drift, wanted.overlap)
+    if wanted.cluster is not None:
+        yield from _cluster(traces, wanted, wanted.cluster)
+
+
+def _cluster(traces: Traces, wanted: Wanted, path: Path) -> Iterator[Game]:
+    for group in read_cluster(*(() if path == SYNTHETIC else (path,))):
+        _known("gpu", [group.gpu], traces.powered)
+        _known("workload", [group.dataset], traces.workloads)
+        workload = recorded_workload(traces, group.gpu, traces.workloads[group.dataset])
+        if workload is None:
+            raise SettingsError(
+                f"{path}: could not play group {group.name}: {group.dataset} on {group.gpu} has no batch size"
+                " at which every run reaches its target. Name another GPU model or workload."
+            )
+        made = world(traces, group.gpu, workload, eta=wanted.etas[0], beta=wanted.betas[0])
+        made = replace(made, name=f"cluster {group.name}: {made.name}", count=group.recurrences)
+        for player in wanted.players:
+            for seed in range(wanted.seeds):
+                yield Game(_named(made), player, seed, overlap=group.overlap)
 
 
 def _world(traces: Traces, gpus: str, name: str, eta: float, beta: float, wanted: Wanted) -> World | None:
@@ -215,6 +252,8 @@ def _which(games: Sequence[Game]) -> str:
     def one_of(column: str, values: set[str]) -> str:
         return f"{column} IN ({', '.join(map(quoted, sorted(values)))})"
 
+    if not games:
+        return "false"
     seeds = max((game.seed for game in games), default=-1)
     overlaps = ", ".join(f"{overlap:g}" for overlap in sorted({game.overlap for game in games}))
     return " AND ".join(

@@ -69,10 +69,14 @@ class ArchiveFile:
 def open_archive(path: str | os.PathLike[str]) -> ArchiveFile:
     """Open an archive to read it in Python, also while an analyzer writes it.
 
-    Example: ``zeus_stream.open("energy.duckdb").sql("FROM epochs").to_pandas()``
+    Args:
+        path: the DuckDB file that an analyzer wrote.
 
     Raises:
         StorageError: there is no such file.
+
+    Example:
+        >>> zeus_stream.open("energy.duckdb").sql("FROM epochs").to_pandas()
     """
     file = Path(path)
     if not file.is_file():

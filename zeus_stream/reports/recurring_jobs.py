@@ -16,7 +16,14 @@ from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import quoted
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
-SHOWN = ("job", "setup", "tries", "best_batch_size", "saved_j", "saved_percent")
+SHOWN = {
+    "job": "job",
+    "setup": "setup",
+    "tries": "tries",
+    "best_batch_size": "best_size",
+    "saved_j": "saved_j",
+    "saved_percent": "saved_percent",
+}
 """Columns of `ALL` that fit a terminal of 80 columns."""
 _JOB = "SELECT {columns} FROM jobs WHERE job = {job} ORDER BY version DESC LIMIT 1"
 _TRIES = "SELECT {columns} FROM tries WHERE job = {job} ORDER BY number DESC LIMIT {most}"

@@ -45,8 +45,15 @@ SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, high
     count(*) AS limits, measured_at, run
 FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
 """
-PROFILE_COLUMNS = ("job", "gpu_model", "gpus", "chosen_limit_w", "energy_saved_percent", "measured_at")
-"""Columns of `_PROFILES` that fit a terminal."""
+PROFILE_COLUMNS = {
+    "job": "job",
+    "gpu_model": "gpu_model",
+    "gpus": "gpus",
+    "chosen_limit_w": "limit_w",
+    "energy_saved_percent": "saved_percent",
+    "measured_at": "measured",
+}
+"""Columns of `_PROFILES` that fit a terminal of 80 columns, and the names they have there."""
 _SINGLE = """
 SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
     min(power_limit_w) AS lowest_w,

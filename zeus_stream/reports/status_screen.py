@@ -227,14 +227,17 @@ def print_view(shown: StatusView, out: TextIO) -> None:
     console = Console(file=out, highlight=False, width=None if out.isatty() else WIDE)
     if shown.gpus:
         console.print(_gpu_table(shown.gpus))
+        console.print()
     if shown.runs:
         console.print(_run_table(shown.runs))
+        console.print()
     elif shown.gpus:
         console.print("No run is open.\n")
     services = _table("service", "state", "behind")
     for service in shown.services:
         services.add_row(*map(Text, (service.name, service.state, service.lag)))
     console.print(services)
+    console.print()
     if shown.gaps:
         gaps = _table("missing", ">count", "reason")
         for gap in shown.gaps:

@@ -38,7 +38,7 @@ MAX_OPEN_WINDOWS = 1_000
 MAX_FLUSH_S = 3600.0
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
-_YES = {"1", "true", "yes", "on"}
+YES = {"1", "true", "yes", "on"}
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Publisher:
         self._followers: dict[type[Follower], Follower] = {}
         self._epoch = 0
         self._attempts = itertools.count()
-        off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in _YES
+        off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in YES
         self._silent = "ZEUS_STREAM_OFF is set" if off else ""
         self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
         self._boundaries = Boundaries(monotonic_ns, self._warn, Nudge())

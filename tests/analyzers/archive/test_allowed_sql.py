@@ -7,9 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analyzers.archive import allowed_sql
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
-from analyzers.archive.store_client import StoreClient
+from analyzers.archive.sandbox import allowed_sql
 from tests.analyzers.archive.sql_attempts import attempts
 from tests.analyzers.archives import fill
 from zeus_stream.errors import RefusedError

@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.archive.duckdb_file import MIGRATIONS, Archive
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import MIGRATIONS
 from analyzers.results.readings import READING
 from analyzers.results.rows import BudgetRow, CommandRow, GapRow, MetricRow, RationRow
 from tests.analyzers.archives import (

@@ -13,8 +13,8 @@ import pytest
 
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries, export, read_file
-from analyzers.archive.store_client import StoreClient
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.codec import MAX_BYTES

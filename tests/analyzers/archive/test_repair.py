@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
-from analyzers.archive.store_client import StoreClient
 from tests.analyzers.archives import HOST, LOG, fill
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from analyzers.archive import store_client
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.process import store_client
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
-from analyzers.archive.store_client import StoreClient
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query

@@ -15,23 +15,25 @@ from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import History, Reference
 from analyzers.simulation.baselines import PLAYERS, Known
 from analyzers.simulation.recorded_jobs import (
-    DRIFTS,
     Powered,
-    Rules,
     Size,
     Traces,
     Trained,
     Workload,
     World,
-    by_recurrence,
-    drifting,
     levels,
-    play,
     pooled,
-    regret,
     world,
 )
 from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.simulated_jobs import (
+    DRIFTS,
+    Rules,
+    by_recurrence,
+    drifting,
+    play,
+    regret,
+)
 from analyzers.simulation.traces import read
 from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
 from zeus_stream.errors import StorageError

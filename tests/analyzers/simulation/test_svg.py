@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.simulation.svg import HEIGHT, WIDTH, Axis, Scale, Series, chart
+from analyzers.simulation.svg import HEIGHT, WIDTH, Axis, Cell, Scale, Series, chart
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e6), st.floats(0.01, 1e6)), max_size=20)
 
 
-def circles(svg: str) -> list[tuple[float, float]]:
-    found = re.findall(r'<circle class="dot" cx="([-\d.]+)" cy="([-\d.]+)"', svg)
-    return [(float(x), float(y)) for x, y in found]
+def dots(svg: str) -> list[tuple[float, float]]:
+    marks = re.findall(r'<path class="dot" d="([^"]*)"', svg)
+    return [(float(x), float(y)) for mark in marks for x, y in re.findall(r"M([-\d.]+) ([-\d.]+)h0", mark)]
 
 
 @settings(max_examples=40)
@@ -22,7 +22,7 @@ def circles(svg: str) -> list[tuple[float, float]]:
 def test_every_point_is_inside_and_in_its_order(points: list[tuple[float, float]], scale: Scale) -> None:
     svg = chart("a < b", Axis("x", scale), Axis("y", scale), [Series("one & only", points, 3, mark="dot")])
     ET.fromstring(svg)  # noqa: S314  (our own)
-    places = circles(svg)
+    places = dots(svg)
     assert len(places) == len(points)
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
     for (a, b), (x, y) in zip(points, places, strict=True):
@@ -45,3 +45,31 @@ def test_a_scale_for_both_signs_has_some_ticks_and_not_many(low: float, high: fl
     texts = re.findall(r'text-anchor="end">([^<]*)<', svg)
     assert 1 <= len(texts) <= 8
     assert all(low <= float(text) <= high for text in texts)
+
+
+def test_series_that_are_the_same_are_drawn_once_and_named_together() -> None:
+    series = [
+        Series("one", [(1, 2), (3, 4)], 0),
+        Series("two", [(1, 2), (3, 4)], 1),
+        Series("other", [(1, 3)], 2),
+    ]
+    svg = chart("title", Axis("x"), Axis("y"), series)
+    assert svg.count('class="line"') == 2
+    assert re.findall(r"<title>(.*?)</title>", svg) == ["one = two", "other"]
+    assert ">one = two</text>" in svg
+
+
+def test_cells_of_a_heat_map_lie_side_by_side_under_the_points() -> None:
+    cells = [Cell(0, 0, 0.2, "a"), Cell(1, 0, 1, "b")]
+    svg = chart(
+        "",
+        Axis("x", ticks=[(0, "0"), (1, "1")]),
+        Axis("y"),
+        [Series("", [(0, 0)], 0, mark="dot")],
+        cells=cells,
+    )
+    ET.fromstring(svg)  # noqa: S314  (our own)
+    left, right = re.findall(r'<rect class="cell" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    assert float(left[0]) + float(left[1]) == pytest.approx(float(right[0]), abs=0.2)
+    assert svg.index("<rect") < svg.index('class="dot"')
+    assert float(right[0]) + float(right[1]) <= WIDTH

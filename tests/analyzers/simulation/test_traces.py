@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.simulation.recorded_jobs import Workload, pooled, recorded_workload, world
+from analyzers.simulation.recorded_jobs import (
+    Workload,
+    pooled,
+    recorded_workload,
+    world,
+)
 from analyzers.simulation.traces import read
 from zeus_stream.errors import StorageError
 

@@ -86,19 +86,66 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)|https?://(?!www\.w3\.org/2000/svg)", text)
     assert re.findall("<h2>(.*?)</h2>", text) == [
+        "What there is to be saved", "Time against energy", "Energy by batch size", "Energy by power limit",
         "Cumulative regret", "Search paths", "Energy and time against the default", "What eta trades",
     ]  # fmt: skip
-    assert text.count("<svg") == 2 + 2 + 2 + 1
+    assert text.count("<svg") == 1 + 1 + 1 + 1 + 2 + 2 + 2 + 1
     tables = [
         list(csv.DictReader(io.StringIO(unescape(one))))
-        for one in re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+        for one in re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)
     ]
-    regret, paths, against, frontier = tables
+    sweep, *_, regret, paths, against, frontier = tables
+    # 32 at 100 W: 4 epochs of 55 s at 50 W, against 50 s at 100 W.
+    cheap = next(row for row in sweep if (row["batch_size"], row["limit_w"]) == ("32", "100"))
+    assert (float(cheap["energy"]), float(cheap["time"])) == pytest.approx((0.55, 1.1))
+    assert {row["batch_size"] for row in sweep} == {"16", "32"}
     assert len(regret) == 2 * 2 * 12
     assert {row["batch_size"] for row in paths if row["player"] == "default"} == {"32"}
     assert {row["energy"] for row in against if row["player"] == "default"} == {"1"}
     assert sorted(row["eta"] for row in frontier) == ["0.5", "0.5", "1", "1"]
     assert "synthetic" not in text
+
+
+def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: Path) -> None:
+    report, cluster = tmp_path / "report.html", tmp_path / "cluster.csv"
+    cluster.write_text("group,gpu,dataset,recurrences,overlap\na,v100,squad,6,2\nb,a40,squad,4,0\n")
+    of = Wanted(
+        traces, ["default", "zeus", "reference", "reference-no-stop", "reference-no-pruning"], 1,
+        betas=(2.0, 3.0), drifts=("none", "abrupt"), cluster=cluster,
+    )  # fmt: skip
+    played(tmp_path / "a.duckdb", of, report)
+    text = report.read_text(encoding="utf-8")
+    titles = re.findall("<h2>(.*?)</h2>", text)
+    assert titles[7:] == [
+        "GPU models", "What beta costs", "Without a part of the policy", "When the job changes",
+        "A synthetic cluster",
+    ]  # fmt: skip
+    for section in re.split("<h2>", text)[1:]:
+        assert re.match(r"[^<]+</h2>\n<p>[A-Z][^<]+\.</p>", section), section[:200]
+        assert section.count("<svg") >= 1
+    last = re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)[-1]
+    worlds = {row["world"] for row in csv.DictReader(io.StringIO(unescape(last)))}
+    assert worlds == {"cluster a: v100 squad", "cluster b: a40 squad"}
+    assert len(text.encode()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("group,gpu,dataset,recurrences,overlap\na,h100,squad,6,2\n", "--gpu h100 is not known"),
+        (
+            "group,gpu,dataset,recurrences,overlap\na,v100,squad,6,-2\n",
+            "line 2: .* overlap is -2, not between",
+        ),
+        ("group\na\n", "the column overlap is missing"),
+    ],
+)
+def test_a_wrong_cluster_is_one_sentence(traces: Path, tmp_path: Path, text: str, says: str) -> None:
+    cluster = tmp_path / "cluster.csv"
+    cluster.write_text(text)
+    of = Wanted(traces, ["default"], 1, ["v100"], ["squad"], cluster=cluster)
+    with pytest.raises((SettingsError, StorageError), match=says):
+        played(tmp_path / "a.duckdb", of)
 
 
 def test_overlapping_submissions_are_labelled(traces: Path, tmp_path: Path) -> None:

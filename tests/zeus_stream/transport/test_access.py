@@ -289,3 +289,22 @@ async def test_without_an_address_to_listen_at_there_is_no_port(zeus_dir: Path) 
         assert not (zeus_dir / "keys").exists()
     finally:
         context.destroy(linger=0)
+
+
+async def test_a_key_directory_that_cannot_be_read_revokes_nothing(
+    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(zeus_dir) as host:
+        there = host.distant(await host.ticket("anna", "follow", "command"))
+        anna = clients.ask(there.control)
+        assert await echoed(anna) == ("anna", "None")
+        allowed = zeus_dir / "keys" / "allowed"
+        allowed.rename(allowed.with_name("moved"))
+        allowed.write_text("as unreadable as a directory when no file can be opened")
+        await until(lambda: "are still let in" in caplog.text)
+        assert await echoed(anna) == ("anna", "None")
+        assert await echoed(clients.ask(there.control)) == ("anna", "None")
+        allowed.unlink()
+        allowed.with_name("moved").rename(allowed)
+        host.revoke("anna")
+        await until(lambda: not [row for row in host.gate.status() if "anna" in row[1]])

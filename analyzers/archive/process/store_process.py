@@ -24,9 +24,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analyzers.archive import query_process
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.store_channel import Ask, Call, Cancel, Close, Next, Pages, Request, receive, send
+from analyzers.archive.process.store_channel import (
+    Ask,
+    Call,
+    Cancel,
+    Close,
+    Next,
+    Pages,
+    Request,
+    receive,
+    send,
+)
+from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import MalformedError, ZeusStreamError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -19,9 +19,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from analyzers.archive import store_process
-from analyzers.archive.store import Begun, Question, Received
-from analyzers.archive.store_channel import (
+from analyzers.archive.process import store_process
+from analyzers.archive.process.store_channel import (
     Ask,
     Call,
     Cancel,
@@ -33,6 +32,7 @@ from analyzers.archive.store_channel import (
     receive,
     send,
 )
+from analyzers.archive.store import Begun, Question, Received
 from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
@@ -227,7 +227,7 @@ class StoreClient:
         self._started.append(time.monotonic())
         ours, theirs = socket.socketpair()
         # The store finds the packages where this process found them, whatever the working directory holds.
-        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[3])))
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
                 [sys.executable, "-P", "-m", store_process.__name__, str(theirs.fileno())],

@@ -21,8 +21,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive.allowed_sql import checked
-from analyzers.archive.confinement import Limits, confine
+from analyzers.archive.sandbox.allowed_sql import checked
+from analyzers.archive.sandbox.confinement import Limits, confine
 from analyzers.archive.store import Question
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.codec import MAX_BYTES

@@ -1,0 +1,207 @@
+"""Open a DuckDB file of ours: connect, check what it is, lift its schema, name what is wrong."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+
+APPLICATION = "zeus-stream"
+MIGRATIONS = ("schema.sql", "schema_2.sql")
+"""Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
+THREADS = 1
+"""Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
+readings slower by a fifth and no query faster, on two cores."""
+_NO_THREADS = {"async_threads": 0} if int(duckdb.__version__.split(".")[0]) >= 2 else {}
+"""A query runs in a fork: threads of DuckDB would not be there."""
+CHECKPOINT = "16MiB"
+"""The commit that passes it waits for the checkpoint: 0.1 s; for 256 MB it was 1 to 2 s."""
+NEVER = "1024TiB"
+Connection = duckdb.DuckDBPyConnection
+
+
+def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str = CHECKPOINT) -> Connection:
+    if path.exists() and not _is_database(path):
+        raise StorageError(
+            f"{path}: could not be opened: it is no DuckDB database. Name another file with --archive."
+        )
+    try:
+        connection = duckdb.connect(
+            path,
+            read_only=read_only,
+            config={
+                "storage_compatibility_version": "v1.5.0",
+                "memory_limit": f"{settings.memory_mb}MiB",
+                "threads": THREADS,
+                "temp_directory": f"{path}.tmp",
+                "max_temp_directory_size": f"{4 * settings.memory_mb}MiB",
+                "checkpoint_threshold": checkpoint,
+                # An ASOF join whose left side is small becomes a nested loop otherwise: minutes, not seconds.
+                "asof_loop_join_threshold": 0,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "python_enable_replacements": False,
+                **_NO_THREADS,
+            },
+        )
+    except duckdb.Error as wrong:
+        raise StorageError(_why_not_opened(path, str(wrong))) from wrong
+    return connection
+
+
+def _is_database(path: Path) -> bool:
+    """Tell by the file's head; DuckDB itself would look for an extension that reads, say, SQLite."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(12)
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be opened: {wrong.strerror}. Name another file with --archive."
+        ) from wrong
+    return not head or head[8:] == b"DUCK"
+
+
+def _why_not_opened(path: Path, says: str) -> str:
+    if "Could not set lock" in says:
+        pid = re.search(r"PID (\d+)", says)
+        who = f"process {pid[1]}" if pid else "another process"
+        return (
+            f"{path}: could not be opened: {who} holds it. If that is the analyzer, ask it with"
+            " `zeus-stream sql`; else stop it, or name another file with --archive."
+        )
+    if "version number" in says:
+        return f"{path}: could not be opened: a newer DuckDB wrote it. Install that version of duckdb."
+    return f"{path}: could not be opened: {damage(says)}"
+
+
+def damage(says: str) -> str:
+    """Return what is wrong with a file that DuckDB cannot read, and what to do about it."""
+    return (
+        f"it is damaged, {first_line(says)}. `zeus-stream set-aside` moves the damaged part away and says"
+        " what is lost; or name another file with --archive."
+    )
+
+
+def schema_version(connection: Connection, path: Path) -> int | None:
+    """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
+    if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
+        return None
+    try:
+        rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
+    except duckdb.Error:
+        rows = []
+    match rows:
+        case [(str(application), int(version))] if application == APPLICATION:
+            pass
+        case _:
+            raise StorageError(
+                f"{path}: could not be opened: it is another program's database."
+                " Name another file with --archive."
+            )
+    if version > len(MIGRATIONS):
+        raise StorageError(
+            f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
+            f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
+        )
+    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'recalls'")
+    if version == len(MIGRATIONS) and tables.fetchone() == (0,):
+        raise StorageError(
+            f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
+            " Move it away, or name another file with --archive."
+        )
+    return version
+
+
+def lift(connection: Connection, path: Path) -> None:
+    """Bring the schema to this version, within the caller's transaction."""
+    version = schema_version(connection, path)
+    if version is None:
+        version = 0
+        connection.execute(
+            "CREATE TABLE meta"
+            " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
+        )
+        connection.execute("INSERT INTO meta VALUES ($1, 0, $2, 0)", [APPLICATION, str(uuid4())])
+    for migration in MIGRATIONS[version:]:
+        connection.execute(files("analyzers.archive").joinpath(migration).read_text(encoding="utf-8"))
+    connection.execute("UPDATE meta SET schema_version = $1", [len(MIGRATIONS)])
+
+
+@contextmanager
+def storing(connection: Connection, could_not: str) -> Iterator[None]:
+    """Commit what is done inside, all of it or nothing. Raises StorageError."""
+    try:
+        connection.execute("BEGIN")
+        yield
+        connection.execute("COMMIT")
+    except BaseException as wrong:
+        _roll_back(connection)
+        if isinstance(wrong, duckdb.Error):
+            raise not_written(could_not, wrong) from wrong
+        raise
+
+
+def not_written(could_not: str, wrong: Exception) -> StorageError:
+    return StorageError(
+        f"{could_not}: {first_line(str(wrong))}. Make room on its disk, or move the file away and start"
+        " again."
+    )
+
+
+def _roll_back(connection: Connection) -> None:
+    try:
+        connection.execute("ROLLBACK")
+    except duckdb.Error:
+        return  # a COMMIT that failed has ended it already; what went wrong is on its way to the caller
+
+
+def first_line(says: str) -> str:
+    return says.strip().split("\n", 1)[0].rstrip(".")
+
+
+class Reader:
+    """A cursor that sees one snapshot and can change nothing. For one thread; others may interrupt it."""
+
+    def __init__(self, cursor: Connection) -> None:
+        self._cursor = cursor
+
+    def batches(self, sql: str, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the schema of an answer, and the answer, ``rows`` at a time. Both raise RefusedError."""
+        with _refusing("query"):
+            relation = self._cursor.sql(sql)
+            reader = relation.to_arrow_reader(rows)
+
+        def stream() -> Iterator[pa.RecordBatch]:
+            with reader:
+                while True:
+                    with _refusing("query"):
+                        try:
+                            batch = reader.read_next_batch()
+                        except StopIteration:
+                            return
+                    yield batch
+
+        return reader.schema, stream()
+
+    def interrupt(self) -> None:
+        """End what is under way with a RefusedError. Does nothing when nothing is."""
+        self._cursor.interrupt()
+
+
+@contextmanager
+def _refusing(who: str) -> Iterator[None]:
+    """Turn DuckDB's errors into refusals that say what DuckDB says.
+
+    Errors in the middle of an answer come through Arrow, which makes OSError or ValueError of them.
+    """
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as wrong:
+        raise RefusedError(f"{who}: could not be answered: {str(wrong).strip()}") from wrong

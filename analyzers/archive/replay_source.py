@@ -1,0 +1,308 @@
+"""Give back what is stored: frames to be interpreted again, and rows that a start needs."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from analyzers.archive import columns
+from analyzers.archive.opening import Connection
+from analyzers.archive.store import Begun
+from analyzers.results.rows import (
+    AtLimit,
+    JobRow,
+    ProfileRow,
+    RecallRow,
+    TryRow,
+)
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.settings import Settings, read_back
+
+REPLAYED_OFFSETS = 200
+"""Frames of a log that are read at a time."""
+LEAD_NS = 5_000_000_000
+_KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
+"""Bodies that are kept as bytes."""
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    host: str | None
+    next_offset: int
+    logged_ns: int | None
+
+
+class ReplaySource:
+    """The part of an archive that reads. For any thread."""
+
+    path: Path
+    archive_id: str
+    _logs: dict[str, Log]
+
+    def cursor(self) -> AbstractContextManager[Connection]:
+        """Give a cursor in its own read-only transaction. Raises StorageError."""
+        raise NotImplementedError
+
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return the log of a host that was followed last, and the offset it goes on with."""
+        logs = [(log_id, log.next_offset) for log_id, log in self._logs.items() if log.host == host]
+        return logs[-1] if logs else (None, None)
+
+    def own_log(self) -> tuple[str, int]:
+        """Return the log of the analyzer's own words, and the offset of the next."""
+        log_id = f"own-{self.archive_id}"
+        return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
+
+    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+        """Yield what has to be interpreted, again or for the first time, a page at a time, as it was heard.
+
+        Of each log what no rows were derived from yet, and everything since the oldest run began that is open
+        or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
+        what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
+        readings, for what a counter said before the first window began. Sessions that began before that are
+        over: their events are left out. Of the analyzer's own words all: they are few.
+        """
+        with self.cursor() as cursor:
+            since = self._heard_again_since(cursor)
+        own, _ = self.own_log()
+        since |= {own: 0} if own in since else {}
+        frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
+        yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
+
+    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:
+        """Return by log the offset from which on `to_replay` has everything heard again."""
+        last = {log.host: log_id for log_id, log in self._logs.items()}
+        return dict(
+            cursor.execute(
+                """
+                WITH began AS (FROM events JOIN runs USING (session) WHERE events.kind = 'run_started'),
+                unfinished AS (
+                    FROM began WHERE list_contains($1, log_id)
+                        AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+                ), wanted AS (
+                    SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
+                    SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)
+                )
+                SELECT log_id, min("offset") FROM wanted GROUP BY log_id
+                """,
+                [list(last.values())],
+            ).fetchall()
+        )
+
+    def _since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
+        """Yield a log's frames from an offset on, and before them what they stand on."""
+        over = self._begun_before(log_id, offset)
+        lead = self._lead(log_id, offset)
+        yield from self._notes_before(log_id, lead)
+        for frame, body in self.frames_since(log_id, lead):
+            if not (isinstance(body, Events) and body.session in over):
+                yield frame, body
+
+    def _in_turn(self, logs: Mapping[str, Iterator[tuple[Frame, Body]]]) -> Iterator[tuple[Frame, Body]]:
+        """Yield frames of several logs in the order in which they were heard the first time."""
+        with self.cursor() as cursor:
+            turns = cursor.execute(
+                """
+                SELECT log_id, lead("offset") OVER (PARTITION BY log_id ORDER BY rowid)
+                FROM turns ORDER BY rowid
+                """
+            ).fetchall()
+        heads = {log_id: next(frames, None) for log_id, frames in logs.items()}
+        for log_id, end in turns:
+            while (head := heads[log_id]) is not None and (end is None or head[0].offset < end):
+                yield head
+                heads[log_id] = next(logs[log_id], None)
+
+    def _begun_before(self, log_id: str, offset: int) -> set[str]:
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                "SELECT session FROM events WHERE kind = 'run_started' AND log_id = $1 AND \"offset\" < $2",
+                [log_id, offset],
+            ).fetchall()
+        return {session for (session,) in rows}
+
+    def _lead(self, log_id: str, offset: int) -> int:
+        with self.cursor() as cursor:
+            [(lead,)] = cursor.execute(
+                """
+                WITH before AS (FROM readings WHERE log_id = $1 AND "offset" < $2)
+                SELECT min("offset") FROM before WHERE logged_ns >= (SELECT max(logged_ns) FROM before) - $3
+                """,
+                [log_id, offset, LEAD_NS],
+            ).fetchall()
+        return offset if lead is None else int(lead)
+
+    def _notes_before(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
+        with self.cursor() as cursor:
+            [(started,)] = cursor.execute(
+                'SELECT max("offset") FROM hosts WHERE log_id = $1 AND "offset" < $2 AND boot_id IS NOT NULL',
+                [log_id, offset],
+            ).fetchall()
+            kept = [] if started is None else list(_kept_frames(cursor, log_id, started, offset))
+        yield from ((frame, body) for frame, body in kept if isinstance(body, Notes))
+
+    def frames_since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
+        """Yield what is stored of a log from ``offset`` on, in order, until there is no more.
+
+        Readings are built again from their columns: the same rows for the same GPUs, in the same order;
+        the frame's own body is empty. Frames whose bodies could not be decoded are left out.
+        """
+        while True:
+            with self.cursor() as cursor:
+                [(first,)] = cursor.execute(
+                    """
+                    SELECT min("offset") FROM (
+                        SELECT log_id, "offset" FROM frames UNION ALL SELECT log_id, "offset" FROM readings
+                    ) WHERE log_id = $1 AND "offset" >= $2
+                    """,
+                    [log_id, offset],
+                ).fetchall()
+                if first is None:
+                    return
+                offset = first + REPLAYED_OFFSETS
+                page = [
+                    *_kept_frames(cursor, log_id, first, offset),
+                    *_readings_frames(cursor, log_id, first, offset),
+                ]
+            yield from sorted(page, key=lambda decoded: decoded[0].offset)
+
+    def heard(self) -> Iterator[tuple[Frame, Body]]:
+        """Yield all that rows were derived from, of all logs, as it was heard; bodies as `frames_since`."""
+        with self.cursor() as cursor:
+            interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+
+        def until(log_id: str) -> Iterator[tuple[Frame, Body]]:
+            frames = self.frames_since(log_id, 0)
+            return takewhile(lambda decoded: decoded[0].offset < interpreted[log_id], frames)
+
+        return self._in_turn({log_id: until(log_id) for log_id in self._logs})
+
+    def profiles(self) -> list[ProfileRow]:
+        """Return what rounds of profiling have left for later runs."""
+        with self.cursor() as cursor:
+            names = ", ".join(column.name for column in fields(ProfileRow))
+            rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
+        return [ProfileRow(*row) for row in rows]
+
+    def heard_again(self) -> list[str]:
+        """Return the sessions whose beginning is in `to_replay`."""
+        with self.cursor() as cursor:
+            since = self._heard_again_since(cursor)
+            begun = cursor.execute(
+                """
+                SELECT DISTINCT session FROM events JOIN (
+                    SELECT unnest($1) AS log_id, unnest($2) AS since
+                ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
+                """,
+                [list(since), list(since.values())],
+            ).fetchall()
+        return [session for (session,) in begun]
+
+    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
+        """Return which runs began under which settings, the first to begin first.
+
+        ``sessions``: only of these.
+        """
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                """
+                SELECT session, run, start, ended_ns IS NOT NULL FROM runs
+                WHERE $1 IS NULL OR list_contains($1, session) ORDER BY start, began_wall_ns, session
+                """,
+                [sessions],
+            ).fetchall()
+        return [Begun(*row) for row in rows]
+
+    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
+        """Return the settings of the analyzer at these starts, as far as they are known.
+
+        Raises:
+            SettingsError: some are none of this version.
+        """
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                "SELECT start, name, value FROM settings WHERE list_contains($1, start) ORDER BY start",
+                [list(starts)],
+            ).fetchall()
+        then: dict[int, dict[str, str]] = {}
+        for start, name, value in rows:
+            then.setdefault(start, {})[name] = value
+        return {start: read_back(values, f"{self.path}") for start, values in then.items()}
+
+    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
+        """Return what runs remembered as their profiling began, by session of their lead and round.
+
+        ``sessions``: only of these.
+        """
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                """
+                SELECT session, run, round, profile_run, profile_round, measured_wall_ns, limits FROM recalls
+                WHERE $1 IS NULL OR list_contains($1, session)
+                """,
+                [sessions],
+            ).fetchall()
+        return {
+            (row[0], row[2]): replace(RecallRow(*row), limits=tuple(AtLimit(**limit) for limit in limits))
+            for *row, limits in rows
+        }
+
+    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
+        """Return the latest version of every job that recurs, and its latest tries of all versions.
+
+        Args:
+            most_tries: of each job.
+        """
+        job_columns, try_columns = (
+            ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
+        )
+        with self.cursor() as cursor:
+            jobs = cursor.execute(
+                f"SELECT {job_columns} FROM jobs"  # noqa: S608  (names of our own columns)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
+            ).fetchall()
+            tries = cursor.execute(
+                f"SELECT {try_columns} FROM tries"  # noqa: S608  (likewise)
+                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
+                " ORDER BY job, number",
+                [most_tries],
+            ).fetchall()
+        return tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries)
+
+
+def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
+    rows = cursor.execute(
+        'SELECT log_id, "offset", host, t_ns, topic, body FROM frames'
+        ' WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset"',
+        [log_id, first, until],
+    ).fetchall()
+    for row in rows:
+        frame = Frame(*row)
+        try:
+            body: Body = codec.decode(frame.body, *_KEPT)
+        except MalformedError:
+            continue  # it was counted when it was received
+        yield frame, body
+
+
+def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
+    table = cursor.sql(
+        'FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid',
+        params=[log_id, first, until],
+    ).to_arrow_table()
+    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchall()
+    for offset, logged_ns, body in columns.to_readings(table):
+        yield Frame(log_id, offset, host, logged_ns, f"readings/{host}", b""), body
+
+
+def _as(kind: type[R], row: Sequence[Any]) -> R:
+    """Return a row of the archive, its lists as tuples."""
+    return kind(*(tuple(value) if isinstance(value, list) else value for value in row))

@@ -1,0 +1,172 @@
+"""Beliefs about the cost of each batch size: a curve of its epochs and one of their cost. Pure."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, log, log2, sqrt
+
+import numpy as np
+
+from analyzers.batch_size.gaussian import Curves, Floats, Point, Process, conditioned
+from analyzers.batch_size.policy import Job
+from analyzers.batch_size.try_summary import Seen, Tally
+
+EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
+COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
+"""Logarithms of epochs to the target, and of an epoch's cost, J."""
+CHANGED = Process(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
+OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
+"""What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
+SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
+"""Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
+ROUNDING = 0.15
+"""Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
+FEW = 3.0
+"""The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
+BAD, WORSE = 0.05, 1.0
+"""How likely a size's only run was a bad one, and the standard deviation that it has then."""
+BAD_LONG = 0.25
+"""Probability that a bad run needs more epochs than one that is given up has had."""
+OWN, WHOLE = 0.015, 0.1
+"""Standard deviations of the log of an epoch's cost: what a size has to itself; and as it is seen in a
+try with its profiling."""
+NEVER = 0.06
+"""Probability for each octave from the nearest size that did that a size never reaches the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostBelief:
+    """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
+
+    epochs: Curves
+    noise: Floats
+    """Variance of a run's log epochs; shape (h,)."""
+    weight: Floats
+    """Probability; shape (h,)."""
+    cost: Curves
+    """By one hypothesis."""
+    never: Floats
+    """Probability that a size does not reach the target; shape (n,)."""
+    price_noise: float
+    """Variance of the log of an epoch's cost, from try to try."""
+    fresh: Floats
+    """1 for each size whose power limits were not profiled on the setup, 0 for others; shape (n,)."""
+    proven: tuple[int, ...]
+    """Sizes, by index, that converged in this era."""
+
+    @property
+    def log_cost(self) -> Floats:
+        """Log of the expected cost, J; shape (n,)."""
+        spread = (self.epochs.variance + self.noise[:, None]) / 2
+        logs = self.epochs.mean + spread + np.log(self.weight)[:, None]
+        return np.asarray(np.logaddexp.reduce(logs, axis=0) + self.cost.mean[0] + self.cost.variance[0] / 2)
+
+    @property
+    def bounds(self) -> Floats:
+        """Log of the 95 % interval of a size's mean cost, J; shape (2, n)."""
+        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2
+        mean = self.weight @ by_hypothesis
+        variance = self.weight @ (self.epochs.variance + (by_hypothesis - mean) ** 2) + self.cost.variance[0]
+        return np.asarray(mean + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance))
+
+
+def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
+    """Return the belief once a try has converged."""
+    of_tries = (*seen.epochs, *seen.price, *seen.whole)
+    others = {size for _, size in of_tries} | {size for size, _ in seen.more}
+    sizes = (*job.batch_sizes, *sorted(others - set(job.batch_sizes)))
+    octaves = tuple(log2(size / job.default) for size in sizes)
+    index = {size: at for at, size in enumerate(sizes)}
+    count = len(job.batch_sizes)
+    reached = {octaves[index[size]] for _, size in seen.epochs}
+    away = np.array([min(abs(x - other) for other in reached) for x in octaves])
+    proven = {size for era, size in seen.epochs if era == seen.era}
+    epochs, noise, weight, never = _epochs(
+        octaves,
+        count,
+        seen.era,
+        tuple((era, index[size], tally) for (era, size), tally in seen.epochs.items()),
+        tuple((index[size], least) for size, least in seen.more),
+        tuple((1 - np.exp(-NEVER * away)).tolist()),
+    )
+    group = seen.price_era, setup
+    scatter = seen.price_scatter
+    prices = {key: (tally.mean, scatter**2 / tally.count) for key, tally in seen.price.items()}
+    whole = {key: (price, WHOLE**2) for key, price in seen.whole.items() if key not in prices}
+    cost = _cost(
+        octaves,
+        count,
+        group,
+        tuple((of, index[size], *price) for (of, size), price in (prices | whole).items()),
+    )
+    return CostBelief(
+        epochs,
+        noise,
+        weight,
+        cost,
+        never,
+        scatter**2,
+        np.array([float((group, size) not in prices) for size in job.batch_sizes]),
+        tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
+    )
+
+
+@lru_cache(maxsize=4)
+def _epochs(
+    octaves: tuple[float, ...],
+    count: int,
+    era: int,
+    seen: tuple[tuple[int, int, Tally], ...],
+    more: tuple[tuple[int, float], ...],
+    never: tuple[float, ...],
+) -> tuple[Curves, Floats, Floats, Floats]:
+    """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
+
+    See `CostBelief`. ``never`` is what is believed of that before any try failed.
+    """
+    single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1]
+    supposed = [*((*scatter, -1) for scatter in SCATTER), *((*SCATTER[1], bad) for bad in single)]
+    points = [
+        Point(
+            of, at, tally.mean,
+            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad in supposed),
+        )
+        for i, (of, at, tally) in enumerate(seen)
+    ]  # fmt: skip
+    rounding = ROUNDING / exp(min(tally.mean for *_, tally in seen))
+    alone = [sqrt(own**2 + rounding**2) for _, own, _ in supposed]
+    found = conditioned(np.array(octaves), EPOCHS, CHANGED, era, points, alone)
+    noise = np.array([noise**2 for noise, *_ in supposed])
+    within = sum(tally.squares for *_, tally in seen), sum(tally.count - 1 for *_, tally in seen)
+    prior = np.array([log(BAD) if bad >= 0 else 0.0 for *_, bad in supposed])
+    evidence = found.evidence + prior - (within[0] / noise + within[1] * np.log(noise)) / 2
+    weight = np.exp(evidence - evidence.max())
+    likely = weight > 0.01 * weight.sum()
+    found, noise, weight = found.only(likely, len(octaves)), noise[likely], weight[likely]
+    weight = weight / weight.sum()
+    heard = {at for of, at, _ in seen if of == era}
+    lost = [0.0 if at in heard else chance for at, chance in enumerate(never)]
+    for at, least in more:
+        bad = 0 if at in heard else BAD
+        found, above = found.given_more(at, least, noise, bad)
+        by_chance = bad * BAD_LONG + (1 - bad) * float(weight @ above)
+        lost[at] /= lost[at] + (1 - lost[at]) * by_chance
+        heard.add(at)
+    return found.only(np.full(len(noise), True), count), noise, weight, np.array(lost[:count])  # noqa: FBT003
+
+
+def _doubt(count: int) -> float:
+    """Return the variance of the mean of so many runs, over that of one of many."""
+    return (1 + FEW / count) / count
+
+
+@lru_cache(maxsize=4)
+def _cost(
+    octaves: tuple[float, ...],
+    count: int,
+    group: Hashable,
+    seen: tuple[tuple[Hashable, int, float, float], ...],
+) -> Curves:
+    """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
+    points = [Point(of, at, price, (variance,)) for of, at, price, variance in seen]
+    return conditioned(np.array(octaves), COST, OTHER, group, points, [OWN]).only(np.array([True]), count)

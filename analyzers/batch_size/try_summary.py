@@ -1,0 +1,178 @@
+"""A summary of a job's tries: epochs, costs of an epoch, and the eras between lasting changes. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, log, sqrt
+from typing import TypeAlias
+
+from analyzers.batch_size.policy import Try
+from analyzers.batch_size.thompson import History
+
+EXACT = 0.001
+"""Least standard deviation of the log of an epoch's cost, once the power limit is chosen."""
+PRICES, PRICES_DOF = 0.03, 1.0
+"""Standard deviation of the log of an epoch's cost from try to try, before any was seen; worth so many."""
+HORIZON = 10
+MOST = 20
+"""Tries that did not converge are remembered, the latest."""
+ERAS = 3
+"""Are remembered, the latest."""
+USUAL, ALARM, CLIP = 0.5, 8.0, 4.0
+"""An era ends when deviations beyond `USUAL` standard deviations add up to `ALARM`; one counts `CLIP` at most
+(Page, "Continuous Inspection Schemes", Biometrika 41, 1954)."""
+JUMP, PRICE_CLIP = 0.15, 6.0
+"""An era also ends when the log of an epoch's cost has left its level, by the same sum, and by `JUMP`."""
+EXPECTED, EXPECTED_DOF = 0.15, 4
+"""Standard deviation of a run's log epochs for those alarms, before any were seen; worth so many runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Count, mean and sum of squared deviations of values."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def and_(self, value: float) -> "Tally":
+        off = value - self.mean
+        mean = self.mean + off / (self.count + 1)
+        return Tally(self.count + 1, mean, self.squares + off * (value - mean))
+
+
+Group: TypeAlias = tuple[int, str]
+"""Price era and setup."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A summary of the tries that have ended, in the order of their numbers. None equals another."""
+
+    epochs: Mapping[tuple[int, int], Tally] = field(default_factory=dict)
+    """Logarithms, by era and batch size, of those that converged."""
+    more: tuple[tuple[int, float], ...] = ()
+    """In this era: batch size, and the log of the epochs that were not enough."""
+    price: Mapping[tuple[Group, int], Tally] = field(default_factory=dict)
+    """Log of an epoch's cost at the chosen limit, by batch size."""
+    whole: Mapping[tuple[Group, int], float] = field(default_factory=dict)
+    """The same of tries that had not chosen a limit; the latest."""
+    cheapest_j: Mapping[str, float] = field(default_factory=dict)
+    """Least cost of a try that converged in this era, by setup."""
+    era: int = 0
+    price_era: int = 0
+    first: int = 0
+    """Recurrence of this era."""
+    last: int = -1
+    up: float = 0.0
+    down: float = 0.0
+    """By how much epochs were above and below what they used to be, lately."""
+    dearer: float = 0.0
+    cheaper: float = 0.0
+    """The same of the cost of an epoch."""
+    failed: frozenset[int] = frozenset()
+    """Batch sizes that failed since one last converged."""
+
+    @property
+    def horizon(self) -> int:
+        """Recurrences that are expected to come."""
+        return HORIZON + self.last + 1 - self.first
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of a run's log epochs."""
+        return _pooled(self.epochs.values(), EXPECTED, EXPECTED_DOF)
+
+    @property
+    def price_scatter(self) -> float:
+        """Standard deviation of the log of an epoch's cost, from try to try."""
+        return max(EXACT, _pooled(self.price.values(), PRICES, PRICES_DOF))
+
+    def and_(self, a_try: Try) -> "Seen":
+        """Return it with a try that has ended."""
+        size, converged = a_try.batch_size, a_try.ended == "converged"
+        seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
+        if a_try.ended == "lost":
+            return seen
+        took = log(a_try.epochs)
+        if known := seen.epochs.get((seen.era, size)):
+            off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
+            off = max(-CLIP if converged else 0.0, min(CLIP, off))
+            up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
+            seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
+        if not converged:
+            more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
+            return replace(seen, more=more, failed=seen.failed | {size})
+        tally = seen.epochs.get((seen.era, size), Tally()).and_(took)
+        epochs = {**seen.epochs, (seen.era, size): tally}
+        cheapest_j = min(seen.cheapest_j.get(a_try.setup, inf), a_try.cost_j)
+        cheapest = {**seen.cheapest_j, a_try.setup: cheapest_j}
+        return replace(seen, epochs=epochs, cheapest_j=cheapest, failed=frozenset())
+
+    def priced(self, a_try: Try, *, ended: bool = False) -> "Seen":
+        """Return it with what an epoch of a try costs; the level is watched when it has ended."""
+        epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
+        key = (self.price_era, a_try.setup), a_try.batch_size
+        if not 0 < epoch_j < inf:
+            return self
+        price = log(epoch_j)
+        if a_try.epoch_cost_j is None:
+            return replace(self, whole={**self.whole, key: price})
+        known = self.price.get(key)
+        seen = self
+        if known and ended:
+            off = (price - known.mean) / (self.price_scatter * sqrt(1 + 1 / known.count))
+            off = max(-PRICE_CLIP, min(PRICE_CLIP, off))
+            dearer = max(0.0, self.dearer + off - USUAL)
+            cheaper = max(0.0, self.cheaper - off - USUAL)
+            if max(dearer, cheaper) > ALARM:
+                if abs(price - known.mean) > JUMP:
+                    return self.changed(a_try).priced(a_try)
+                seen = replace(self, price_era=self.price_era + 1, dearer=0.0, cheaper=0.0)
+                key, known = ((seen.price_era, a_try.setup), a_try.batch_size), None
+            else:
+                seen = replace(self, dearer=dearer, cheaper=cheaper)
+        return replace(seen, price={**seen.price, key: (known or Tally()).and_(price)})
+
+    def changed(self, a_try: Try) -> "Seen":
+        """Return it with an era that begins with a try."""
+        oldest, oldest_price = self.era + 2 - ERAS, self.price_era + 2 - ERAS
+        return Seen(
+            epochs={key: tally for key, tally in self.epochs.items() if key[0] >= oldest},
+            price={key: tally for key, tally in self.price.items() if key[0][0] >= oldest_price},
+            era=self.era + 1,
+            price_era=self.price_era + 1,
+            first=a_try.recurrence,
+            last=self.last,
+        )
+
+
+def _pooled(tallies: Iterable[Tally], expected: float, dof: float) -> float:
+    """Return the pooled standard deviation, with an expected one that counts as ``dof`` values."""
+    squares = dof * expected**2
+    for tally in tallies:
+        dof += tally.count - 1
+        squares += tally.squares
+    return sqrt(squares / dof)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A job, its tries, and what those that have ended have shown."""
+
+    history: History
+    seen: Seen = field(default=Seen(), compare=False)
+
+    def heard(self, a_try: Try) -> "State":
+        """Return it with a report of a try. All tries are counted again where the report comes late."""
+        history = self.history.heard(a_try)
+        if history is self.history or a_try.ended == "running":
+            return State(history, self.seen)
+        late = any(one.number > a_try.number and one.ended != "running" for one in history.tries)
+        again = late or any(
+            one.number == a_try.number and one.ended != "running" for one in self.history.tries
+        )
+        seen = Seen() if again else self.seen
+        for one in history.tries if again else (a_try,):
+            if one.ended != "running" and one.epochs > 0 and one.batch_size > 0:
+                seen = seen.and_(one)
+        return State(history, seen)

@@ -1,0 +1,100 @@
+"""A script that starts its own services: they live as long as a script asks for them, and no longer."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.pipeline import environment, until
+from zeus_stream.paths import holder
+
+SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
+MEASURES = """
+import zeus_stream
+with zeus_stream.window("idle") as w:
+    pass
+with zeus_stream.window("work") as w:
+    with zeus_stream.simulated.attach("imagenet") as gpu:
+        gpu.run(0.5)
+energy = w.energy(120)
+print(energy.energy_j or energy)
+"""
+STARTS = """
+import sys, time, zeus_stream
+print(zeus_stream.start(), flush=True)
+time.sleep(600)
+"""
+
+
+def running(directory: Path) -> list[str]:
+    names = ("collector", "analyzer", "keeper")
+    return [name for name in names if holder(directory / f"{name}.lock") is not None]
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["by a variable", "by a call"])
+def test_a_bare_script_gets_its_joules_and_leaves_nothing_running(zeus_dir: Path, *, variable: bool) -> None:
+    script = MEASURES if variable else "import zeus_stream\nassert zeus_stream.start()\n" + MEASURES
+    more = SIMULATED | ({"ZEUS_STREAM_START": "1"} if variable else {})
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, env=environment(zeus_dir, **more), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 10, done.stdout  # 0.5 s of at least the idle draw of 34 W, less its edges
+    until(lambda: not running(zeus_dir))
+
+
+def test_services_outlive_the_first_of_two_scripts_and_end_after_the_last_was_killed(zeus_dir: Path) -> None:
+    env = environment(zeus_dir, **SIMULATED)
+    scripts = [
+        subprocess.Popen([sys.executable, "-c", STARTS], env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for script in scripts:
+            assert script.stdout is not None
+            assert script.stdout.readline() == "True\n"
+        before = holder(zeus_dir / "collector.lock")
+        first, last = scripts
+        first.kill()
+        first.wait()
+        again = subprocess.run(
+            [sys.executable, "-c", "import zeus_stream; print(zeus_stream.start())"],
+            env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert again.stdout == "True\n"
+        assert holder(zeus_dir / "collector.lock") == before
+        last.kill()
+        until(lambda: not running(zeus_dir))
+    finally:
+        for script in scripts:
+            script.kill()
+            script.communicate()
+
+
+def test_services_end_with_a_keeper_that_is_killed(zeus_dir: Path) -> None:
+    env = environment(zeus_dir, **SIMULATED)
+    command = [sys.executable, "-c", STARTS]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "True\n"
+        keeper = holder(zeus_dir / "keeper.lock")
+        assert keeper
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: not running(zeus_dir))
+        script.kill()
+
+
+def test_what_cannot_be_started_is_said_and_the_script_goes_on(zeus_dir: Path) -> None:
+    (zeus_dir / "energy.duckdb").write_text("not an archive")
+    text = "import zeus_stream; print(zeus_stream.start(timeout_s=5))"
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env=environment(zeus_dir, **SIMULATED), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert "could not start a collector and an analyzer" in done.stderr
+    until(lambda: not running(zeus_dir))

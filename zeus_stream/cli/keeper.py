@@ -1,0 +1,129 @@
+"""The keeper: a process that runs a collector and an analyzer while scripts ask for them.
+
+    python -m zeus_stream.cli.keeper
+
+`zeus_stream.start()` starts it. Each script holds a shared lock; when none is left, the keeper takes the lock
+alone and stops the services. If the keeper is killed, the kernel ends them.
+"""
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.own_services import KEEPER, READY, SCRIPTS
+from zeus_stream.paths import Places, claim, holder, places, prepare
+from zeus_stream.transport.client import status
+
+LINGER_S = 5.0
+"""After the last script: its run is measured to the end, and the next script finds the services running."""
+STOPS_S = 10.0
+LOOK_S = 0.1
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Keep the services until no script asks for them. Another keeper's setup is left to it."""
+    where = places(os.environ)
+    prepare(where)
+    try:
+        lock = claim(where.run / KEEPER, "keeper")
+    except RefusedError:
+        return
+    ready = where.run / READY
+    ready.unlink(missing_ok=True)
+    with (where.run / SCRIPTS).open("r+") as scripts, lock, ExitStack() as held:
+        held.callback(ready.unlink, missing_ok=True)
+        for name, verb in (("collector", "collect"), ("analyzer", "analyze")):
+            if holder(where.run / f"{name}.lock") is None:
+                held.enter_context(_service(verb, _environment(os.environ)))
+        if _answer(where, scripts):
+            ready.touch()
+        _wait_for_scripts(scripts)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the services: they observe and set no limit, unless somebody chose."""
+    chosen = {"ZEUS_STREAM_SELECT", "ZEUS_STREAM_OBSERVE"} & environ.keys()
+    quiet = {} if chosen else {"ZEUS_STREAM_SELECT": "none", "ZEUS_STREAM_OBSERVE": "1"}
+    return {**environ, **quiet}
+
+
+def _answer(where: Places, scripts: IO[str]) -> bool:
+    """Wait until both services answer and the collector has looked for devices."""
+    while not _free(scripts):
+        try:
+            rows = status(where, "collector", 1.0).rows
+            status(where, "analyzer", 1.0)
+        except UnreachableError:
+            pass
+        else:
+            if any(name == "refreshes every" or section == "devices" for section, name, _ in rows):
+                return True
+        time.sleep(LOOK_S)
+    return False
+
+
+def _free(scripts: IO[str]) -> bool:
+    """Tell whether no script holds its lock, and let go of it."""
+    if taken := _take(scripts):
+        fcntl.flock(scripts, fcntl.LOCK_UN)
+    return taken
+
+
+def _take(scripts: IO[str]) -> bool:
+    try:
+        fcntl.flock(scripts, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_scripts(scripts: IO[str]) -> None:
+    """Return once no script has held its lock for `LINGER_S`. The lock is this process's then."""
+    while True:
+        fcntl.flock(scripts, fcntl.LOCK_EX)
+        fcntl.flock(scripts, fcntl.LOCK_UN)
+        time.sleep(LINGER_S)
+        if _take(scripts):
+            return
+
+
+@contextmanager
+def _service(verb: str, environment: Mapping[str, str]) -> Iterator[None]:
+    keeper = os.getpid()
+
+    def end_with_keeper() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != keeper:
+            os._exit(1)
+
+    process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+        [sys.executable, "-P", "-m", "zeus_stream", verb],
+        env=environment,
+        cwd=Path("/"),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=end_with_keeper,  # noqa: PLW1509  (the keeper has one thread)
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # what it changed is restored by its watchdog
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Starts a collector and an analyzer of this user, if none run, for as long as a script asks for them.
+
+Each script that asks holds a shared lock on one file. The kernel releases it however the script ends. A
+keeper process (`zeus_stream.cli.keeper`) starts the services, waits for the lock, and stops them.
+"""
+
+import fcntl
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.paths import ROOT_RUN, Places, holder, places, trusted
+
+SCRIPTS = "scripts.lock"
+"""Held by each script that asked; taken alone by the keeper once none is left."""
+KEEPER = "keeper.lock"
+READY = "keeper.ready"
+"""Exists while the keeper's services answer."""
+LOG = "keeper.log"
+LOOK_S = 0.05
+_held: dict[Path, int] = {}
+"""Descriptors of the locks that this process holds: to its end."""
+
+
+def start(timeout_s: float = 60.0) -> bool:
+    """Start a collector and an analyzer for this user, if none run, and wait until they answer.
+
+    They end a few seconds after the last script that called this, also if that was killed. They measure and
+    set no limit, unless ``ZEUS_STREAM_SELECT`` or ``ZEUS_STREAM_OBSERVE`` says otherwise. With
+    ``ZEUS_STREAM_START=1`` in the environment, a script need not call this. It never raises into a training:
+    what goes wrong is logged.
+
+    Args:
+        timeout_s: seconds to wait at most.
+
+    Returns:
+        Whether a collector and an analyzer run.
+
+    Example:
+        >>> zeus_stream.start()
+        True
+        >>> with zeus_stream.window("validation") as w:
+        ...     evaluate()
+        >>> w.energy().energy_j
+        812.4
+    """
+    until_ns = monotonic_ns() + round(timeout_s * 1e9)
+    where = places(os.environ)
+    try:
+        if not os.environ.get("ZEUS_STREAM_DIR") and _run(Places(ROOT_RUN, ROOT_RUN)):
+            return True  # root's services serve everybody
+        if not _hold(where, until_ns):
+            return _failed(where, f"the services did not stop within {timeout_s:g} s")
+        if not _run(where):
+            _spawn_keeper(where)
+        while monotonic_ns() < until_ns:
+            if _run(where) and (holder(where.run / KEEPER) is None or (where.run / READY).exists()):
+                return True
+            time.sleep(LOOK_S)
+    except OSError as wrong:
+        return _failed(where, str(wrong))
+    return _failed(where, f"they did not answer within {timeout_s:g} s")
+
+
+def _run(where: Places) -> bool:
+    """Tell whether both services run there."""
+    locks = (where.run / "collector.lock", where.run / "analyzer.lock")
+    return all(os.access(lock, os.R_OK | os.W_OK) and holder(lock) is not None for lock in locks)
+
+
+def _hold(where: Places, until_ns: int) -> bool:
+    """Take part in the lock of the scripts. It waits while a keeper stops its services."""
+    path = where.run / SCRIPTS
+    where.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not trusted(path):
+        raise PermissionError(f"{where.run} belongs to another user")
+    if path in _held:
+        return True
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic_ns() > until_ns:
+                os.close(lock)
+                return False
+            time.sleep(LOOK_S)
+        else:
+            _held[path] = lock
+            return True
+
+
+def _spawn_keeper(where: Places) -> None:
+    """Start a keeper, unless there is one: a second one ends at once."""
+    command = [sys.executable, "-P", "-m", "zeus_stream.cli.keeper"]
+    log = (os.POSIX_SPAWN_OPEN, 2, str(where.run / LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=[*nothing, log], setsid=True)
+
+
+def _failed(where: Places, why: str) -> bool:
+    try:
+        last = (where.run / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+    except OSError:
+        last = []
+    logging.getLogger("zeus_stream").warning(
+        "zeus-stream: start: could not start a collector and an analyzer: %s. Training goes on unmeasured."
+        " Try `zeus-stream doctor`. %s", why, *last or ("",),
+    )  # fmt: skip
+    return False
