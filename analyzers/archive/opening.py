@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
@@ -117,6 +117,15 @@ def schema_version(connection: Connection, path: Path) -> int | None:
             " Move it away, or name another file with --archive."
         )
     return version
+
+
+def is_older(path: Path, settings: Settings) -> bool:
+    """Tell whether a file has an older schema than this version writes. Raises StorageError."""
+    if not path.exists():
+        return False
+    with closing(connect(path, settings, read_only=True)) as connection:
+        version = schema_version(connection, path)
+    return version is not None and version < len(MIGRATIONS)
 
 
 def lift(connection: Connection, path: Path) -> None:

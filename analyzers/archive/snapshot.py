@@ -1,4 +1,4 @@
-"""Read the archive while another process writes it: from a copy of the file as of one instant.
+"""Read the archive while another process writes it, or of an older schema: from a copy as of one instant.
 
 DuckDB lets no second process open a file that is being written. A checkpoint of DuckDB writes to free blocks,
 and then replaces one of two headers. The blocks that a header refers to stay as they are until the next
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import is_older
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
@@ -27,10 +28,12 @@ TRIES = 20
 def opened(path: Path, settings: Settings) -> Iterator[Archive]:
     """Open an archive to read it, as it is now, whether another process writes it or not.
 
+    An archive of an older schema stays as it is: a copy is lifted.
+
     Raises:
         StorageError: there is no archive, it cannot be read, or there is no room for a copy.
     """
-    if not is_written(path):
+    if not is_written(path) and not is_older(path, settings):
         archive = Archive.open_read_only(path, settings)
         try:
             yield archive
@@ -40,6 +43,8 @@ def opened(path: Path, settings: Settings) -> Iterator[Archive]:
     with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / "energy.duckdb"
         copy_whole(path, copy)
+        if is_older(copy, settings):
+            Archive.open(copy, settings, again=True).close()
         archive = Archive.open_read_only(copy, settings)
         try:
             yield archive

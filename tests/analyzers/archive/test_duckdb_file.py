@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzers.archive import opening, snapshot
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import MIGRATIONS
 from analyzers.results.readings import READING
@@ -570,6 +571,9 @@ def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(p
         file.execute(first)
         file.execute("INSERT INTO metrics VALUES ('s', 'r', 'loss', 5, 3, 0.5)")
     version(path, 1)
+    with snapshot.opened(path, SETTINGS) as archive:  # who only reads lifts a copy
+        assert ask(archive, "SELECT t_ns, step, value, epoch FROM metrics") == [(5, 3, 0.5, None)]
+    assert opening.is_older(path, SETTINGS)
     with opened(path) as archive:
         archive.put_rows([MetricRow("s", "r", "loss", 9, 4, 0.4, 1)], {}, replaying=False)
         found = ask(archive, "SELECT t_ns, step, value, epoch FROM metrics ORDER BY t_ns")
