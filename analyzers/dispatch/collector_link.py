@@ -5,6 +5,7 @@ interpreted. A reply only ends the sending again.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import anyio
@@ -154,7 +155,8 @@ class Link:
     async def run(self, asked: Callable[[str, Ask | AskTry], object]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
         while True:
-            channel = self._channel = sockets.ask(self._context, self._where.control)
+            opening = partial(sockets.ask, self._context, self._where.control)
+            channel = self._channel = await sockets.once_possible(opening)
             self._heard_ns = monotonic_ns()
             try:
                 async with anyio.create_task_group() as tasks:

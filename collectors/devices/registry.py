@@ -89,7 +89,8 @@ def find(name: str) -> DeviceKind:
             )
         return kind
     raise SettingsError(
-        f"device {name!r}: could not be opened: there is no such kind. Choose {', '.join(names())}."
+        f"device {name!r}: could not be opened: there is no such kind."
+        f" Choose {', '.join(names())} (such as simulated:v100x4)."
     )
 
 

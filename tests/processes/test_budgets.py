@@ -19,17 +19,17 @@ def test_limits_keep_to_a_budget_and_are_handed_back(zeus_dir: Path) -> None:
     try:
         setup.start("collector")
         setup.start("analyzer")
-        said = zeus("budget", "--watts", "500", "--group", "rack1", "--for", "2h", "--ramp", "0")
-        assert "rack1: 500 W for every GPU of the site" in said.stdout
+        said = zeus("budget", "--watts", "500", "--for", "2h", "--ramp", "0")
+        assert "all: 500 W for every GPU of the site" in said.stdout
         until(lambda: sum(limits_mw()) <= 500 * W)
         until(lambda: "150.0" in zeus("budget").stdout)
         setup.kill("analyzer")
         until(lambda: limits_mw() == [250 * W] * 3)
         setup.start("analyzer")
         until(lambda: sum(limits_mw()) <= 500 * W)
-        assert zeus("budget", "--end", "rack1").returncode == 0
+        assert zeus("budget", "--end", "all").returncode == 0
         until(lambda: limits_mw() == [250 * W] * 3)
-        assert zeus("budget", "--end", "rack1").returncode == 1
+        assert zeus("budget", "--end", "all").returncode == 1
         for name in ("analyzer", "collector"):
             assert setup.stop(name) == 0
     finally:

@@ -15,6 +15,7 @@ over the control socket, and goes on. `Sequencer` is that rule, without sockets;
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -178,14 +179,14 @@ async def follow(
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters, host)
-    feed: sockets.Channel | None = sockets.follow(context, where.feed)
+    feed: sockets.Channel | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
     silent = False
     try:
         while True:
             if request is None:
-                feed = feed or sockets.follow(context, where.feed)
+                feed = feed or await sockets.once_possible(partial(sockets.follow, context, where.feed))
                 received = await _received(feed, counters)
                 silent = not received
                 ready = sequencer.frames(received)
@@ -197,7 +198,7 @@ async def follow(
                     if silent and request is not None and feed is not None:
                         # It was logged and not brought. ZeroMQ does not try again where it was refused.
                         feed.close()
-                        feed = sockets.follow(context, where.feed)
+                        feed = await sockets.once_possible(partial(sockets.follow, context, where.feed))
                         silent = False
                 else:  # what was there is not, or nobody is: ask how it stands, at leisure
                     request = HELLO
@@ -229,7 +230,8 @@ class _Control:
         self._asked += 1
         correlation = self._asked.to_bytes(8, "big")
         payload = codec.encode(request)
-        channel = self._channel = self._channel or sockets.ask(self._context, self._where.control)
+        opening = partial(sockets.ask, self._context, self._where.control)
+        channel = self._channel = self._channel or await sockets.once_possible(opening)
         with anyio.move_on_after(REPLY_S):
             while not channel.send(correlation, payload):  # noqa: ASYNC110  (nothing tells of a connection)
                 await anyio.sleep(RETRY_S)

@@ -4,8 +4,12 @@ On its host a socket is a file whose mode says who may come. The same socket may
 CURVE keys say that (`access`).
 """
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+import anyio
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -18,8 +22,13 @@ from zeus_stream.transport.endpoints import Address, Tcp
 
 __all__ = [
     "Asking", "Channel", "Context", "Received", "ask", "context", "exchange", "follow", "listen", "new_keys",
+    "once_possible",
 ]  # fmt: skip
 
+C = TypeVar("C", bound=Channel)
+
+OPEN_S = 0.05
+"""Between two tries to open a socket when this process may open no more files."""
 QUEUE = 1_000
 """Messages (frames are of up to 0.5 MB) queued per peer and direction; past it a send is refused, or, on the
 feed, dropped: followers fetch."""
@@ -130,6 +139,17 @@ def follow(context: Context, address: Address, topic: str = "") -> Channel:
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
     _connect(socket, address)
     return Channel(socket)
+
+
+async def once_possible(open_one: Callable[[], C]) -> C:
+    """Open a socket as soon as this process may open one more file: connections that are cut free some."""
+    while True:
+        try:
+            return open_one()
+        except zmq.ZMQError as wrong:
+            if wrong.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+        await anyio.sleep(OPEN_S)
 
 
 def exchange(address: Address, payload: bytes, timeout_s: float) -> list[bytes] | None:

@@ -1,1 +1,1 @@
-"""What was measured of power limits, and the curve that is believed to run through it."""
+"""Visits of power limits, and the fit of a curve to them."""

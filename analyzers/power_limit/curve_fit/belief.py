@@ -18,15 +18,15 @@ TOLERATED = 0.03
 COST = 20.0
 """A limit that is dearer than the best by a share x is visited for 1 + `COST` x times the risk."""
 TRUSTED, CHECKED = 0.97, 2
-"""Where a remembered curve is so likely, so many limits are enough, and one more where its level has changed:
-that one agrees may be chance. The highest is among them; all is compared with it, and curves part there."""
+"""Where a remembered curve is this likely, this number of limits is enough. Where its level has changed, one
+more: agreement of one may be chance. The highest is among them, since all is compared with it."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How much worse than the best limit the chosen one may be, as a share of what is minimized."""
+    """Excess cost of the chosen limit over the best one, as a share of the cost."""
 
     expected: float
     p95: float
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What is known of a curve after some visits, as m explanations. Limits are indices from the highest."""
+    """The posterior of a curve after some visits, as m models. Limits are indices from the highest."""
 
     factor: float | None
     steps: Floats
@@ -75,7 +75,7 @@ class Belief:
 
     @property
     def remembered(self) -> float:
-        """How likely it is the remembered curve."""
+        """Probability that it is the remembered curve."""
         return min(1.0, float(self.weight[self.kind >= self.again].sum()))
 
     @property
@@ -84,7 +84,7 @@ class Belief:
 
     @property
     def checked(self) -> bool:
-        """Whether so many limits were measured that they do not agree with what is remembered by chance."""
+        """True if enough limits were measured to exclude agreement with the remembered curve by chance."""
         measured, limits = np.count_nonzero(self.steps), len(self.steps)
         if not self.as_remembered:
             return True

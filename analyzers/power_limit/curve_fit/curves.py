@@ -1,4 +1,4 @@
-"""What is believed of a curve over the power limits, before and after it was measured. Pure.
+"""Prior and posterior of a curve over the power limits. Pure.
 
 What a selector minimizes is a curve over the limits, and neighbours say something about each other: the
 curve's logarithm is a Gaussian process over the limits, observed with noise.

@@ -71,7 +71,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What blocks say of the mean at k limits, by each of m models."""
+    """Estimates of the mean at k limits from blocks, by each of m models."""
 
     log_weight: Floats
     """Shape (m,)."""

@@ -38,7 +38,7 @@ LEAST_SCATTER = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What was measured at one limit from a change of limit to the next."""
+    """Measurements at one limit, from one change of limit to the next."""
 
     blocks: tuple[Trial, ...]
     """One or more, all of the same limit."""

@@ -161,7 +161,7 @@ def test_a_counter_for_root_only_is_a_sentence_with_its_cure(as_nobody: Path) ->
     (zones[1] / "energy_uj").chmod(0 if os.geteuid() else 0o400)
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
-    with pytest.raises(PermissionMissingError, match=r"docs/measurement\.md"):
+    with pytest.raises(PermissionMissingError, match=r"docs/explanation/measurement\.md"):
         bus.discover()
 
 

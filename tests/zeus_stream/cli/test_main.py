@@ -62,7 +62,7 @@ def said(completed: "subprocess.CompletedProcess[str]") -> str:
         (("analyze", "--select", "slowdown:0.5"), "0.5", "1"),
         (("analyze", "--stride-w", "0"), "stride_w = '0'", "expected 1 to 1000"),
         (("collect", "--device", "tpu"), "'tpu'", "simulated:v100x4"),
-        (("collect", "--device", "simulated:h100x1"), "h100", "v100"),
+        (("collect", "--device", "simulated:b300x1"), "b300", "v100"),
         (("collect", "--device", "simulated:v100,colour=1"), "'colour'", "options:"),
         (("budget", "--watts", "500", "--until", "noon"), "'noon'", "Write 18:00"),
         (("collect", "--poll-ms", "often"), "poll_ms = 'often'", "expected a number"),
