@@ -1,4 +1,4 @@
-"""Controls of GPUs that are in force, and commands that wait. Pure; the only owner of both.
+"""Controls of GPUs that are in force, and commands that wait, as the shell of the analyzer needs them. Pure.
 
     commands -> wait while the stream of their host is old -> are sent, the last of each control
     notes of a collector -> what is in force               -> leases to be renewed
