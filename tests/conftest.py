@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,15 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("new", print_blob=True)
 settings.load_profile("same")
 """Properties are tried on the same examples each time; `make fuzz` draws new ones."""
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Give the umask back: a service that a test runs in this process sets its own."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 ROOT = Path(__file__).parent
