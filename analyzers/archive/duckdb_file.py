@@ -27,6 +27,7 @@ from analyzers.archive.opening import (
     MIGRATIONS,
     NEVER,
     Connection,
+    OlderSchemaError,
     Reader,
     connect,
     damage,
@@ -136,7 +137,7 @@ class Archive(ReplaySource):
             on_failure.callback(connection.close)
             version = schema_version(connection, path)
             if version != len(MIGRATIONS):
-                raise StorageError(
+                raise OlderSchemaError(
                     f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
                     " Run `zeus-stream analyze` on it once, which lifts it."
                 )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
@@ -89,6 +89,10 @@ def damage(says: str) -> str:
     )
 
 
+class OlderSchemaError(StorageError):
+    """The file has an older schema than this version reads: lift it, or a copy of it."""
+
+
 def schema_version(connection: Connection, path: Path) -> int | None:
     """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
     if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
@@ -117,15 +121,6 @@ def schema_version(connection: Connection, path: Path) -> int | None:
             " Move it away, or name another file with --archive."
         )
     return version
-
-
-def is_older(path: Path, settings: Settings) -> bool:
-    """Tell whether a file has an older schema than this version writes. Raises StorageError."""
-    if not path.exists():
-        return False
-    with closing(connect(path, settings, read_only=True)) as connection:
-        version = schema_version(connection, path)
-    return version is not None and version < len(MIGRATIONS)
 
 
 def lift(connection: Connection, path: Path) -> None:

@@ -10,11 +10,11 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.opening import is_older
+from analyzers.archive.opening import OlderSchemaError
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
@@ -33,23 +33,29 @@ def opened(path: Path, settings: Settings) -> Iterator[Archive]:
     Raises:
         StorageError: there is no archive, it cannot be read, or there is no room for a copy.
     """
-    if not is_written(path) and not is_older(path, settings):
-        archive = Archive.open_read_only(path, settings)
+    if not is_written(path):
         try:
-            yield archive
-        finally:
-            archive.close()
-        return
+            archive = Archive.open_read_only(path, settings)
+        except OlderSchemaError:
+            pass  # a copy is lifted
+        else:
+            with closing(archive):
+                yield archive
+            return
     with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / "energy.duckdb"
         copy_whole(path, copy)
-        if is_older(copy, settings):
-            Archive.open(copy, settings, again=True).close()
-        archive = Archive.open_read_only(copy, settings)
-        try:
+        with closing(_open_lifted(copy, settings)) as archive:
             yield archive
-        finally:
-            archive.close()
+
+
+def _open_lifted(copy: Path, settings: Settings) -> Archive:
+    """Open a copy to read it, after its schema was lifted if it is older. Raises StorageError."""
+    try:
+        return Archive.open_read_only(copy, settings)
+    except OlderSchemaError:
+        Archive.open(copy, settings, again=True).close()
+        return Archive.open_read_only(copy, settings)
 
 
 def is_written(path: Path) -> bool:
