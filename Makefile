@@ -56,7 +56,8 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 	.fuzz/bin/python -m tests.fuzz.sql --seconds $(or $(SECONDS),60)
 
 lock:            ## renew requirements.lock (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --group dev \
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --extra otel --extra pipeline \
+		--extra png --extra scale --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:           ## remove what the other targets made
