@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from zeus_stream.cli import archive_commands, job_commands, service_commands, training_commands
+from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
 from zeus_stream.errors import ZeusStreamError
 
@@ -30,6 +31,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.keys,
         archive_commands.calibrate,
         archive_commands.set_aside,
+        prune,
         service_commands.completions,
     ),
 }
