@@ -42,7 +42,7 @@ class Journal:
         """Readings and notes that were dropped."""
 
     def events(self, job: str, events: Events, session: SessionMemory) -> bool:
-        """Log new events of a session, and the next sequence number of its session. False: not now, they must come again."""
+        """Log new events, and the next sequence number of their session. False: they must come again."""
         uid = UNKNOWN_UID if events.uid is None else events.uid
         entry = f"events/{self._host}/{job}"[:MAX_TOPIC], codec.encode(events)
         return self._write([entry], session, written_by=uid)
