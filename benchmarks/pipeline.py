@@ -11,8 +11,8 @@
 
 The truth is arithmetic: stages on simulated A100s (a published shape, see `simulated_gpu/workloads.py`),
 forwards of 22 ms that draw as `squad`, backwards of 45 ms as `imagenet`, waiting at idle draw. Unbalanced
-stages differ by up to 20 %. Each instruction's time varies by 2 % (standard deviation). The profile is measured:
-boundaries of 30 iterations at each of 9 clocks, and an energy counter refreshed every 100 ms.
+stages differ by up to 20 %. Each instruction's time varies by 2 % (standard deviation). The profile is
+measured: boundaries of 30 iterations at each of 9 clocks, and an energy counter refreshed every 100 ms.
 """
 
 import sys
@@ -35,7 +35,7 @@ PROFILED_MHZ = CLOCKS_MHZ[::6]
 ITERATIONS = 30
 REFRESH_NS = 100_000_000
 WORK = {"forward": (0.022, "squad"), "backward": (0.045, "imagenet")}
-PLAYED = 100
+PLAYED = 60
 
 
 def truth(stages: int, unbalance: float) -> PipelineProfile:
