@@ -38,7 +38,7 @@ class InstructionSpan:
 
 @dataclass(frozen=True, slots=True)
 class EnergyWindow:
-    """What one stage did between two refreshes of its energy counter, at one clock."""
+    """Work of one stage between two refreshes of its energy counter, at one clock."""
 
     clock_mhz: int
     energy_j: float
@@ -66,7 +66,7 @@ class MeasuredInstruction:
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """All that was measured of one stage."""
+    """Measured values of one stage."""
 
     instructions: tuple[MeasuredInstruction, ...]
     waiting_w: float
