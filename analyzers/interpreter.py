@@ -274,7 +274,7 @@ class Interpreter:
     def _gpu(self, host: str, uuid: str) -> Gpu:
         gpu = self._fleet.gpus.get(uuid)
         if gpu is None:
-            gpu = self._fleet.gpus[uuid] = Gpu(host)
+            gpu = self._fleet.gpus[uuid] = Gpu(host=host)
             if of_host(uuid):
                 self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
@@ -285,7 +285,7 @@ class Interpreter:
         if gpu is None or gpu.host == host:
             return host
         if self._claims.passes(host, uuid, gpu.host, self._fleet.now_ns):
-            self._fleet.gpus[uuid] = Gpu(host)
+            self._fleet.gpus[uuid] = Gpu(host=host)
             return host
         return gpu.host
 
@@ -455,7 +455,17 @@ class Interpreter:
             case Metric(t_ns, name, value, step, epoch):
                 self._jobs.metric(session, name, value)
                 at_step = session.step if step is None else step
-                return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
+                return [
+                    MetricRow(
+                        session=session.session,
+                        run=run.name,
+                        name=name,
+                        t_ns=t_ns,
+                        step=at_step,
+                        value=value,
+                        epoch=epoch,
+                    )
+                ]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns):
@@ -591,7 +601,7 @@ class Interpreter:
         self._host_uses.pop(host, None)
         for name, known in self._fleet.gpus.items():
             if known.host == host:
-                self._fleet.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
+                self._fleet.gpus[name] = Gpu(host=host, found=known.found)  # its clock began anew
         return outputs
 
     def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:

@@ -44,7 +44,7 @@ PATIENCE_NS = 1_000_000_000
 Output = JobRow | TryRow | GiveAdvice
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Epoch:
     """One epoch of a run, until every rank that began it is measured."""
 
@@ -59,7 +59,7 @@ class _Epoch:
     """By session: one a GPU."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Following:
     """A try that is followed."""
 
@@ -152,7 +152,7 @@ class Jobs:
             if oldest is None:
                 return
             del training.tries[oldest]
-        followed = _Following(event, session, self._fleet.now_ns[session.host])
+        followed = _Following(wanted=event, session=session, since_ns=self._fleet.now_ns[session.host])
         training.tries[event.attempt] = followed
         recorded = self._recorded.get((session.session, event.attempt))
         if recorded is not None and recorded.job == event.job:
@@ -206,7 +206,9 @@ class Jobs:
             if _under_way(training) is None:
                 return
             now_ns = self._fleet.now_ns[session.host]
-            epoch = training.epochs[index] = _Epoch(max(training.tries), session.host, now_ns)
+            epoch = training.epochs[index] = _Epoch(
+                attempt=max(training.tries), host=session.host, since_ns=now_ns
+            )
             if len(training.epochs) > MAX_EPOCHS:
                 del training.epochs[next(iter(training.epochs))]
         epoch.began.add(session.session)
@@ -482,20 +484,20 @@ class Jobs:
         """Take in what a job is for; where its tries are to reach something else, it begins anew."""
         learned = self._jobs.get(wanted.job)
         row = JobRow(
-            wanted.job,
-            learned.row.version if learned else 1,
-            wanted.batch_sizes,
-            wanted.default,
-            wanted.metric,
-            wanted.target,
-            wanted.lower_is_better,
-            wanted.max_epochs,
-            wanted.eta,
-            wanted.beta,
-            wanted.window,
+            job=wanted.job,
+            version=learned.row.version if learned else 1,
+            batch_sizes=wanted.batch_sizes,
+            default_batch_size=wanted.default,
+            metric=wanted.metric,
+            target=wanted.target,
+            lower_is_better=wanted.lower_is_better,
+            max_epochs=wanted.max_epochs,
+            eta=wanted.eta,
+            beta=wanted.beta,
+            cost_window=wanted.window,
         )
         if learned is None:
-            self._jobs[wanted.job] = Learned(row)
+            self._jobs[wanted.job] = Learned(row=row)
             self._outputs.append(row)
             if len(self._jobs) > MAX_JOBS:
                 used = {

@@ -150,7 +150,7 @@ Instruction = Set | Measure | Found | GiveUp
 # ---- where it stands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """GPUs that fall together."""
 
@@ -181,7 +181,10 @@ class Group:
         middle = len(self.members) // 2
         halves = self.members[:middle], self.members[middle:]
         few = FIRST // 2
-        return tuple(Group(half, few, self.kept, None, self.saves, grain=few) for half in halves)
+        return tuple(
+            Group(members=half, gap=few, kept=self.kept, failed=None, saves=self.saves, grain=few)
+            for half in halves
+        )
 
 
 Arm = tuple[tuple[float, int], ...]
@@ -197,7 +200,7 @@ class Block:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A group at a level, compared with the job at its limit."""
 
@@ -253,7 +256,7 @@ class Over:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The machine. It begins with `start`."""
 
@@ -289,8 +292,10 @@ Answer = tuple[State, tuple[Instruction, ...]]
 def start(plan: Plan, step: StepBegan | None) -> Answer:
     """Begin, with everybody at the job's limit. ``step``: the one under way."""
     gpus = range(len(plan.gpus))
-    queue = (Group(tuple(gpus[1:]), FIRST),)
-    return _next_trial(State(Over(), (0,) * len(gpus), ("",) * len(gpus), queue, step), plan)
+    queue = (Group(members=tuple(gpus[1:]), gap=FIRST),)
+    return _next_trial(
+        State(phase=Over(), levels=(0,) * len(gpus), why=("",) * len(gpus), queue=queue, step=step), plan
+    )
 
 
 def step(state: State, event: Event, plan: Plan) -> Answer:
@@ -475,11 +480,16 @@ def _next_trial(state: State, plan: Plan) -> Answer:
         level = group.next(last)
         if level is not None:
             number = state.trials + 1
-            state = replace(state, queue=tuple(others), trials=number, trial=Trial(number, group, level))
+            state = replace(
+                state,
+                queue=tuple(others),
+                trials=number,
+                trial=Trial(number=number, group=group, level=level),
+            )
             return _set(state, plan)
         state = replace(_done(state, group), queue=(*others, *group.halves()))
         if not state.queue and not state.first_too and 0 in state.levels[1:]:
-            state = replace(state, first_too=True, queue=(Group((0,), FIRST),))
+            state = replace(state, first_too=True, queue=(Group(members=(0,), gap=FIRST),))
     return _set(state, plan)
 
 

@@ -104,7 +104,7 @@ BLOCK_NS = 500_000_000
 # ---- what it is told -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is fixed for a run. Only ``window_ns`` may differ from call to call."""
 
@@ -252,7 +252,7 @@ class Purpose(StrEnum):
     WATCH = "watch"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureTrial:
     """Tell the energy of all GPUs of the run, and the slowest rank's time, over these spans."""
 
@@ -349,7 +349,7 @@ class Over:
 Phase = Waiting | Applying | Warming | Measuring | Deciding | Observing | Over
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
     """The decision, and what was seen of it since."""
 
@@ -368,7 +368,7 @@ class Chosen:
     """What a power budget allowed when it was chosen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The machine. A new run starts at `start`."""
 
@@ -430,7 +430,9 @@ def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
 def start(plan: Plan, numbers: int = 0, rounds: int = 0) -> State:
     """Return the state of a run that has just begun. ``numbers``, ``rounds``: those that already were."""
     usable = (known for known in plan.remembered if min(known.energy_mj, known.duration_ns, known.steps) > 0)
-    return State(Waiting(), _todo(plan), round=rounds + 1, numbers=numbers, memory=tuple(usable))
+    return State(
+        phase=Waiting(), todo_mw=_todo(plan), round=rounds + 1, numbers=numbers, memory=tuple(usable)
+    )
 
 
 def _todo(plan: Plan) -> tuple[int, ...]:
@@ -548,7 +550,15 @@ def _end_trial(state: State, trial: Measuring, t_ns: int, plan: Plan) -> Answer:
     """Have a trial measured, and go on: to the next limit, or with the next window or block at this one."""
     number, purpose = state.numbers + 1, _purpose(state)
     visit = number if purpose is not Purpose.PROFILE else state.visit or number
-    asked = MeasureTrial(number, state.round, trial.limit_mw, trial.spans, purpose, visit, t_ns)
+    asked = MeasureTrial(
+        number=number,
+        round=state.round,
+        limit_mw=trial.limit_mw,
+        spans=trial.spans,
+        purpose=purpose,
+        visit=visit,
+        ended_ns=t_ns,
+    )
     state = replace(state, numbers=number, visit=visit, awaited=(*state.awaited, asked))
     if purpose is not Purpose.PROFILE or plan.goal is not None:
         return replace(state, phase=Measuring(trial.limit_mw, state.step)), (asked,)
@@ -680,8 +690,8 @@ def _go_on_in_background(state: State, chosen: Chosen, plan: Plan) -> Answer:
 
 def _next_round(state: State, plan: Plan) -> State:
     return State(
-        Waiting(),
-        _todo(plan),
+        phase=Waiting(),
+        todo_mw=_todo(plan),
         round=state.round + 1,
         step=state.step,
         steps=state.steps,
@@ -762,7 +772,7 @@ def _search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += "; not sure yet, so it goes on in the background"
-            chosen = Chosen(limit_mw, as_remembered=as_remembered, unsure=unsure)
+            chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure)
             return _choose(state, chosen, reason, plan, confidence)
 
 
@@ -871,7 +881,7 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
     except SettingsError as wrong:
         return _observe(state, str(wrong))
     reason = f"{plan.selector.text} of {len(trials)} limits measured"
-    return _choose(state, Chosen(limit_mw), reason, plan)
+    return _choose(state, Chosen(limit_mw=limit_mw), reason, plan)
 
 
 def _observe(state: State, reason: str) -> Answer:

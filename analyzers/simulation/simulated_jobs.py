@@ -166,7 +166,13 @@ def play(
             profiled[here.gpu, choice.batch_size] = before + 1
             opening, later = _epochs(size, before, factor, rules)
             known = later.cost_j if opening is later else None
-            a_try = Try(number, first + at, choice.batch_size, here.gpu, epoch_cost_j=known)
+            a_try = Try(
+                number=number,
+                recurrence=first + at,
+                batch_size=choice.batch_size,
+                setup=here.gpu,
+                epoch_cost_j=known,
+            )
             number += 1
             now = policy.began(now, a_try)
             epochs, ended = 0, _ended(training, 0, job.max_epochs)
@@ -240,9 +246,15 @@ def _paid(training: Training, bound_j: float, epoch_j: float, max_epochs: int) -
 
 def _so_far(a_try: Try, training: Training, epochs: int, spent: Spent, later: Spent) -> Try:
     return Try(
-        a_try.number, a_try.recurrence, a_try.batch_size, a_try.setup, epochs, spent.cost_j, later.cost_j,
-        training.metrics[:epochs],
-    )  # fmt: skip
+        number=a_try.number,
+        recurrence=a_try.recurrence,
+        batch_size=a_try.batch_size,
+        setup=a_try.setup,
+        epochs=epochs,
+        cost_j=spent.cost_j,
+        epoch_cost_j=later.cost_j,
+        metrics=training.metrics[:epochs],
+    )
 
 
 # ---- what came of it ------------------------------------------------------------------------------------
@@ -260,11 +272,17 @@ def tries(world: World, played: Sequence[Played]) -> list[Try]:
     """Return the tries of a game in a world as a policy hears of them when they have ended."""
     return [
         Try(
-            number, one.recurrence, one.batch_size, world.gpu, one.epochs, one.spent.cost_j,
-            world.sizes[one.batch_size].best.cost_j, ended=one.ended,
+            number=number,
+            recurrence=one.recurrence,
+            batch_size=one.batch_size,
+            setup=world.gpu,
+            epochs=one.epochs,
+            cost_j=one.spent.cost_j,
+            epoch_cost_j=world.sizes[one.batch_size].best.cost_j,
+            ended=one.ended,
         )
         for number, one in enumerate(played)
-    ]  # fmt: skip
+    ]
 
 
 def regret(played: Sequence[Played], worlds: Sequence[World]) -> list[float]:

@@ -41,18 +41,18 @@ def describe_run(
     who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
     now = anchor()
     return RunStarted(
-        now.monotonic_ns,
-        who.job,
-        who.run,
-        who.rank,
-        who.world_size,
-        who.gpus,
-        os.getpid(),
-        boot,
-        now.wall_ns,
-        now.error_ns,
-        "dispatch" if queue is None else "device",
-        who.batch_size,
+        t_ns=now.monotonic_ns,
+        job=who.job,
+        run=who.run,
+        rank=who.rank,
+        world_size=who.world_size,
+        gpus=who.gpus,
+        pid=os.getpid(),
+        boot_id=boot,
+        wall_ns=now.wall_ns,
+        wall_error_ns=now.error_ns,
+        boundary="dispatch" if queue is None else "device",
+        batch_size=who.batch_size,
     )
 
 

@@ -142,7 +142,7 @@ def test_a_reading_row_is_the_same_for_struct_and_for_columns() -> None:
 def test_a_frame_comes_back_as_it_went(
     log: str, offset: int, host: str, t_ns: int, topic: str, body: bytes
 ) -> None:
-    frame = Frame(log, offset, host, t_ns, topic, body)
+    frame = Frame(log_id=log, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
     assert codec.decode_frame(*codec.encode_frame(frame)) == frame
 
 
