@@ -55,7 +55,8 @@ class Turns(Default):
         return Choice(sizes[begun % len(sizes)], self.stop_cost_j, f"turn {begun} on {setup}")
 
 
-def a_try(number: int, ended: Ended, began_s: int, took_s: int, size: int = 32) -> TryRow:
+def a_try(number: int, ended: str, began_s: int, took_s: int, size: int = 32) -> TryRow:
+    how: Ended = ended  # type: ignore[assignment]
     ended_ns = None if ended == "running" else (began_s + took_s) * 10**9
     return TryRow(
         job="nightly",
@@ -78,7 +79,7 @@ def a_try(number: int, ended: Ended, began_s: int, took_s: int, size: int = 32) 
         cost_j=100.0 + number,
         epoch_cost_j=33.0,
         metrics=(0.5, 0.9),
-        ended=ended,
+        ended=how,
         ended_why="",
     )
 
