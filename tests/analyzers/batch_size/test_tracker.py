@@ -415,7 +415,7 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
     heard.hear(both)
     row = heard.tries[0]
     assert (row.ended, row.cost_j, row.energy_j) == ("converged", None, None)
-    assert "another run used it meanwhile" in row.ended_why
+    assert "another run used it at the same time" in row.ended_why
     learned = Learned(row=heard.known.jobs[0])
     for known in heard.tries:
         learned.put(known)
