@@ -55,7 +55,7 @@ identities = st.builds(
 )
 profiled = st.builds(
     Profile,
-    identities,
+    identity=identities,
     session=st.sampled_from("abcdef"),
     run=st.just("run"),
     round=st.integers(1, 3),

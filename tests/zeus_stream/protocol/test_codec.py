@@ -24,16 +24,16 @@ steps = st.builds(
 metrics = st.builds(Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
 started = st.builds(
     RunStarted,
-    ns,
-    names,
-    names,
-    counts,
-    counts,
-    st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
-    counts,
-    names,
-    walls,
-    ns,
+    t_ns=ns,
+    job=names,
+    run=names,
+    rank=counts,
+    world_size=counts,
+    gpus=st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
+    pid=counts,
+    boot_id=names,
+    wall_ns=walls,
+    wall_error_ns=ns,
 )
 batches = st.builds(Batch, names, counts, st.lists(steps | metrics | started, max_size=20).map(tuple))
 junk = st.recursive(

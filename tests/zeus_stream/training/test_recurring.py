@@ -64,7 +64,7 @@ class Told:
         return box
 
     def events(self, kind: type) -> list[Any]:
-        return [kind(*fields) for made, *fields in self.put if made is kind]
+        return [made(*fields) for made, *fields in self.put if getattr(made, "func", made) is kind]
 
 
 def size(batch_size: int) -> Advice:
