@@ -455,17 +455,11 @@ class Interpreter:
             case Metric(t_ns, name, value, step, epoch):
                 self._jobs.metric(session, name, value)
                 at_step = session.step if step is None else step
-                return [
-                    MetricRow(
-                        session=session.session,
-                        run=run.name,
-                        name=name,
-                        t_ns=t_ns,
-                        step=at_step,
-                        value=value,
-                        epoch=epoch,
-                    )
-                ]
+                row = MetricRow(
+                    session=session.session, run=run.name, name=name, t_ns=t_ns, step=at_step, value=value,
+                    epoch=epoch,
+                )  # fmt: skip
+                return [row]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns):
