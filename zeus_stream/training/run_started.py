@@ -61,7 +61,16 @@ def describe_command(run: str, job: str) -> RunStarted:
     """Return the event by which a process introduces itself that computes on no GPU."""
     now = anchor()
     return RunStarted(
-        now.monotonic_ns, named(job), named(run), 0, 0, (), os.getpid(), boot_id(), now.wall_ns, now.error_ns
+        t_ns=now.monotonic_ns,
+        job=named(job),
+        run=named(run),
+        rank=0,
+        world_size=0,
+        gpus=(),
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=now.wall_ns,
+        wall_error_ns=now.error_ns,
     )
 
 
