@@ -32,6 +32,7 @@ from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import NOTHING_USED, Output, Run, Used
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.rows import GapRow, Instruction, MetricRow, WindowRow
 from zeus_stream.protocol.events import (
@@ -164,6 +165,10 @@ class Interpreter:
         """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
         ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._fleet.gpus.items()}
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
+
+    def searches(self) -> dict[str, SearchProgress]:
+        """Return, by run, where the search for its power limit stands."""
+        return {name: run.progress for name, run in self._runs.items() if run.settings.selector is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -452,14 +457,8 @@ class Interpreter:
                 self._jobs.began(session, event)
             case TryEnded():
                 self._jobs.ended(session, event)
-            case Metric(t_ns, name, value, step, epoch):
-                self._jobs.metric(session, name, value)
-                at_step = session.step if step is None else step
-                row = MetricRow(
-                    session=session.session, run=run.name, name=name, t_ns=t_ns, step=at_step, value=value,
-                    epoch=epoch,
-                )  # fmt: skip
-                return [row]
+            case Metric():
+                return [self._metric(session, run, event)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns, failure):
@@ -467,6 +466,18 @@ class Interpreter:
             case RunStarted():
                 pass  # heard already
         return []
+
+    def _metric(self, session: Session, run: Run, metric: Metric) -> MetricRow:
+        self._jobs.metric(session, metric.name, metric.value)
+        return MetricRow(
+            session=session.session,
+            run=run.name,
+            name=metric.name,
+            t_ns=metric.t_ns,
+            step=session.step if metric.step is None else metric.step,
+            value=metric.value,
+            epoch=metric.epoch,
+        )
 
     def _begin(self, session: Session, kind: Kind, index: int, name: str, t_ns: int) -> list[Output]:
         if session.windows.begin(kind, index, name, t_ns):
