@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages
 from tests.zeus_stream.conftest import Ran
 from zeus_stream.cli.main import main
@@ -98,6 +99,11 @@ def test_generated_pages_are_not_stale(page: str) -> None:
     assert (FOLDER / page).read_text(encoding="utf-8") == pages()[page], stale
 
 
+def test_the_manual_page_is_not_stale() -> None:
+    stale = "Write it again: python -m tests.docs.reference"
+    assert PAGE.read_text(encoding="utf-8") == man_page(), stale
+
+
 def test_the_sql_of_the_readme_is_shipped() -> None:
     shipped = {path.read_text().strip() for path in QUERIES.glob("*.sql")}
     shown = set(blocks(ROOT / "README.md", "sql"))
@@ -127,6 +133,7 @@ def test_the_readme_is_one_screen_then_use_then_links() -> None:
     assert len(text(ROOT / "README.md").splitlines()) <= 150
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", [page for page in PAGES if queries(page)], ids=name)
 def test_every_sql_example_works_when_it_is_pasted(page: Path, ran: Ran) -> None:
     """``ran`` is the archive of a training. Each block and each quoted query is given to ``sql`` as it is."""
@@ -138,6 +145,7 @@ def test_every_sql_example_works_when_it_is_pasted(page: Path, ran: Ran) -> None
     assert failed == []
 
 
+@pytest.mark.sweep
 def test_every_command_of_the_tutorial_runs(tmp_path: Path) -> None:
     """The commands after the installation, in their order, in an empty folder; with shorter epochs."""
     page = ROOT / "docs" / "tutorial" / "first-saving.md"
