@@ -17,11 +17,10 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
-from tests.analyzers.archives import BOOTED_NS, HOST, LOG, RUN, SECOND, window
-from zeus_stream.protocol import codec
+from tests.analyzers.archives import BOOTED_NS, LOG, RUN, SECOND, frame, frames, window
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
+from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings
 
@@ -98,14 +97,11 @@ def minute(load: Load, offset: int, begin_s: int) -> tuple[list[tuple[Frame, Bod
         bodies.append((second + FRAME_S, Events(RUN.session, second, 1000, 7, steps)))
     end_ns = (begin_s + PUT_S) * SECOND
     bodies.append((begin_s + PUT_S, Notes((ClockAnchored(end_ns, BOOTED_NS + end_ns, 500),))))
-    topics = {Readings: "readings", Events: "events", Notes: "notes"}
-    frames = [
-        (Frame(LOG, offset + number, HOST, second * SECOND, f"{topics[type(body)]}/{HOST}",
-               b"" if isinstance(body, Readings) else codec.encode(body)), body)
-        for number, (second, body) in enumerate(bodies)
-    ]  # fmt: skip
+    stored = [
+        frame(offset + number, body, t_ns=second * SECOND) for number, (second, body) in enumerate(bodies)
+    ]
     rows = [load.step(second, gpu) for second in range(begin_s, begin_s + PUT_S) for gpu in GPUS]
-    return frames, rows
+    return stored, rows
 
 
 def bytes_a_row(archive: Archive, name: str) -> float:
@@ -122,15 +118,14 @@ def main() -> None:
     with directory() as where:
         path = where / "energy.duckdb"
         archive = Archive.open(path, Settings())
-        start = Notes((CollectorStarted(0, "inc", "1", "boot", BOOTED_NS, 500, observe=False),))
-        archive.put([[(Frame(LOG, 0, HOST, 0, f"notes/{HOST}", codec.encode(start)), start)]], [RUN])
+        archive.put([[next(frames())]], [RUN])
         began_s = time.process_time()
         for hour in range(HOURS):
             for begin_s in range(hour * 3600, (hour + 1) * 3600, PUT_S):
-                frames, rows = minute(load, offset, begin_s)
-                offset += len(frames)
+                stored, rows = minute(load, offset, begin_s)
+                offset += len(stored)
                 run = f"run-{hour}"  # a run an hour: the steps of a run go together
-                archive.put([frames], [replace(row, run=run, session=run) for row in rows], {LOG: offset})
+                archive.put([stored], [replace(row, run=run, session=run) for row in rows], {LOG: offset})
             now_ns = BOOTED_NS + (hour + 1) * 3600 * SECOND
             at_s = time.process_time()
             archive.prune(AGES, now_ns)

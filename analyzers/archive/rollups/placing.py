@@ -81,7 +81,9 @@ def restore(archive: ReplaySource, logs: dict[str, Log]) -> Placing:
             [(first,)] = cursor.execute(LEAD_FROM, [log_id, log.logged_ns - LEAD_NS, JUMP_NS]).fetchall()
             _anchor_before(cursor, placing, log_id, first or 0)
         frames = placing.place(list(archive.frames_since(log_id, first or 0)))
-        end = Frame(log_id, log.next_offset, log.host, log.logged_ns, "", b"")
+        end = Frame(
+            log_id=log_id, offset=log.next_offset, host=log.host, t_ns=log.logged_ns, topic="", body=b""
+        )
         placing.rollups.add([*frames, Placed(end, None, None)])
     return placing
 

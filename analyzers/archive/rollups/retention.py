@@ -2,10 +2,10 @@
 
 | kept for | what |
 |---|---|
-| `Ages.readings` | readings |
+| `Ages.readings` | readings, and the bytes of events: a replay needs both |
 | `Ages.seconds`, `Ages.minutes` | roll-ups |
 | `Ages.steps`, after the run's last window | windows of steps and of names; metrics but an epoch's last |
-| `Ages.steps` | events of steps, and the bytes of all events |
+| `Ages.steps` | events of steps |
 | for ever | hours; runs, epochs, trials, decisions, commands, savings, tries, gaps, notes |
 
 Frames are removed by the log's offsets: those before the host's last clock reading that is old enough. The
@@ -82,6 +82,7 @@ class Retained(ReplaySource):
             before = now - timedelta(days=ages.readings)
             old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
             yield "readings", before, f"({old}) AND {_before('cut_readings')}"
+            yield "frames", before, f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
         for table, days in (("seconds", ages.seconds), ("minutes", ages.minutes)):
             if days:
                 before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
@@ -91,7 +92,6 @@ class Retained(ReplaySource):
             _cut(connection, "cut_events", round(wall_ns - ages.steps * DAY_NS), needed)
             kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
             yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
-            yield "frames", before, f"starts_with(topic, 'events/') AND {_before('cut_events')}"
             _keep_savings(connection, before, open_sessions)
             old = "run IN (SELECT run FROM old_runs)"
             yield "metrics", before, f"{old} AND rowid NOT IN (FROM last_metrics)"

@@ -213,13 +213,13 @@ def _spans(rows: npt.NDArray[np.void], gpu: Ints, utc_ns: int) -> Ints:
 
 def _merge(parts: Sequence[Ints]) -> Ints:
     """Return bins with those of one key added up, in order."""
-    bins = np.concatenate(parts)
+    bins: Ints = np.concatenate(parts)
     if not len(bins):
         return bins
     bins = bins[np.lexsort((bins[:, BEGIN_S], bins[:, GPU]))]
     new = (bins[1:, :KEY] != bins[:-1, :KEY]).any(axis=1)
     starts = np.concatenate([[0], np.flatnonzero(new) + 1])
-    merged = bins[starts]
+    merged: Ints = bins[starts]
     merged[:, KEY:PEAK_MW] = np.add.reduceat(bins[:, KEY:PEAK_MW], starts)
     merged[:, PEAK_MW:] = np.maximum.reduceat(bins[:, PEAK_MW:], starts)
     return merged

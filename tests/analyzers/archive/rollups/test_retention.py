@@ -135,12 +135,12 @@ def test_readings_go_by_age_and_energy_stays(archive: Archive) -> None:
     assert archive.prune(AGES, at(6.9)) == {}
     before = ask(archive, "SELECT sum(energy_j) FROM power")
     removed = archive.prune(AGES, at(8))
-    assert removed == {"readings": 2400 - LEAD_READINGS}
+    assert removed == {"readings": 2400 - LEAD_READINGS, "frames": 41}
     assert archive.prune(AGES, at(8)) == {}
     assert ask(archive, "SELECT sum(energy_j) FROM power") == before
     assert set(archive.prune(AGES, at(15))) == {"seconds"}
     assert set(ask(archive, "SELECT DISTINCT length_s FROM power")) == {(60,)}
-    assert set(archive.prune(AGES, at(402))) == {"minutes", "events", "frames", "windows", "metrics"}
+    assert set(archive.prune(AGES, at(402))) == {"minutes", "events", "windows", "metrics"}
     assert ask(archive, "SELECT DISTINCT length_s FROM power") == [(3600,)]
     assert ask(archive, "SELECT sum(energy_j) FROM power") == [(pytest.approx(before[0][0]),)]
     assert sorted(ask(archive, 'SELECT "table", rows FROM removed'))[-3:] == [
@@ -160,9 +160,8 @@ def test_nothing_goes_that_a_restart_interprets_again(archive: Archive) -> None:
 
 def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:
     with_end(archive)
-    archive.put(
-        [], [MetricRow(RUN.session, RUN.run, "loss", t * SECOND, t, 1 / t, t // 10) for t in range(1, 40)]
-    )
+    metric = MetricRow(session=RUN.session, run=RUN.run, name="loss", t_ns=0, step=0, value=0.5, epoch=0)
+    archive.put([], [replace(metric, t_ns=t * SECOND, step=t, epoch=t // 10) for t in range(1, 40)])
     savings = ask(archive, "FROM savings")
     assert savings[0]
     archive.prune(AGES, at(91))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +24,15 @@ FIGURES = ("energy_j", "covered_s", "readings", "peak_w")
 
 def placed(offset: int, t_ns: int, *rows: tuple[int, ...], utc_ns: int = UTC_NS, log: str = "log") -> Placed:
     body = Readings((GPU,), np.array(list(rows), READING).tobytes()) if rows else None
-    return Placed(Frame(log, offset, "alpha", t_ns, "readings/alpha", b""), body, utc_ns)
+    frame = Frame(log_id=log, offset=offset, host="alpha", t_ns=t_ns, topic="readings/alpha", body=b"")
+    return Placed(frame, body, utc_ns)
 
 
 def counted(t_ns: int, energy_mj: int, seen: Seen = Seen.CHANGED, **more: int) -> tuple[int, ...]:
     return row(seen, t_ns, t_ns, energy_mj=energy_mj, **more)
 
 
-def joined(parts: Iterable[dict[str, pa.Table]], name: str) -> list[dict[str, float]]:
+def joined(parts: Iterable[dict[str, pa.Table]], name: str) -> list[dict[str, Any]]:
     """Return the rows of a table that some calls gave, those of one bin added up."""
     tables = [part[name] for part in parts if name in part]
     if not tables:
