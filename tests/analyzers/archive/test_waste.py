@@ -102,10 +102,14 @@ class Truth:
                     self._begun["step"] = began_ns
                 if ended_ns is not None and began_ns is not None:
                     self.joules["data wait"] += joules(ended_ns, began_ns)
+            case _:
+                pass
 
 
 def archive_of(world: World, stored: Stored) -> Archive:
-    return stored([row for row in world.outputs if type(row) in {RunRow, WindowRow, TrialRow, DecisionRow}])
+    return stored(
+        [row for row in world.outputs if isinstance(row, RunRow | WindowRow | TrialRow | DecisionRow)]
+    )
 
 
 @pytest.mark.sweep
@@ -180,12 +184,31 @@ def row(kind: str, index: int, begin_s: float, end_s: float, watts: float | None
     """Return a window on GPU A, or another, with this mean power."""
     seconds = end_s - begin_s
     joules = None if watts is None else watts * seconds
-    return WindowRow(
-        *(other.pop("session", RUN.session), other.pop("run", RUN.run), RUN.job, other.pop("rank", 0)),
-        *(RUN.host, kind, other.pop("name", kind), index, other.pop("gpu", A)),
-        *(round(begin_s * SECOND), round(end_s * SECOND), seconds, joules, joules, joules, joules, joules),
-        *(None, 200.0, "counter", "ok" if joules is not None else "no readings", False),
-    )  # fmt: skip
+    row = WindowRow(
+        session=RUN.session,
+        run=RUN.run,
+        job=RUN.job,
+        rank=0,
+        host=RUN.host,
+        kind=kind,
+        name=kind,
+        index=index,
+        gpu=A,
+        begin_ns=round(begin_s * SECOND),
+        end_ns=round(end_s * SECOND),
+        duration_s=seconds,
+        energy_j=joules,
+        energy_low_j=joules,
+        energy_high_j=joules,
+        energy_p2_5_j=joules,
+        energy_p97_5_j=joules,
+        phase_coverage=None,
+        power_limit_w=200.0,
+        estimator="counter",
+        quality="ok",
+        shared=False,
+    )
+    return replace(row, **other)
 
 
 STEPS = tuple(row("step", n, 12 + 12 * n, 22 + 12 * n, 100) for n in range(4))
@@ -264,10 +287,11 @@ def test_a_step_without_energy_leaves_its_epoch_untold_and_the_parts_still_add_u
 
 
 def test_a_run_whose_energy_is_missing_or_which_goes_on_has_no_shares(stored: Stored) -> None:
-    for rows in (
+    cases: list[list[Row]] = [
         [CLOSED, *STEPS, EPOCH, replace(WHOLE, energy_j=None, quality="no readings")],
         [replace(CLOSED, ended_ns=None), *STEPS, EPOCH],
-    ):
+    ]
+    for rows in cases:
         found = waste(stored(rows))
         assert found["data wait"]["energy_j"] == 300
         assert {each["share"] for each in found.values()} == {None}
