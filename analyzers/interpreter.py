@@ -458,8 +458,8 @@ class Interpreter:
                 return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
-            case RunEnded(t_ns):
-                return self._end(session, t_ns, "ended")
+            case RunEnded(t_ns, failure):
+                return self._end(session, t_ns, failure or "ended")
             case RunStarted():
                 pass  # heard already
         return []
