@@ -74,24 +74,22 @@ WITH ranks AS MATERIALIZED (
     LEFT JOIN redone_from ON redone_from.session = all_steps.session AND all_steps.index >= redone_from.first_step
 ), steps AS MATERIALIZED (
     SELECT * REPLACE (CASE WHEN begin_ns < epoch_end_ns THEN epoch END AS epoch) FROM placed
+), outside AS (
+    -- Windows outside steps. A step that the device ends a moment after the window began is not in it.
+    SELECT windows.* FROM (FROM held WHERE kind = 'window') AS windows ASOF LEFT JOIN all_steps
+        ON windows.session = all_steps.session AND windows.gpu = all_steps.gpu
+        AND windows.end_ns > all_steps.begin_ns
+    WHERE all_steps.begin_ns IS NULL OR (all_steps.begin_ns < windows.begin_ns
+        AND all_steps.end_ns - windows.begin_ns <= 0.1 * (windows.end_ns - windows.begin_ns))
 ), nested AS (
     SELECT *, max(end_ns) OVER (PARTITION BY session, gpu ORDER BY begin_ns, end_ns DESC
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
-    FROM held WHERE kind = 'window'
-), outer_windows AS (
-    SELECT nested.*, epochs.index AS epoch, epochs.end_ns AS epoch_end_ns
+    FROM outside
+), named AS MATERIALIZED (
+    SELECT nested.*, CASE WHEN nested.begin_ns < epochs.end_ns THEN epochs.index END AS epoch
     FROM nested ASOF LEFT JOIN (FROM held WHERE kind = 'epoch') AS epochs
         ON nested.session = epochs.session AND nested.gpu = epochs.gpu AND nested.begin_ns >= epochs.begin_ns
     WHERE covered_ns IS NULL OR nested.begin_ns >= covered_ns
-), named AS MATERIALIZED (
-    -- Windows outside steps. A step that the device ends a moment after the window began is not in it.
-    SELECT outer_windows.* REPLACE (
-        CASE WHEN outer_windows.begin_ns < epoch_end_ns THEN outer_windows.epoch END AS epoch)
-    FROM outer_windows ASOF LEFT JOIN all_steps
-        ON outer_windows.session = all_steps.session AND outer_windows.gpu = all_steps.gpu
-        AND outer_windows.end_ns > all_steps.begin_ns
-    WHERE all_steps.begin_ns IS NULL OR (all_steps.begin_ns < outer_windows.begin_ns
-        AND all_steps.end_ns - outer_windows.begin_ns <= 0.1 * (outer_windows.end_ns - outer_windows.begin_ns))
 ), parallel AS MATERIALIZED (
     -- Hosts have clocks of their own: a wait that is shorter than their error is none.
     SELECT run, CASE WHEN count(DISTINCT host) > 1 THEN 2 * max(error_us) ELSE 0 END AS doubt_us

@@ -240,7 +240,7 @@ def test_a_named_window_outside_steps_is_a_cause_and_one_inside_or_around_them_i
     checkpoint = row("window", 0, 60, 65, 30, name="checkpoint")
     inner = row("window", 1, 61, 62, 30, name="upload")
     forward = row("window", 2, 13, 14, 100, name="forward")
-    around = row("window", 3, 12, 58, 90, name="interval")
+    around = row("window", 3, 11, 69, 90, name="budget")
     found = waste(stored([CLOSED, *STEPS, EPOCH, checkpoint, inner, forward, around, WHOLE]))
     assert {cause: each["energy_j"] for cause, each in found.items()} == {
         "steps": 4000,
