@@ -48,6 +48,7 @@ from analyzers.power_limit.profiler import (
 )
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress, progress
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
@@ -257,6 +258,11 @@ class Run:
                 outputs += self._tell(trial.asked, took)
         return outputs
 
+    @property
+    def progress(self) -> SearchProgress:
+        """Where the search stands, for people."""
+        return progress(self._state, self._plan)
+
     # ---- under a power budget
 
     @property
@@ -312,16 +318,16 @@ class Run:
         )
         recalled = self._recollection.recalled
         self._plan = profiler.Plan(
-            limits_mw,
-            len(gpus),
-            selector,
-            plan.wait_steps,
-            plan.warmup_steps if goal is None else 0,
-            plan.profile_steps,
-            plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
-            0,
-            plan.timeout_ns,
-            goal,
+            limits_mw=limits_mw,
+            gpus=len(gpus),
+            selector=selector,
+            wait_steps=plan.wait_steps,
+            warmup_steps=plan.warmup_steps if goal is None else 0,
+            profile_steps=plan.profile_steps,
+            settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
+            window_ns=0,
+            outcome_ns=plan.timeout_ns,
+            goal=goal,
             remembered=profiles.trials(recalled.limits),
             profiling_share=plan.profiling_share,
         )
