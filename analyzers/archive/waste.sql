@@ -168,7 +168,7 @@ WITH ranks AS MATERIALIZED (
     FROM steps WHERE redone IS DISTINCT FROM false AND energy_j IS NOT NULL GROUP BY ALL
     UNION ALL
     SELECT run, CASE WHEN name IN ('steps', 'redone steps', 'profiling', 'data wait', 'stragglers', 'outside epochs',
-        'idle GPU', 'not told apart') THEN 'window ' || name ELSE name END, sum(energy_j), sum(duration_s)
+        'idle GPU', 'not attributed') THEN 'window ' || name ELSE name END, sum(energy_j), sum(duration_s)
     FROM named WHERE energy_j IS NOT NULL GROUP BY ALL
     UNION ALL
     SELECT run, 'data wait', sum(greatest(gap_j, 0) * (gap_s - waited_s) / gap_s), sum(gap_s - waited_s)
@@ -200,7 +200,7 @@ WITH ranks AS MATERIALIZED (
         AS energy_j, split.gpu_s + CASE cause WHEN 'steps' THEN least(coalesce(rest.gpu_s, 0), 0) ELSE 0 END AS gpu_s
     FROM split JOIN rest USING (run)
     UNION ALL
-    SELECT run, 'not told apart', CASE WHEN energy_j < 0 AND run IN (SELECT run FROM split WHERE cause = 'steps')
+    SELECT run, 'not attributed', CASE WHEN energy_j < 0 AND run IN (SELECT run FROM split WHERE cause = 'steps')
         THEN 0 ELSE energy_j END, CASE WHEN gpu_s < 0 THEN 0 ELSE gpu_s END FROM rest
 )
 SELECT parts.run, totals.job, cause, sum(parts.energy_j) AS energy_j, sum(parts.gpu_s) / any_value(gpus) AS duration_s,

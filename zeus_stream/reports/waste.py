@@ -9,7 +9,7 @@ from zeus_stream.transport.client import quoted
 
 USEFUL = "steps"
 """The cause that is no waste: steps that were not done again, at no more than the cost of the choice."""
-NOT_KNOWN = "not told apart"
+NOT_KNOWN = "not attributed"
 LEAST_SHARE = 0.001
 """A part below it is not shown."""
 SHOWN = 6

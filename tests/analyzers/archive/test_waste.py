@@ -84,7 +84,7 @@ class Truth:
 
     def _take(self, session: str, event: object, joules: Callable[[int, int], float]) -> None:
         match event:
-            case RunStarted(t_ns):
+            case RunStarted(t_ns=t_ns):
                 self.steps[session] = {}
                 self._begun["pause"] = t_ns
             case EpochBegan(t_ns):
@@ -118,7 +118,11 @@ def test_the_causes_of_a_simulated_training_are_its_true_joules(stored: Stored) 
         "imagenet", 0.2, 160, epoch_steps=40, load_s=0.15, checkpoint_s=2.0, pause_s=3.0, noise=0.02
     )
     search = RunSettings(
-        selectors.parse("energy"), stride_mw=75_000, profile_steps=12, warmup_steps=1, exhaustive=True
+        selector=selectors.parse("energy"),
+        stride_mw=75_000,
+        profile_steps=12,
+        warmup_steps=1,
+        exhaustive=True,
     )
     world = World("simulated:v100x1", training, search)
     truth = Truth(world)
@@ -156,12 +160,12 @@ def test_the_causes_of_a_simulated_training_are_its_true_joules(stored: Stored) 
     assert found["profiling"]["energy_j"] == pytest.approx(
         sum(each for each in excess_j if each > 0), rel=0.1
     )
-    assert found.get("not told apart", {"share": 0})["share"] < 0.01
+    assert found.get("not attributed", {"share": 0})["share"] < 0.01
 
 
 def test_steps_that_are_done_again_after_a_restart_are_waste(stored: Stored) -> None:
     training = Training("imagenet", 0.3, 80, epoch_steps=80)
-    world = World("simulated:v100x1", training, RunSettings(None))
+    world = World("simulated:v100x1", training, RunSettings(selector=None))
     truth = Truth(world)
     while world.step < 50:
         world.run(0.1)
@@ -260,7 +264,7 @@ def test_without_epochs_nobody_knows_what_the_time_between_steps_was(stored: Sto
     found = waste(stored([CLOSED, *STEPS, WHOLE]))
     assert {cause: each["energy_j"] for cause, each in found.items()} == {
         "steps": 4000,
-        "not told apart": 580,
+        "not attributed": 580,
     }
 
 
@@ -269,7 +273,7 @@ def test_a_long_end_of_an_epoch_may_be_a_validation_without_a_name(stored: Store
     whole = replace(WHOLE, energy_j=EPOCH_J + 8 * 80 + 6 * 20)
     found = waste(stored([CLOSED, *STEPS, epoch, whole]))
     assert "data wait" not in found
-    assert found["not told apart"]["energy_j"] == 300 + 640
+    assert found["not attributed"]["energy_j"] == 300 + 640
     named = row("window", 0, 58, 66, 80, name="validation")
     found = waste(stored([CLOSED, *STEPS, named, epoch, whole]))
     assert found["data wait"]["energy_j"] == 300
@@ -281,7 +285,7 @@ def test_a_step_without_energy_leaves_its_epoch_untold_and_the_parts_still_add_u
     found = waste(stored([CLOSED, STEPS[0], missing, *STEPS[2:], EPOCH, WHOLE]))
     assert {cause: each["energy_j"] for cause, each in found.items()} == {
         "steps": 3000,
-        "not told apart": 1300,
+        "not attributed": 1300,
         "outside epochs": 280,
     }
 
@@ -295,7 +299,7 @@ def test_a_run_whose_energy_is_missing_or_which_goes_on_has_no_shares(stored: St
         found = waste(stored(rows))
         assert found["data wait"]["energy_j"] == 300
         assert {each["share"] for each in found.values()} == {None}
-        assert found["not told apart"]["energy_j"] is None
+        assert found["not attributed"]["energy_j"] is None
 
 
 def test_a_rank_that_waits_for_another_between_steps_waits_for_a_straggler(stored: Stored) -> None:
@@ -345,7 +349,7 @@ def test_a_restart_that_counts_from_zero_does_not_say_what_was_done_twice(stored
     found = waste(stored([KILLED, AGAIN, *STEPS, EPOCH, WHOLE, *resumed(0)]))
     assert "redone steps" not in found
     assert found["steps"]["energy_j"] == 4000
-    assert found["not told apart"]["energy_j"] == 4000
+    assert found["not attributed"]["energy_j"] == 4000
 
 
 def test_a_new_run_of_the_job_that_begins_above_zero_resumes_the_one_that_was_killed(stored: Stored) -> None:
@@ -386,7 +390,7 @@ def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
     found = waste(archive)
     assert {cause: each["energy_j"] for cause, each in found.items()} == {
         "steps": 4000,
-        "not told apart": 580,
+        "not attributed": 580,
     }
     assert ask(archive, "SELECT runs, attempts, energy_j FROM job_energy") == [
         {"runs": 1, "attempts": 1, "energy_j": 4580}

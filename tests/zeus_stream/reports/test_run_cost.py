@@ -165,7 +165,7 @@ def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> N
     text = shown(of([RUN, WHOLE, epoch, *STEPS, saving]))
     assert "steps 26.7 % of the energy" in text
     assert "outside epochs 820.0 J (45.6 %), checkpoint 300.0 J (16.7 %)" in text
-    assert "not told apart 200.0 J (11.1 %)" in text
+    assert "not attributed 200.0 J (11.1 %)" in text
 
 
 def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
