@@ -178,15 +178,15 @@ def test_what_is_kept_for_ever_is_not_removed(archive: Archive) -> None:
     assert archive.prune(Ages(readings=0, seconds=0, minutes=0, steps=0), at(36_500)) == {}
 
 
-def of_version_2(path: Path) -> None:
+def of_version_3(path: Path) -> None:
     """Make an archive of the schema before roll-ups, with what the world's log holds."""
-    texts = [files("analyzers.archive").joinpath(name).read_text(encoding="utf-8") for name in MIGRATIONS[:2]]
+    texts = [files("analyzers.archive").joinpath(name).read_text(encoding="utf-8") for name in MIGRATIONS[:3]]
     with duckdb.connect(path) as file:
         for text in texts:
             file.execute(text)
         file.execute(f"ATTACH '{path.with_name('filled.duckdb')}' AS filled (READ_ONLY)")
         file.execute("CREATE TABLE meta AS FROM filled.meta")
-        file.execute("UPDATE meta SET schema_version = 2")
+        file.execute("UPDATE meta SET schema_version = 3")
         for table in ("logs", "turns", "frames", "events", "hosts", "runs", "windows"):
             file.execute(f"INSERT INTO {table} FROM filled.{table}")
         file.execute(
@@ -201,7 +201,7 @@ def test_an_older_archive_gets_its_roll_ups_and_goes_on(tmp_path: Path) -> None:
     half = Archive.open(tmp_path / "filled.duckdb", Settings())
     half.put([stored[:100]])
     half.close()
-    of_version_2(tmp_path / "energy.duckdb")
+    of_version_3(tmp_path / "energy.duckdb")
     lifted = Archive.open(tmp_path / "energy.duckdb", Settings())
     lifted.put([stored[100:]])
     for table in ROLLED_UP:

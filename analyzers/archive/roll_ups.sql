@@ -1,4 +1,4 @@
--- Version 3: UTC and host of each reading, roll-ups by second, minute and hour, and what retention keeps.
+-- Version 4: UTC and host of each reading, roll-ups by second, minute and hour, and what retention keeps.
 
 DROP VIEW samples;
 
