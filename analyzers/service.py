@@ -37,12 +37,12 @@ from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
-from analyzers.results.rows import GapRow, Instruction, Row
+from analyzers.results.instructions import Instruction, Result
+from analyzers.results.rows import GapRow
 from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import MAX_SECTION, Rows, insight_rows
 from zeus_stream.clock import monotonic_ns
@@ -109,10 +109,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
-                where.gains: lambda known: known.calibrate(calibrations.load(where.gains)),
-                where.forgotten: lambda known: known.forget_profiles(
-                    forgotten_profiles.load(where.forgotten)
-                ),
+                where.gains: lambda known: take_gains(known, where.gains),
+                where.forgotten: lambda known: take_forgotten(known, where.forgotten),
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
@@ -131,6 +129,16 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         finally:
             archive.close()
             context.destroy(linger=0)
+
+
+def take_gains(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter take calibrations out of energies from now on."""
+    interpreter.handle(Calibrated(calibrations.load(file)), 0)
+
+
+def take_forgotten(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter start no run from forgotten profiles from now on."""
+    interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
 
 
 def _say_cut(reason: str) -> None:
@@ -295,25 +303,23 @@ class Analyzer:
         """Interpret frames, store what they give, and send what is to be done."""
         at = 0
         while at < len(frames):
-            count, outputs = await self._interpretation.interpret(frames[at:], self._behind_ns())
+            count, result = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
-            await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
+            await self._keep(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
                 self._hosts[frame.host].last = frame
                 if isinstance(body, Notes):
                     self._note(frame.host, body)
-            self._send(output for output in outputs if isinstance(output, Instruction))
+            self._send(result.instructions)
 
     def _behind_ns(self) -> int:
         """Return how long the oldest frame waits that is not interpreted."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
-    async def _keep(self, outputs: Iterable[Output], interpreted: dict[str, int]) -> None:
-        """Have rows stored; return when the instructions among the outputs may leave."""
-        rows = [output for output in outputs if isinstance(output, Row)]
-        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
-        instructions = [output for output in outputs if isinstance(output, Instruction)]
-        await self._commits.add_derived(rows, interpreted, instructions)
+    async def _keep(self, result: Result, interpreted: dict[str, int]) -> None:
+        """Have rows stored; return when the instructions may leave."""
+        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in result.rows)
+        await self._commits.add_derived(result.rows, interpreted, result.instructions)
 
     def _note(self, name: str, body: Notes) -> None:
         self._pending.notes(name, body.notes)
@@ -342,18 +348,18 @@ class Analyzer:
 
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
-            ask = partial(Interpreter.ask, host=host, ask=question)
-            self._send(await self._interpretation.run(ask))
+            result = await self._interpretation.handle(Asked(host, question), host)
+            self._send(result.instructions)
 
     async def forget(self, job: str) -> int | None:
         """Let a job begin again. Return the number of tries that count no more; None: it is not known."""
-        forgotten = await self._interpretation.run(lambda interpreter: interpreter.forget(job))
-        if forgotten is None:
+        count = await self._interpretation.run(lambda interpreter: interpreter.tries(job))
+        if count is None:
             return None
-        count, outputs = forgotten
-        await self._keep(outputs, {})
+        result = await self._interpretation.handle(JobForgotten(job))
+        await self._keep(result, {})
         await self._commits.commit()
-        self._send(output for output in outputs if isinstance(output, Instruction))
+        self._send(result.instructions)
         return count
 
     async def _write(self, job: Callable[[], T]) -> T:

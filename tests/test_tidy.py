@@ -18,8 +18,6 @@ COMPLEXITY = 15
 
 LONG_MODULES: set[str] = {
     "analyzers/batch_size/tracker.py",
-    "analyzers/interpreter.py",
-    "analyzers/power_budget/enforcer.py",
     "analyzers/power_limit/per_gpu.py",
     "analyzers/power_limit/profiler.py",
     "analyzers/power_limit/run.py",
@@ -29,9 +27,7 @@ LONG_MODULES: set[str] = {
 LONG_FUNCTIONS: set[str] = {
     "analyzers/simulation/simulated_jobs.py:play",
 }
-COMPLEX_FUNCTIONS: set[str] = {
-    "analyzers/interpreter.py:Interpreter._event",
-}
+COMPLEX_FUNCTIONS: set[str] = set()
 FULL_FOLDERS: set[str] = set()
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

@@ -16,11 +16,26 @@ from math import inf, isfinite
 from typing import Any
 
 from analyzers.batch_size.history import Known, Learned, by_job, choose, verdict
+from analyzers.batch_size.job_events import (
+    AdviceAsked,
+    EpochPassed,
+    FrameMeasured,
+    JobEvent,
+    JobForgotten,
+    MetricSent,
+    RankBegan,
+    RankDone,
+    RankEnded,
+    RankJoined,
+    SizeWanted,
+    WindowsMeasured,
+)
 from analyzers.batch_size.policy import Choice, Policy, Verdict
-from analyzers.fleet.fleet import Fleet
+from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
-from analyzers.results.rows import Ended, GiveAdvice, JobRow, TryRow, WindowRow
+from analyzers.results.instructions import NOTHING, GiveAdvice, Result
+from analyzers.results.rows import Ended, JobRow, TryRow, WindowRow
 from zeus_stream.protocol.events import Advice, AskTry, TryBegan, TryEnded, TryWanted
 from zeus_stream.protocol.fields import of_host
 
@@ -128,8 +143,51 @@ class Jobs:
         self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
         """By question: host, question, frame time; None: nothing was heard of the host yet."""
         self._outputs: list[Output] = []
+        self._now: Clocks = {}
+        """Frame times at the event under way, by host."""
 
     # ---- what is heard
+
+    def handle(self, event: JobEvent, now: Clocks) -> Result:
+        """Take in an event. Return rows of jobs and tries, and answers to scripts."""
+        self._now = now
+        match event:
+            case RankJoined(session, run):
+                self.joined(session, run)
+            case SizeWanted(session, run, wanted):
+                self.wanted(session, run, wanted)
+            case RankBegan(session, began):
+                self.began(session, began)
+            case RankDone(session, ended):
+                self.ended(session, ended)
+            case MetricSent(session, name, value):
+                self.metric(session, name, value)
+            case EpochPassed(session, index, began=True):
+                self.epoch_began(session, index)
+            case EpochPassed(session, index):
+                self.epoch_ended(session, index)
+            case WindowsMeasured(rows):
+                self.measured(rows)
+            case RankEnded(session, t_ns, how):
+                self.session_ended(session, t_ns, how)
+            case AdviceAsked(host, ask):
+                self.ask(host, ask)
+            case JobForgotten(job):
+                self.forget(job)
+                return self._result()
+            case FrameMeasured(host):
+                self.look(host)
+                return self._result()
+        return NOTHING
+
+    def tries(self, job: str) -> int | None:
+        """Return the number of tries that count for a job; None: it is not known."""
+        return None if (learned := self._jobs.get(job)) is None else len(learned.tries)
+
+    def _result(self) -> Result:
+        outputs, self._outputs = self._outputs, []
+        rows = tuple(output for output in outputs if not isinstance(output, GiveAdvice))
+        return Result(rows, tuple(output for output in outputs if isinstance(output, GiveAdvice)))
 
     def joined(self, session: Session, run: Run) -> None:
         """A rank has begun, perhaps of a training that is followed."""
@@ -152,7 +210,7 @@ class Jobs:
             if oldest is None:
                 return
             del training.tries[oldest]
-        followed = _Following(event, session, self._fleet.now_ns[session.host])
+        followed = _Following(event, session, self._now[session.host])
         training.tries[event.attempt] = followed
         recorded = self._recorded.get((session.session, event.attempt))
         if recorded is not None and recorded.job == event.job:
@@ -205,7 +263,7 @@ class Jobs:
         if epoch is None:
             if _under_way(training) is None:
                 return
-            now_ns = self._fleet.now_ns[session.host]
+            now_ns = self._now[session.host]
             epoch = training.epochs[index] = _Epoch(max(training.tries), session.host, now_ns)
             if len(training.epochs) > MAX_EPOCHS:
                 del training.epochs[next(iter(training.epochs))]
@@ -242,7 +300,7 @@ class Jobs:
         if len(self._asks) >= MAX_ASKS and ask.question not in self._asks:
             self._advise(host, ask, None, f"{MAX_ASKS} questions wait already")
             return
-        self._asks.setdefault(ask.question, (host, ask, self._fleet.now_ns.get(host)))
+        self._asks.setdefault(ask.question, (host, ask, self._now.get(host)))
 
     def forget(self, job: str) -> int | None:
         """Let a job begin anew; return how many tries count no more, None if it is not known."""
@@ -255,23 +313,17 @@ class Jobs:
 
     # ---- what follows from it
 
-    def look(self, host: str) -> list[Output]:
-        """Return what follows from what was heard, after a frame of this host."""
+    def look(self, host: str) -> None:
+        """Find what follows from what was heard, after a frame of this host."""
         for training in list(self._on.get(host, {}).values()):
             self._look(training)
         for question, (asker, ask, asked_ns) in list(self._asks.items()):
             if asker != host:
                 continue
-            since_ns = self._fleet.now_ns[host] if asked_ns is None else asked_ns
+            since_ns = self._now[host] if asked_ns is None else asked_ns
             self._asks[question] = asker, ask, since_ns
             if self._answer(asker, ask, since_ns):
                 del self._asks[question]
-        return self.told()
-
-    def told(self) -> list[Output]:
-        """Return the outputs that were not handed over yet."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     def _look(self, training: _Training) -> None:
         self._measure(training)
@@ -373,7 +425,7 @@ class Jobs:
         for index, epoch in list(training.epochs.items()):
             if not epoch.began <= epoch.rows.keys():
                 continue
-            waited_ns = self._fleet.now_ns[epoch.host] - epoch.since_ns
+            waited_ns = self._now[epoch.host] - epoch.since_ns
             if len(epoch.began) < living and waited_ns < self._timeout_ns:
                 continue  # of a rank whose host is slower, it may begin yet
             del training.epochs[index]
@@ -465,7 +517,7 @@ class Jobs:
                 followed.word = row.epochs, verdict(self._policy, self._jobs[row.job], row)
             _, word = followed.word
             self._advise(host, ask, row.batch_size, word.reason, go_on=word.go_on)
-        elif self._fleet.now_ns[host] - since_ns >= 2 * self._timeout_ns:
+        elif self._now[host] - since_ns >= 2 * self._timeout_ns:
             self._advise(host, ask, None, "it is not known: is it a try of this run, and its epoch measured?")
         else:
             return False
@@ -532,7 +584,7 @@ class Jobs:
         return None if training is None else training.tries.get(attempt)
 
     def _now_ns(self, followed: _Following) -> int:
-        return self._fleet.now_ns[followed.session.host]
+        return self._now[followed.session.host]
 
 
 def _under_way(training: _Training) -> _Following | None:

@@ -1,13 +1,10 @@
-"""What the interpreter derives from the stream: rows of the archive, and what it wants done.
+"""What the interpreter derives from the stream: rows of the archive.
 
 Joules, watts and seconds: these are for people. Times are CLOCK_MONOTONIC ns of ``host``, or as it is said.
 """
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
-
-from zeus_stream.protocol.events import Advice, Answer
-from zeus_stream.protocol.fields import Control
 
 Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
 """How a try ended. ``converged``: it reached the target. ``stopped``: by a verdict. ``exhausted``: the
@@ -453,43 +450,3 @@ Row = (
     | BudgetRow
     | RationRow
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyControl:
-    """Set a control of one GPU. ``command`` is the same when the same stream is interpreted again."""
-
-    command: str
-    run: str
-    host: str
-    gpu: str
-    control: Control
-    value: int
-    """mW of a power limit, MHz of a clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreControl:
-    """Give a control of one GPU back: the collector restores the value it found."""
-
-    command: str
-    run: str
-    host: str
-    gpu: str
-    control: Control
-
-
-@dataclass(frozen=True, slots=True)
-class GiveAnswer:
-    host: str
-    answer: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class GiveAdvice:
-    host: str
-    advice: Advice
-
-
-Command = ApplyControl | RestoreControl
-Instruction = Command | GiveAnswer | GiveAdvice
