@@ -24,6 +24,7 @@ from analyzers.power_budget.enforcer import Enforcer, FrameHandled, LimitAsked, 
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.instructions import NOTHING, ApplyControl, Instruction, Result
 from analyzers.results.rows import DecisionRow, RunRow
 from analyzers.routes.attempts import Attempts
@@ -220,3 +221,8 @@ class Interpreter:
         """Return, by GPU, the energy its counter shows over that of its power readings, recently."""
         ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._fleet.gpus.items()}
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
+
+    def searches(self) -> dict[str, SearchProgress]:
+        """Return, by run, where the search for its power limit stands."""
+        runs = self._sessions.runs.items()
+        return {name: run.progress for name, run in runs if run.settings.selector is not None}

@@ -10,8 +10,7 @@ again from the archive, so that the machines know where they stood; no host is c
 interpreted that its log held when the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
-Any number of collectors is followed, one of each host. All of them are interpreted in the order in which
-their frames come in.
+Any number of collectors is followed, one of each host; their frames are interpreted as they come in.
 """
 
 import logging
@@ -27,8 +26,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers import watched_files
-from analyzers.archive import query
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
@@ -38,15 +37,17 @@ from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten
+from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.instructions import Instruction, Result
 from analyzers.results.rows import GapRow
 from analyzers.state_files import calibrations, forgotten_profiles
-from analyzers.status import MAX_SECTION, Rows, insight_rows
-from zeus_stream.clock import monotonic_ns
+from analyzers.status import Rows, collector_rows, insight_rows
+from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
+from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
@@ -54,6 +55,7 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import CollectorStarted, Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
@@ -109,8 +111,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
-                where.gains: lambda known: take_gains(known, where.gains),
-                where.forgotten: lambda known: take_forgotten(known, where.forgotten),
+                where.gains: partial(take_gains, file=where.gains),
+                where.forgotten: partial(take_forgotten, file=where.forgotten),
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
@@ -199,9 +201,9 @@ class Analyzer:
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
-        self.queries = QueryServer(
-            query.Queries(archive, settings), self.status, self.forget, self._counters, self._commits.commit
-        )
+        self._live = LiveSite()
+        answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
+        self.queries = QueryServer(*answering, self._counters, self._commits.commit)
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -305,6 +307,7 @@ class Analyzer:
         while at < len(frames):
             count, result = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
+            self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
             await self._keep(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
                 self._hosts[frame.host].last = frame
@@ -383,24 +386,15 @@ class Analyzer:
         return Status(tuple(rows))
 
     def _collector_rows(self, collector: Collector) -> Rows:
-        section, link = f"collector {collector.name}"[:MAX_SECTION], collector.link
-        rows = [
-            (section, "connected", "yes" if link.connected else "no"),
-            (section, "trouble", link.trouble or "none"),
-            (section, "lease", f"{link.lease_ms} ms"),
-        ]
-        for name, host in self._hosts.items():
-            if host.collector is collector and host.last is not None:
-                behind = link.behind(host.last)
-                rows += [
-                    (section, "host", name),
-                    (section, "last frame", f"{host.last.offset} of log {host.last.log_id}"),
-                    (section, "behind", "not known" if behind is None else f"{behind} frames"),
-                    (section, "commands waiting", str(self._pending.waiting(name))),
-                ]
-        rows += [
-            (section, "commands dropped", str(link.dropped)),
-            (section, "messages not understood", str(link.malformed)),
-            *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
-        ]
-        return rows
+        hosts = {
+            name: (host.last, self._pending.waiting(name))
+            for name, host in self._hosts.items()
+            if host.collector is collector and host.last is not None
+        }
+        return collector_rows(collector.name, collector.link, hosts, collector.counters)
+
+    def _now(self, host: str | None) -> Snapshot:
+        """Return the live state of the site, or of one host."""
+        links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
+        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self._behind_ns(), self._counters)
+        return self._live.snapshot(head, self._interpretation.searches, monotonic_ns(), host)

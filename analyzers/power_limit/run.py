@@ -59,6 +59,7 @@ from analyzers.power_limit.run_events import (
     StepPassed,
 )
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress, progress
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
@@ -282,6 +283,11 @@ class Run:
                 self._trials.remove(trial)
                 result |= self._tell(trial.asked, took)
         return result
+
+    @property
+    def progress(self) -> SearchProgress:
+        """Where the search stands, for people."""
+        return progress(self._state, self._plan)
 
     # ---- under a power budget
 

@@ -90,8 +90,8 @@ class EventRoute:
             case EventsDropped(t_ns, count, reason):
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
-            case RunEnded(t_ns):
-                return self._sessions.end(session, t_ns, "ended", now)
+            case RunEnded(t_ns, failure):
+                return self._sessions.end(session, t_ns, failure or "ended", now)
             case RunStarted():
                 return NOTHING  # it was taken in when the session began
 
