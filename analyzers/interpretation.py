@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 
 from analyzers.interpreter import Input, Interpreter, Logged
 from analyzers.power_limit.search_progress import SearchProgress
-from analyzers.results.instructions import Result, in_order
+from analyzers.results.result import Result, in_order
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame

@@ -25,7 +25,8 @@ from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress
-from analyzers.results.instructions import NOTHING, ApplyControl, Instruction, Result
+from analyzers.results.instructions import ApplyControl, Instruction
+from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import DecisionRow, RunRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.event_route import EventRoute

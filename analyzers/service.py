@@ -41,7 +41,8 @@ from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
-from analyzers.results.instructions import Instruction, Result
+from analyzers.results.instructions import Instruction
+from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
 from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import Rows, collector_rows, insight_rows

@@ -20,20 +20,13 @@ from typing import TypeAlias
 
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.power_budget.accounts import BACK, Account, Accounts
-from analyzers.power_budget.budget_rows import BudgetRows
+from analyzers.power_budget.budget_reports import BudgetReports
 from analyzers.power_budget.shares import Shares
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import ShareChanged
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import (
-    NOTHING,
-    ApplyControl,
-    Command,
-    RestoreControl,
-    Result,
-    in_order,
-    rows_only,
-)
+from analyzers.results.instructions import ApplyControl, Command, RestoreControl
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import CommandRow, DecisionRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import (
@@ -103,7 +96,7 @@ class Enforcer:
         """Begin without a budget; ``settings``: of GPUs that no run uses."""
         self._accounts = Accounts(fleet)
         self._shares = Shares(fleet, self._accounts, runs, settings)
-        self._rows = BudgetRows(self._accounts, self._shares)
+        self._reports = BudgetReports(self._accounts, self._shares)
         self._fleet = fleet
         self._settings = settings
         self._runs = runs
@@ -147,7 +140,7 @@ class Enforcer:
     @property
     def _active(self) -> bool:
         """Whether there are budgets, or rows of some are still to be ended."""
-        return bool(self._budgets or self._rows.binding)
+        return bool(self._budgets or self._reports.binding)
 
     def _granted(self, command: ApplyControl) -> ApplyControl:
         """Return the command that may leave: no limit is above the ration of its GPU."""
@@ -176,8 +169,8 @@ class Enforcer:
             news = dict.fromkeys(self._accounts.of)
         done |= self._command(news)
         if stale:
-            done |= rows_only(self._rows.of_budgets(self._budgets))
-        return done | rows_only(self._rows.of_gpus(news))
+            done |= rows_only(self._reports.of_budgets(self._budgets))
+        return done | rows_only(self._reports.of_gpus(news))
 
     def _reallocate(self, runs: Iterable[Run]) -> Result:
         """Return what runs ask for under what they are allowed by now."""

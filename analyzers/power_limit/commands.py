@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
-from analyzers.results.instructions import ApplyControl, Command, RestoreControl, Result
+from analyzers.results.instructions import ApplyControl, Command, RestoreControl
+from analyzers.results.result import Result
 from analyzers.results.rows import Row
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 

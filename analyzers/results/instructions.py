@@ -1,15 +1,7 @@
-"""Instructions: what the machines want done, and the form of all that they give. Pure.
+"""What the analyzer wants done by others: commands for devices, and answers for scripts. Pure."""
 
-    handle(event, now) -> Result(rows, instructions)
-
-Rows are stored; instructions are carried out by the shells. An outcome comes back as an event of the log.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from analyzers.results.rows import Row
 from zeus_stream.protocol.events import Advice, Answer
 from zeus_stream.protocol.fields import Control
 
@@ -56,36 +48,3 @@ class GiveAdvice:
 
 Command = ApplyControl | RestoreControl
 Instruction = Command | GiveAnswer | GiveAdvice
-
-
-class Result(NamedTuple):
-    """Rows to be stored and instructions to be carried out, each in its order."""
-
-    rows: tuple[Row, ...] = ()
-    instructions: tuple[Instruction, ...] = ()
-
-    def __or__(self, later: "Result") -> "Result":
-        """Return both, this one first."""
-        if later is NOTHING:
-            return self
-        if self is NOTHING:
-            return later
-        return Result(self.rows + later.rows, self.instructions + later.instructions)
-
-
-NOTHING = Result()
-
-
-def in_order(results: Iterable[Result]) -> Result:
-    """Return all of these in one."""
-    rows: list[Row] = []
-    instructions: list[Instruction] = []
-    for result in results:
-        rows += result.rows
-        instructions += result.instructions
-    return Result(tuple(rows), tuple(instructions))
-
-
-def rows_only(rows: Iterable[Row]) -> Result:
-    """Return rows that ask for nothing."""
-    return Result(tuple(rows))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.session import Session
-from analyzers.results.instructions import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.open_sessions import OpenSessions
 from zeus_stream.protocol.frames import Frame

@@ -9,7 +9,7 @@ from analyzers.fleet.questions import Questions, missing
 from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_limit.run_events import EpochPassed, StepPassed
-from analyzers.results.instructions import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FollowedGpus

@@ -35,7 +35,7 @@ class FollowedGpus:
         """Return a GPU; it is followed from now on."""
         gpu = self._fleet.gpus.get(uuid)
         if gpu is None:
-            gpu = self._fleet.gpus[uuid] = Gpu(host)
+            gpu = self._fleet.gpus[uuid] = Gpu(host=host)
             if of_host(uuid):
                 self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
@@ -46,7 +46,7 @@ class FollowedGpus:
         if gpu is None or gpu.host == host:
             return host
         if self._claims.passes(host, uuid, gpu.host, now):
-            self._fleet.gpus[uuid] = Gpu(host)
+            self._fleet.gpus[uuid] = Gpu(host=host)
             return host
         return gpu.host
 
@@ -99,4 +99,4 @@ class FollowedGpus:
         """Forget all readings of a host, whose clock began again."""
         for name, known in self._fleet.gpus.items():
             if known.host == host:
-                self._fleet.gpus[name] = Gpu(host, found=known.found)
+                self._fleet.gpus[name] = Gpu(host=host, found=known.found)

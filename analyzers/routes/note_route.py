@@ -7,7 +7,7 @@ from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled, Enforcer
 from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
-from analyzers.results.instructions import NOTHING, Result, in_order, rows_only
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FULL, FollowedGpus

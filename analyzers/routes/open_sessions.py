@@ -13,7 +13,7 @@ from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import NOTHING_USED, Run, Used
 from analyzers.power_limit.run_events import RankEnded, SetAside
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
 from zeus_stream.protocol.events import RunStarted

@@ -6,8 +6,8 @@ import numpy as np
 
 from analyzers.fleet.fleet import Clocks, gpu_row, hangs
 from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
-from analyzers.results.instructions import Result, rows_only
 from analyzers.results.readings import READING, well_formed
+from analyzers.results.result import Result, rows_only
 from analyzers.results.rows import GapRow, Row
 from analyzers.routes.followed_gpus import FULL, FollowedGpus
 from analyzers.routes.open_sessions import OpenSessions

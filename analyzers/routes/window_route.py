@@ -11,7 +11,7 @@ from analyzers.fleet.questions import Questions, answer_of
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Meter
 from analyzers.power_limit.run_events import ReadingsCame
-from analyzers.results.instructions import NOTHING, Result
+from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import WindowRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.open_sessions import OpenSessions

@@ -6,18 +6,18 @@ from dataclasses import replace
 from analyzers.power_budget.accounts import Accounts
 from analyzers.power_budget.allocation import Bound, least
 from analyzers.power_budget.shares import Shares
-from analyzers.results.rows import BudgetRow, RationRow, Row
+from analyzers.results.rows import BudgetRow, BudgetShareRow, Row
 from zeus_stream.protocol.notes import Budget
 
 
-class BudgetRows:
+class BudgetReports:
     """The rows that were given last."""
 
     def __init__(self, accounts: Accounts, shares: Shares) -> None:
         """Begin with none."""
         self.binding: dict[tuple[str, int], BudgetRow] = {}
         """Of the budgets that hold, by name and when they were set."""
-        self._rations: dict[str, RationRow] = {}
+        self._rations: dict[str, BudgetShareRow] = {}
         """By GPU."""
         self._accounts = accounts
         self._shares = shares
@@ -29,7 +29,7 @@ class BudgetRows:
             if (account := self._accounts.of.get(gpu)) is None:
                 continue
             run = self._shares.commander(gpu) or self._shares.user(gpu)
-            row = RationRow(
+            row = BudgetShareRow(
                 gpu=gpu,
                 budget=self._shares.allocations[gpu].group,
                 run=None if run is None else run.name,
