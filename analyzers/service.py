@@ -19,7 +19,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -63,7 +62,6 @@ from zeus_stream.transport.access import Gate
 from zeus_stream.transport.endpoints import Distant, source
 from zeus_stream.transport.follower import Break, follow
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
@@ -286,7 +284,9 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-        frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
+        frames = await run_sync(
+            lambda: [(frame, self._decoded(frame)) for frame in received], limiter=self._writer
+        )
         await self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
 
@@ -353,6 +353,7 @@ class Analyzer:
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
             result = await self._interpretation.handle(Asked(host, question), host)
+            await self._keep(result, {})
             self._send(result.instructions)
 
     async def forget(self, job: str) -> int | None:
@@ -365,9 +366,6 @@ class Analyzer:
         await self._commits.commit()
         self._send(result.instructions)
         return count
-
-    async def _write(self, job: Callable[[], T]) -> T:
-        return await run_sync(job, limiter=self._writer)
 
     # ---- status
 

@@ -5,8 +5,7 @@
     TryEnded    -> converged, stopped or exhausted                           -> TryRow
     run over    -> lost, which says nothing about the batch size             -> TryRow
 
-A choice is a row before it is an answer: who asks again is given what is recorded, in another rank and after
-another start too.
+A choice is a row before it is an answer: it is given again to other ranks, and after another start.
 """
 
 from collections import defaultdict
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from analyzers.batch_size import job_events
 from analyzers.batch_size.followed_try import (
     FollowedEpoch,
     FollowedRun,
@@ -28,20 +28,6 @@ from analyzers.batch_size.followed_try import (
     wall_ns,
 )
 from analyzers.batch_size.history import Known, choose, verdict
-from analyzers.batch_size.job_events import (
-    AdviceAsked,
-    EpochPassed,
-    FrameMeasured,
-    JobEvent,
-    JobForgotten,
-    MetricSent,
-    RankBegan,
-    RankDone,
-    RankEnded,
-    RankJoined,
-    SizeWanted,
-    WindowsMeasured,
-)
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Choice, Policy
 from analyzers.fleet.fleet import Clocks, Fleet
@@ -99,34 +85,34 @@ class Jobs:
         self._now: Clocks = {}
         """Frame times at the event under way, by host."""
 
-    def handle(self, event: JobEvent, now: Clocks) -> Result:
+    def handle(self, event: job_events.JobEvent, now: Clocks) -> Result:
         """Take in an event. Return rows of jobs and tries, and answers to scripts."""
         self._now = now
         match event:
-            case RankJoined(session, run):
+            case job_events.RankJoined(session, run):
                 if (training := self._trainings.get(id(run))) is not None:
                     self._join(training, session)
-            case SizeWanted(session, run, wanted):
+            case job_events.SizeWanted(session, run, wanted):
                 return self._wanted(session, run, wanted)
-            case RankBegan(session, began):
+            case job_events.RankBegan(session, began):
                 return self._began(session, began)
-            case RankDone(session, ended):
+            case job_events.RankDone(session, ended):
                 self._ended(session, ended)
-            case MetricSent(session, name, value):
+            case job_events.MetricSent(session, name, value):
                 self._metric(session, name, value)
-            case EpochPassed(session, index, began=True):
+            case job_events.EpochPassed(session, index, began=True):
                 self._epoch_began(session, index)
-            case EpochPassed(session, index):
+            case job_events.EpochPassed(session, index):
                 self._epoch_ended(session, index)
-            case WindowsMeasured(rows):
+            case job_events.WindowsMeasured(rows):
                 self._measured(rows)
-            case RankEnded(session, t_ns, how):
+            case job_events.RankEnded(session, t_ns, how):
                 self._session_ended(session, t_ns, how)
-            case AdviceAsked(host, ask):
+            case job_events.AdviceAsked(host, ask):
                 return self._ask(host, ask)
-            case JobForgotten(job):
+            case job_events.JobForgotten(job):
                 return NOTHING if (row := self._jobs.forget(job)) is None else rows_only([row])
-            case FrameMeasured(host):
+            case job_events.FrameMeasured(host):
                 return self._look(host)
         return NOTHING
 
