@@ -11,7 +11,7 @@ from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.notes import DeviceFound, DeviceGone
 
 MAX_GPUS = 50_000
-"""Of a site; what is said of one more is not interpreted."""
+"""Of a site; notes about one more are not interpreted."""
 FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer again, or another."
 
 
