@@ -1,0 +1,1 @@
+"""What is live, for screens: the terminal and the browser."""
