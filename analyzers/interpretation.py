@@ -1,6 +1,6 @@
 """The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync
 
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run import Output
+from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
@@ -20,6 +21,8 @@ SHED_NS = 1_000_000_000
 """The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
+SEARCHES_NS = 200_000_000
+"""Between two looks at the searches of runs."""
 
 
 class Interpretation:
@@ -28,8 +31,10 @@ class Interpretation:
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._turn = anyio.CapacityLimiter(1)
-        self._looked_ns = 0
+        self._looked_ns = self._searched_ns = 0
         self.insight = Insight({}, {}, {})
+        self.searches: Mapping[str, SearchProgress] = {}
+        """By open run, where the search for its power limit stood a short time ago."""
         self.stalled_ns: int | None = None
         """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
 
@@ -67,6 +72,9 @@ class Interpretation:
                 self._looked_ns = self.stalled_ns
                 known = self._interpreter
                 self.insight = Insight(known.cross_checks(), known.gains, known.forgotten_wall_ns)
+            if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
+                self._searched_ns = self.stalled_ns
+                self.searches = self._interpreter.searches()
         finally:
             self.stalled_ns = None
         return done

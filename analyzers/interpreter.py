@@ -32,6 +32,7 @@ from analyzers.power_budget.enforcer import Ledger
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import NOTHING_USED, Output, Run, Used
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.rows import GapRow, Instruction, MetricRow, WindowRow
 from zeus_stream.protocol.events import (
@@ -164,6 +165,10 @@ class Interpreter:
         """Return, by GPU, the energy its counter shows over that of its power readings, lately."""
         ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self._fleet.gpus.items()}
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
+
+    def searches(self) -> dict[str, SearchProgress]:
+        """Return, by run, where the search for its power limit stands."""
+        return {name: run.progress for name, run in self._runs.items() if run.settings.selector is not None}
 
     def hear(self, frame: Frame, body: Body) -> list[Output]:
         """Take in the next frame of a log. Returns rows and instructions, in order."""
@@ -458,8 +463,8 @@ class Interpreter:
                 return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
-            case RunEnded(t_ns):
-                return self._end(session, t_ns, "ended")
+            case RunEnded(t_ns, failure):
+                return self._end(session, t_ns, failure or "ended")
             case RunStarted():
                 pass  # heard already
         return []

@@ -27,8 +27,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from anyio.to_thread import run_sync
 
 from analyzers import watched_files
-from analyzers.archive import query
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
@@ -38,15 +38,17 @@ from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.rows import GapRow, Instruction, Row
 from analyzers.state_files import calibrations, forgotten_profiles
-from analyzers.status import MAX_SECTION, Rows, insight_rows
-from zeus_stream.clock import monotonic_ns
+from analyzers.status import Rows, collector_rows, insight_rows
+from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
+from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
@@ -54,6 +56,7 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import CollectorStarted, Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
@@ -191,9 +194,9 @@ class Analyzer:
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
-        self.queries = QueryServer(
-            query.Queries(archive, settings), self.status, self.forget, self._counters, self._commits.commit
-        )
+        self._live = LiveSite()
+        answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
+        self.queries = QueryServer(*answering, self._counters, self._commits.commit)
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -297,6 +300,7 @@ class Analyzer:
         while at < len(frames):
             count, outputs = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
+            self._live.take(part, outputs, monotonic_ns(), live=not self._commits.replaying)
             await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
                 self._hosts[frame.host].last = frame
@@ -377,24 +381,15 @@ class Analyzer:
         return Status(tuple(rows))
 
     def _collector_rows(self, collector: Collector) -> Rows:
-        section, link = f"collector {collector.name}"[:MAX_SECTION], collector.link
-        rows = [
-            (section, "connected", "yes" if link.connected else "no"),
-            (section, "trouble", link.trouble or "none"),
-            (section, "lease", f"{link.lease_ms} ms"),
-        ]
-        for name, host in self._hosts.items():
-            if host.collector is collector and host.last is not None:
-                behind = link.behind(host.last)
-                rows += [
-                    (section, "host", name),
-                    (section, "last frame", f"{host.last.offset} of log {host.last.log_id}"),
-                    (section, "behind", "not known" if behind is None else f"{behind} frames"),
-                    (section, "commands waiting", str(self._pending.waiting(name))),
-                ]
-        rows += [
-            (section, "commands dropped", str(link.dropped)),
-            (section, "messages not understood", str(link.malformed)),
-            *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
-        ]
-        return rows
+        hosts = {
+            name: (host.last, self._pending.waiting(name))
+            for name, host in self._hosts.items()
+            if host.collector is collector and host.last is not None
+        }
+        return collector_rows(collector.name, collector.link, hosts, collector.counters)
+
+    def _now(self, host: str | None) -> Snapshot:
+        """Return the live state of the site, or of one host."""
+        links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
+        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self._behind_ns(), self._counters)
+        return self._live.snapshot(head, self._interpretation.searches, monotonic_ns(), host)

@@ -47,6 +47,7 @@ from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
+from zeus_stream.protocol.snapshots import AskNow
 
 EXTREMES: tuple[object, ...] = (
     *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
@@ -148,6 +149,7 @@ def commanded(rng: random.Random) -> object:
             ),
             RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             AskStatus(),
+            AskNow("h"),
             Answer("q", None, (), "no"),
             Advice("q", None, go_on=True, reason="no"),
         )
@@ -156,7 +158,7 @@ def commanded(rng: random.Random) -> object:
 
 def asked(rng: random.Random) -> object:
     return rng.choice(
-        (AskStatus(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+        (AskStatus(), AskNow(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from analyzers.results.readings import READING, SEEN
 from zeus_stream.protocol.events import (
@@ -107,7 +106,7 @@ def _event_columns(
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():
-            return "run_ended", event.t_ns, None, None, None, None
+            return "run_ended", event.t_ns, None, None, event.failure, None
         case Unknown():
             return event.kind, None, None, None, None, None
 
@@ -131,10 +130,12 @@ def columnar(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 def to_readings(table: pa.Table) -> Iterator[tuple[int, int, Readings]]:
     """Return offset, logged_ns and body of each frame in rows of the table ``readings``, sorted by offset."""
+    from pyarrow.compute import index_in  # noqa: PLC0415  (slow to import, and only a replay needs it)
+
     rows = np.zeros(table.num_rows, READING)
     for name in _PLAIN:
         rows[name] = table[name].fill_null(ABSENT).to_numpy()
-    rows["seen"] = pa.compute.index_in(table["seen"], pa.array(SEEN)).to_numpy()
+    rows["seen"] = index_in(table["seen"], pa.array(SEEN)).to_numpy()
     gpus = table["gpu"].to_numpy()
     logged_ns = table["logged_ns"].to_numpy()
     offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from analyzers.archive.opening import Reader
 from analyzers.archive.sandbox import query_process
@@ -206,7 +204,10 @@ def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "cs
     partial = target.with_suffix(target.suffix + ".partial")
     source = f"FROM {name}" if form == "parquet" else _flat(reader, name)
     schema, batches = reader.batches(source, EXPORT_ROWS)
-    open_writer = pa.parquet.ParquetWriter if form == "parquet" else pa.csv.CSVWriter
+    from pyarrow.csv import CSVWriter  # noqa: PLC0415  (slow to import, and only an export needs them)
+    from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
+
+    open_writer = ParquetWriter if form == "parquet" else CSVWriter
     rows = 0
     try:
         with open_writer(partial, schema) as writer:

@@ -48,6 +48,7 @@ from analyzers.power_limit.profiler import (
 )
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress, progress
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
@@ -256,6 +257,11 @@ class Run:
                 self._trials.remove(trial)
                 outputs += self._tell(trial.asked, took)
         return outputs
+
+    @property
+    def progress(self) -> SearchProgress:
+        """Where the search stands, for people."""
+        return progress(self._state, self._plan)
 
     # ---- under a power budget
 

@@ -78,7 +78,7 @@ class RunRow:
     """UTC, ns since 1970, within ``wall_error_ns``."""
     wall_error_ns: int
     ended_how: str | None
-    """``ended`` (in order), or the collector's reason."""
+    """``ended`` (in order), the exception that ended the script, or the collector's reason."""
     may_command: bool
     command_reason: str
     batch_size: int | None = None

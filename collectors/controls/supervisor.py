@@ -115,6 +115,13 @@ class Guards:
         return tuple(guard.description for guard in self._guards.values())
 
     @property
+    def leases(self) -> int:
+        """Return the number of controls that are held under a lease."""
+        return sum(
+            c.state.lease is not None for guard in self._guards.values() for c in guard.controls.values()
+        )
+
+    @property
     def looked(self) -> bool:
         """Every device that the bus named was found, or has said why not."""
         watches = self._watches.values()

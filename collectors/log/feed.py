@@ -1,4 +1,4 @@
-"""What the collector logs, it logs here: first the log on disk, then the feed.
+"""The collector's journal: each entry goes into the log on disk first, then to the feed.
 
 While the log cannot be written (a full disk) the collector goes on: events are not acknowledged and so
 stay with their publishers, notes wait, readings are dropped and counted. Once there is room again the
@@ -9,9 +9,10 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from collectors.log.sqlite import Log, SessionMemory
+from collectors.log.sqlite import UNKNOWN_UID, Log, SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
+from zeus_stream.live.latest import Latest
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import Lost, Note, Notes
@@ -35,6 +36,8 @@ class Journal:
         self._host = host
         self._notes: deque[Note] = deque()
         self._lost: dict[str, tuple[int, str]] = {}
+        self.latest = Latest()
+        """What was logged last of each device, for those who ask."""
         self.trouble: str | None = None
         self.failures = 0
         """Appends that failed."""
@@ -42,17 +45,22 @@ class Journal:
         """Readings and notes that were dropped."""
 
     def events(self, job: str, events: Events, session: SessionMemory) -> bool:
-        """Log new events of a session, and how far it was heard. False: not now, they must come again."""
-        return self._append(f"events/{self._host}/{job}"[:MAX_TOPIC], events, session)
+        """Log new events, and the next sequence number of their session. False: they must come again."""
+        uid = UNKNOWN_UID if events.uid is None else events.uid
+        entry = f"events/{self._host}/{job}"[:MAX_TOPIC], codec.encode(events)
+        return self._write([entry], session, written_by=uid)
 
     def readings(self, readings: Readings, count: int) -> None:
         """Log ``count`` readings, or drop them."""
+        now_ns = monotonic_ns()
+        self.latest.take_readings(self._host, now_ns, readings, now_ns)
         if not self._append(f"readings/{self._host}", readings):
             self.lose("readings", count, self.trouble or "")
 
     def say(self, *notes: Note) -> None:
         """Log notes now, or as soon as there is room."""
         for note in notes:
+            self.latest.take_note(self._host, note)
             if len(self._notes) >= MAX_NOTES:
                 self._notes.popleft()
                 self.lose("notes", 1, "too many waited for room in the log")
@@ -62,6 +70,7 @@ class Journal:
     def lose(self, what: str, count: int, reason: str) -> None:
         """Count what was dropped; the log says so when it can."""
         self.dropped += count
+        self.latest.add_gap(self._host, what, count, reason)
         before, _ = self._lost.get(what, (0, ""))
         self._lost[what] = before + count, reason
 
@@ -87,12 +96,17 @@ class Journal:
         """Keep what is known of a session beyond a restart."""
         self._write([], session)
 
-    def _append(self, topic: str, body: Body, session: SessionMemory | None = None) -> bool:
-        return self._write([(topic, codec.encode(body))], session)
+    def _append(self, topic: str, body: Body) -> bool:
+        return self._write([(topic, codec.encode(body))])
 
-    def _write(self, entries: list[tuple[str, bytes]], session: SessionMemory | None) -> bool:
+    def _write(
+        self,
+        entries: list[tuple[str, bytes]],
+        session: SessionMemory | None = None,
+        written_by: int | None = None,
+    ) -> bool:
         try:
-            frames = self._log.append(entries, monotonic_ns(), session)
+            frames = self._log.append(entries, monotonic_ns(), session, written_by=written_by)
         except StorageError as wrong:
             self._fail(wrong)
             return False

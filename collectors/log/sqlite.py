@@ -1,46 +1,41 @@
 """The ordered log on disk: SQLite, one writer, bounded by size and age.
 
 Frames have offsets 0, 1, 2, ... within one log id. What was acknowledged is in the log, together with
-the sequence number up to which each session has been heard, in one transaction. A process that is
+the next sequence number of each session, in one transaction. A process that is
 killed loses nothing; after a loss of power, or when the file is broken, was cut or exchanged, offsets
 that were handed out may be gone: then the log begins anew, with another id. Two things tell that:
 every row has a checksum, and beside the log lies a mark, the next offset after each transaction.
 (SQLite drops without a word what follows a damaged place in its write-ahead log.)
+
+Events may take half of the room. Past that, the oldest events of the user who has most of them are removed
+first: no user displaces readings, or events of others. Such a removal leaves a hole in the offsets, which
+is kept in ``holes``: a hole that is not there is damage.
 """
 
 import logging
 import os
-import secrets
 import sqlite3
-import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
 
+from collectors.log.database import MARK, beside, frame_crc, open_database, read_mark, row_crc
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Frame
 
-FORMAT = "zeus-stream log 2"
 OVERHEAD_BYTES = 64
 """What a frame takes on disk beside its topic and body, about."""
 CHUNK = 500
 """Frames removed in one transaction."""
 MAX_SESSIONS = 2_000
 """Sessions remembered; the longest silent are forgotten first."""
-_log = logging.getLogger(__name__)
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE frames (
-  "offset" INTEGER PRIMARY KEY, t_ns INTEGER NOT NULL, topic TEXT NOT NULL, body BLOB NOT NULL,
-  crc INTEGER NOT NULL);
-CREATE TABLE sessions (
-  session TEXT PRIMARY KEY, next_sequence INTEGER NOT NULL, about TEXT NOT NULL,
-  heard INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_MARK = Struct("<16sQ")  # log id, next offset
+_log = logging.getLogger(__name__)
+UNKNOWN_UID = -1
+EVENT_SHARE = 0.5
+"""What all events together may take of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,17 @@ class Extent:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """What was removed, and the oldest offset after that."""
+
+    first: int
+    frames: int
+    bytes: int
+    written: Counter[int]
+    """Bytes of events, by user."""
+
+
 class Log:
     """The log of one collector. Used from one thread; one process at a time (the collector's claim)."""
 
@@ -72,9 +78,9 @@ class Log:
         self._path = path
         self._host = host
         with self._explained("be opened"):
-            self._mark = os.open(_beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._mark = os.open(beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._db, self.begun_anew = _open(path, boot_id, _read_mark(self._mark))
+                self._db, self.begun_anew = open_database(path, boot_id, read_mark(self._mark))
                 self._begin(boot_id)
             except BaseException:
                 os.close(self._mark)
@@ -83,12 +89,13 @@ class Log:
     def _begin(self, boot_id: str) -> None:
         meta = dict(self._db.execute("SELECT key, value FROM meta"))
         self.log_id = meta["log_id"]
-        first, last, size = self._db.execute(
-            'SELECT min("offset"), max("offset"), sum(length(body) + length(topic)) FROM frames'
+        first, last, size, count = self._db.execute(
+            'SELECT min("offset"), max("offset"), sum(length(body) + length(topic)), count(*) FROM frames'
         ).fetchone()
         self._first = 0 if first is None else first
         self._next = 0 if last is None else last + 1
-        self._bytes = (size or 0) + OVERHEAD_BYTES * (self._next - self._first)
+        self._bytes: int = (size or 0) + OVERHEAD_BYTES * count
+        self._written = Counter(dict(self._db.execute("SELECT uid, sum(bytes) FROM written GROUP BY uid")))
         # Times of frames from before the last boot mean nothing to this one's clock.
         if meta["boot_id"] != boot_id:
             meta["boot_offset"] = str(self._next)
@@ -109,9 +116,20 @@ class Log:
         return self._bytes
 
     def append(
-        self, entries: Sequence[tuple[str, bytes]], t_ns: int, session: SessionMemory | None = None
+        self,
+        entries: Sequence[tuple[str, bytes]],
+        t_ns: int,
+        session: SessionMemory | None = None,
+        *,
+        written_by: int | None = None,
     ) -> list[Frame]:
-        """Add frames (topic, body), and how far a session was heard, in one transaction.
+        """Add frames (topic, body), and the next sequence number of a session, in one transaction.
+
+        Args:
+            entries, t_ns: the frames, and when they are logged.
+            session: the next sequence number of one.
+            written_by: the uid whose events they are; `UNKNOWN_UID`: of a user who is not known; None: they
+                are the collector's own.
 
         Raises:
             StorageError: nothing was added; it may be tried again.
@@ -124,15 +142,21 @@ class Log:
             self._db.executemany(
                 "INSERT INTO frames VALUES (?, ?, ?, ?, ?)",
                 [
-                    (f.offset, t_ns, f.topic, f.body, _frame_crc(f.offset, t_ns, f.topic, f.body))
+                    (f.offset, t_ns, f.topic, f.body, frame_crc(f.offset, t_ns, f.topic, f.body))
                     for f in frames
                 ],
             )
+            if written_by is not None:
+                shares = [(written_by, f.offset, _size(f.topic, f.body)) for f in frames]
+                self._db.executemany("INSERT INTO written VALUES (?, ?, ?)", shares)
             if session is not None:
                 about = session.session, session.next_sequence, session.about, self._next + len(frames)
-                self._db.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", (*about, _crc(*about)))
+                self._db.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", (*about, row_crc(*about)))
         self._next += len(frames)
-        self._bytes += sum(_size(topic, body) for topic, body in entries)
+        size = sum(_size(topic, body) for topic, body in entries)
+        self._bytes += size
+        if written_by is not None:
+            self._written[written_by] += size
         try:
             self._put_mark()
         except OSError as wrong:  # the frames are in the log: a mark that is too low only notices less
@@ -140,12 +164,12 @@ class Log:
         return frames
 
     def _put_mark(self) -> None:
-        os.pwrite(self._mark, _MARK.pack(self.log_id.encode(), self._next), 0)
+        os.pwrite(self._mark, MARK.pack(self.log_id.encode(), self._next), 0)
 
     def fetch(self, first_offset: int, count: int, max_bytes: int) -> list[Frame]:
-        """Return frames from ``first_offset`` (or the oldest) on: at most ``count``; one, or ``max_bytes``.
+        """Return frames from ``first_offset`` (or the next there is) up to a hole: at most ``count``.
 
-        Raises StorageError.
+        They are one, or at most ``max_bytes``. Raises StorageError.
         """
         frames: list[Frame] = []
         with self._explained("be read"):
@@ -156,13 +180,13 @@ class Log:
             )
             for offset, t_ns, topic, body in rows:
                 max_bytes -= _size(topic, body)
-                if frames and max_bytes < 0:
+                if frames and (max_bytes < 0 or offset != frames[-1].offset + 1):
                     break
                 frames.append(Frame(self.log_id, offset, self._host, t_ns, topic, body))
         return frames
 
     def sessions(self) -> list[SessionMemory]:
-        """Return the sessions heard, longest silent first. Raises StorageError."""
+        """Return the sessions, longest silent first. Raises StorageError."""
         with self._explained("be read"):
             rows = self._db.execute("SELECT session, next_sequence, about FROM sessions ORDER BY heard")
             return [SessionMemory(*row) for row in rows]
@@ -172,26 +196,75 @@ class Log:
 
         The newest frame stays whatever its age: it carries the next offset over a restart.
         """
+        uid, most = max(self._written.items(), key=lambda item: item[1], default=(UNKNOWN_UID, 0))
         with self._explained("be pruned"), self._db:
-            rows = self._db.execute(
-                'SELECT "offset", t_ns, topic, length(body) FROM frames ORDER BY "offset" LIMIT ?', (CHUNK,)
-            )
-            first, left_bytes = self._first, self._bytes
-            for offset, t_ns, topic, length in rows:
-                # A frame of an earlier boot is at least as old as this one.
-                age_ns = now_ns if offset < self._boot_offset else now_ns - t_ns
-                if (left_bytes <= max_bytes and age_ns <= max_age_ns) or offset + 1 >= self._next:
-                    break
-                first = offset + 1
-                left_bytes -= length + len(topic) + OVERHEAD_BYTES
-            self._db.execute('DELETE FROM frames WHERE "offset" < ?', (first,))
-            self._db.execute(
-                "DELETE FROM sessions WHERE heard < (SELECT heard FROM sessions"
-                " ORDER BY heard DESC LIMIT 1 OFFSET ?)",
-                (MAX_SESSIONS,),
-            )
-        removed, self._first, self._bytes = first - self._first, first, left_bytes
-        return removed
+            if self._bytes > max_bytes and most and self._written.total() > EVENT_SHARE * max_bytes:
+                gone = self._remove_events(uid, self._bytes - max_bytes)
+            else:
+                gone = self._remove_oldest(now_ns, max_bytes, max_age_ns)
+        self._first = gone.first
+        self._bytes -= gone.bytes
+        self._written -= gone.written  # and drops who has nothing left
+        return gone.frames
+
+    def _remove_oldest(self, now_ns: int, max_bytes: int, max_age_ns: int) -> _Gone:
+        rows = self._db.execute(
+            'SELECT "offset", t_ns, topic, length(body) FROM frames ORDER BY "offset" LIMIT ?', (CHUNK,)
+        )
+        first, gone_bytes, frames = self._first, 0, 0
+        for offset, t_ns, topic, length in rows:
+            # A frame of an earlier boot is at least as old as this one.
+            age_ns = now_ns if offset < self._boot_offset else now_ns - t_ns
+            fits = self._bytes - gone_bytes <= max_bytes and age_ns <= max_age_ns
+            if fits or offset + 1 >= self._next:
+                break
+            first, frames = offset + 1, frames + 1
+            gone_bytes += length + len(topic) + OVERHEAD_BYTES
+        events = self._db.execute('DELETE FROM written WHERE "offset" < ? RETURNING uid, bytes', (first,))
+        written = Counter[int]()
+        for uid, size in events.fetchall():
+            written[uid] += size
+        self._db.execute('DELETE FROM frames WHERE "offset" < ?', (first,))
+        self._db.execute(
+            "DELETE FROM sessions WHERE heard < (SELECT heard FROM sessions"
+            " ORDER BY heard DESC LIMIT 1 OFFSET ?)",
+            (MAX_SESSIONS,),
+        )
+        return _Gone(self._past_holes(first), frames, gone_bytes, written)
+
+    def _remove_events(self, uid: int, too_many_bytes: int) -> _Gone:
+        """Remove a user's oldest events, and keep which offsets that leaves empty."""
+        rows = self._db.execute(
+            'SELECT "offset", bytes FROM written WHERE uid = ? ORDER BY "offset" LIMIT ?', (uid, CHUNK)
+        )
+        offsets, gone_bytes = list[int](), 0
+        for offset, size in rows.fetchall():
+            if gone_bytes >= too_many_bytes or offset + 1 >= self._next:
+                break
+            offsets.append(offset)
+            gone_bytes += size
+            self._add_hole(offset)
+        self._db.executemany('DELETE FROM frames WHERE "offset" = ?', ((offset,) for offset in offsets))
+        users = ((uid, offset) for offset in offsets)
+        self._db.executemany('DELETE FROM written WHERE uid = ? AND "offset" = ?', users)
+        return _Gone(self._past_holes(self._first), len(offsets), gone_bytes, Counter({uid: gone_bytes}))
+
+    def _add_hole(self, offset: int) -> None:
+        """Keep that an offset is empty, as one hole with those beside it."""
+        first, past = offset, offset + 1
+        for hole in self._db.execute(
+            "DELETE FROM holes WHERE past = ? OR first = ? RETURNING first, past", (offset, offset + 1)
+        ).fetchall():
+            first, past = min(first, hole[0]), max(past, hole[1])
+        self._db.execute("INSERT INTO holes VALUES (?, ?)", (first, past))
+
+    def _past_holes(self, first: int) -> int:
+        """Return the offset of the oldest frame, and forget the holes before it."""
+        for (past,) in self._db.execute(
+            "DELETE FROM holes WHERE first <= ? RETURNING past", (first,)
+        ).fetchall():
+            first = max(first, past)
+        return first
 
     def close(self) -> None:
         """Close in order: the next start trusts it, even after a reboot. Raises StorageError."""
@@ -214,129 +287,5 @@ class Log:
             ) from wrong
 
 
-def _open(path: Path, boot_id: str, mark: tuple[str, int] | None) -> tuple[sqlite3.Connection, str | None]:
-    """Return the log's database, and why the one that was there is not continued, if so."""
-    try:
-        db = _connect(path)
-        doubt = _doubt(db, boot_id, mark)
-    except sqlite3.OperationalError:
-        raise  # no access, no room: nothing is wrong with the file
-    except sqlite3.DatabaseError as wrong:
-        doubt = f"it could not be read: {wrong}"
-    if doubt is not None:
-        _move_aside(path)
-        db = _connect(path)
-    if not _tables(db):
-        _create(db, boot_id)
-    return db, doubt
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=2.0)
-    db.text_factory = lambda text: text.decode("utf-8", "replace")  # damage is found by checksums
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db
-
-
-def _tables(db: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def _create(db: sqlite3.Connection, boot_id: str) -> None:
-    values = {
-        "format": FORMAT,
-        "log_id": secrets.token_hex(8),
-        "boot_id": boot_id,
-        "boot_offset": "0",
-        "clean": "no",
-    }
-    with db:
-        for statement in _SCHEMA.split(";"):
-            db.execute(statement)
-        db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-
-
-def _doubt(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
-    """Return why this database must not be continued, or None. Closes it when it must not."""
-    try:
-        doubt = _compare(db, boot_id, mark)
-    except sqlite3.Error:
-        db.close()
-        raise
-    if doubt is not None:
-        db.close()
-    return doubt
-
-
-def _compare(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
-    tables = _tables(db)
-    if not tables:
-        return None if mark is None else "it is gone"
-    if not tables >= {"meta", "frames", "sessions"}:
-        return "it is not a log of zeus-stream"
-    meta = dict(db.execute("SELECT key, value FROM meta"))
-    if meta.get("format") != FORMAT:
-        return f"its format is {meta.get('format')!r}, this version writes {FORMAT!r}"
-    if meta["clean"] != "yes" and meta["boot_id"] != boot_id:
-        return "the host stopped without closing it"
-    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return f"it is broken: {verdict}" if verdict != "ok" else _damage(db, meta["log_id"], mark)
-
-
-def _damage(db: sqlite3.Connection, log_id: str, mark: tuple[str, int] | None) -> str | None:
-    """Return which rows are not what was written, or are missing."""
-    expected = None
-    rows = db.execute('SELECT "offset", t_ns, topic, CAST(body AS BLOB), crc FROM frames ORDER BY "offset"')
-    for offset, t_ns, topic, body, crc in rows:
-        if offset != (offset if expected is None else expected):
-            return f"it is broken: frame {expected} is gone"
-        if crc != _frame_crc(offset, t_ns, topic, body):
-            return f"it is broken: frame {offset} is not what was written"
-        expected = offset + 1
-    for *about, crc in db.execute("SELECT * FROM sessions"):
-        if crc != _crc(*about):
-            return f"it is broken: session {about[0]} is not what was written"
-    if mark is not None and mark[0] != log_id:
-        return f"it was exchanged: the last was {mark[0]}"
-    if mark is not None and mark[1] > (expected or 0):
-        return f"it was cut: frames {expected or 0} to {mark[1] - 1} are gone"
-    return None
-
-
-def _move_aside(path: Path) -> None:
-    """Make room for another log; of those that were moved, the last is kept."""
-    aside = _beside(path, ".old")
-    _log.warning("%s: is moved to %s", path, aside)
-    path.rename(aside)
-    for suffix in ("-wal", "-shm"):
-        _beside(path, suffix).unlink(missing_ok=True)
-
-
 def _size(topic: str, body: bytes) -> int:
     return len(topic) + len(body) + OVERHEAD_BYTES
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _read_mark(mark: int) -> tuple[str, int] | None:
-    """Return log id and next offset, or None when there is no mark yet."""
-    content = os.pread(mark, _MARK.size, 0)
-    if len(content) < _MARK.size or not any(content):
-        return None
-    log_id, next_offset = _MARK.unpack(content)
-    return log_id.decode("ascii", "replace"), next_offset
-
-
-def _frame_crc(offset: int, t_ns: int, topic: str, body: bytes) -> int:
-    return zlib.crc32(body, _crc(offset, t_ns, topic))
-
-
-def _crc(*values: object) -> int:
-    return zlib.crc32(repr(values).encode())

@@ -65,6 +65,7 @@ from zeus_stream.protocol.notes import (
 )
 from zeus_stream.protocol.queries import AskStatus, No, Status
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
@@ -88,7 +89,9 @@ class Client:
     async def request(self, message: object) -> tuple[Any, list[bytes]]:
         await self.send(self.control, bytes(8), codec.encode(message))
         (received,) = await self.control.receive()
-        reply = codec.decode(received.parts[1], Welcome, Fetched, ControlApplied, ControlRefused, Status, No)
+        reply = codec.decode(
+            received.parts[1], Welcome, Fetched, ControlApplied, ControlRefused, Status, Snapshot, No
+        )
         return reply, received.parts[2:]
 
     async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
@@ -861,3 +864,24 @@ async def test_status_names_devices_limits_leases_and_what_went_wrong(zeus_dir: 
     assert rows["runs", "r"] == f"job on {GPU}"
     assert rows["publish", "sessions"] == "1 of 1 open"
     assert rows["log", "trouble"] == "none"
+
+
+async def test_the_live_state_has_the_gpus_their_limits_and_who_uses_them(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(2), zeus_dir, 2) as client:
+        await client.start_run()
+        await client.set("c1", 250)
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                now, _ = await client.request(AskNow())
+                assert isinstance(now, Snapshot)
+                if now.gpus and now.gpus[0].limit_mw == 250_000:
+                    break
+                await anyio.sleep(0.05)
+        elsewhere, _ = await client.request(AskNow("elsewhere"))
+    first, second = now.gpus
+    assert (now.process, now.lag_ms, now.archive_id) == ("collector", None, None)
+    assert (first.gpu, first.run, first.state, first.found_mw) == (GPU, "r", "there", 300_000)
+    assert (second.run, second.limit_mw) == (None, 300_000)
+    assert [(run.run, run.job, run.gpus, run.step_j) for run in now.runs] == [("r", "job", (GPU,), None)]
+    assert dict(now.counters) | {"leases": 1, "commands applied": 1} == dict(now.counters)
+    assert (elsewhere.gpus, elsewhere.totals.gpus) == ((), 2)

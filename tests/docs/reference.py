@@ -1,10 +1,11 @@
-"""Write the generated pages of docs/reference: ``python -m tests.docs.reference``. A test compares them."""
+"""Write the generated pages: ``python -m tests.docs.reference``. A test compares them."""
 
 from importlib.resources import files
 from pathlib import Path
 
 import click
 
+from tests.docs.man_page import PAGE, man_page
 from zeus_stream.cli.main import COMMANDS, main
 from zeus_stream.settings import SECTIONS, Settings, spelled
 
@@ -99,3 +100,4 @@ def _queries() -> str:
 if __name__ == "__main__":
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    PAGE.write_text(man_page(), encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages
 from tests.zeus_stream.conftest import Ran
 from zeus_stream.cli.main import main
@@ -96,6 +97,11 @@ def test_commands_and_options_exist(page: Path) -> None:
 def test_generated_pages_are_not_stale(page: str) -> None:
     stale = "Write it again: python -m tests.docs.reference"
     assert (FOLDER / page).read_text(encoding="utf-8") == pages()[page], stale
+
+
+def test_the_manual_page_is_not_stale() -> None:
+    stale = "Write it again: python -m tests.docs.reference"
+    assert PAGE.read_text(encoding="utf-8") == man_page(), stale
 
 
 def test_the_sql_of_the_readme_is_shipped() -> None:

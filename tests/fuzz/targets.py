@@ -27,6 +27,7 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport.follower import Sequencer
 
 NOW_NS = 10**12
@@ -41,10 +42,10 @@ SETTINGS = RunSettings(
 )
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
-    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, Answer, Advice),
-    (Query, ForgetJob),
+    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, AskNow, Answer, Advice),
+    (Query, AskNow, ForgetJob),
     (Ack, No),
-    (Welcome, Fetched, ControlApplied, ControlRefused, Status, QueryDone, Forgotten),
+    (Welcome, Fetched, ControlApplied, ControlRefused, Status, Snapshot, QueryDone, Forgotten),
     (Readings, Events, Notes),
 )
 """What is decoded where."""

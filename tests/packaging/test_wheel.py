@@ -78,7 +78,12 @@ def run(python: Path, environment: dict[str, str], *arguments: str) -> str:
 def test_the_wheel_occupies_one_name_in_site_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"zeus_stream"}
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {"zeus_stream"}
+
+
+def test_the_manual_page_is_installed_where_man_finds_it(python: Path) -> None:
+    page = python.parents[1] / "share" / "man" / "man1" / "zeus-stream.1"
+    assert ".SH NAME" in page.read_text(encoding="utf-8")
 
 
 def test_run_and_sql_work_beside_packages_of_the_same_names(

@@ -18,7 +18,7 @@ import heapq
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
@@ -234,10 +234,17 @@ class FillingLog(Log):
 
     full = False
 
-    def append(self, entries: Any, t_ns: int, session: SessionMemory | None = None) -> list[Frame]:
+    def append(
+        self,
+        entries: Sequence[tuple[str, bytes]],
+        t_ns: int,
+        session: SessionMemory | None = None,
+        *,
+        written_by: int | None = None,
+    ) -> list[Frame]:
         if self.full:
             raise StorageError("log: could not be written: no room. Make room.")
-        return super().append(entries, t_ns, session)
+        return super().append(entries, t_ns, session, written_by=written_by)
 
     def die(self) -> None:
         """Be files whose process was killed: closing would tidy them up."""

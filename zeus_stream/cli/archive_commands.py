@@ -66,12 +66,13 @@ def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bo
     zeus-stream sql @epochs
     zeus-stream sql -f query.sql --format csv
     """
-    from zeus_stream.reports.tables import write
-
     if listing:
         _list_shipped()
         return
-    write(ask_sql(settings, _query_text(query, file)), form, sys.stdout)
+    table = ask_sql(settings, _query_text(query, file))
+    from zeus_stream.reports.tables import write
+
+    write(table, form, sys.stdout)
 
 
 def _query_text(query: str | None, file: Path | None) -> str:

@@ -16,7 +16,6 @@ from pathlib import PurePath
 from zeus_stream.cli.run_training import (
     CLOSES_S,
     Service,
-    Signals,
     as_environment,
     carry_out,
     check_command,
@@ -27,6 +26,7 @@ from zeus_stream.cli.run_training import (
     services,
     until,
 )
+from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places

@@ -144,6 +144,7 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
         RefusedError: the query is wrong, or its answer is too large.
         UnreachableError, StorageError: neither the analyzer nor the file answers.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
     from zeus_stream.transport.client import Connection, analyzer
 
     where = places(os.environ)

@@ -8,7 +8,6 @@ They also stop when this process is killed.
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,13 +16,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import IO, Any, Self
+from typing import IO
 
+from zeus_stream.cli.running.command_end import lacking_package, record_exit
+from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, holder, places
-from zeus_stream.reports.run_cost import Summary, print_summary, print_unpublished, summarize
+from zeus_stream.reports.run_cost import (
+    Summary,
+    ended_by,
+    print_summary,
+    print_unpublished,
+    summarize,
+)
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.client import Connection, status
 
@@ -38,7 +44,6 @@ DEVICES_S = 3.0
 """Longest wait for a collector that has just started to find its devices."""
 STOPS_S = 5.0
 NO_GPU = "Without a GPU, try simulated ones: --device simulated:v100x1."
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -68,6 +73,8 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
         if signals.told is not None:
             return 128 + signals.told
         code = carry_out(command, environment, where, signals)
+        if code:
+            record_exit(where, name, command[0], ended_by(code), say)
         try:
             summary = _wait_for_summary(Connection(where), name, signals)
         except (RefusedError, UnreachableError) as wrong:
@@ -75,9 +82,15 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
             return code
         archive = settings.archive or where.archive
         if summary is None:
-            print_unpublished(sys.stderr)
+            print_unpublished(sys.stderr, lacking_package(command))
         else:
-            print_summary(summary, archive, how_to_ask(started, archive), sys.stderr, exit_code=code)
+            print_summary(
+                summary,
+                archive,
+                how_to_ask(started, archive),
+                sys.stderr,
+                failed=ended_by(code) if code else None,
+            )
         return code
 
 
@@ -102,7 +115,7 @@ def check_command(command: Sequence[str]) -> None:
         )
 
 
-def find_devices(where: Places, signals: "Signals", same_looks: int = 1) -> tuple[int, str]:
+def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> tuple[int, str]:
     """Wait until the collector has found its devices. Return their number, and the trouble if it is 0.
 
     Args:
@@ -137,7 +150,7 @@ def say(sentence: str) -> None:
 
 @contextmanager
 def services(
-    where: Places, environment: Mapping[str, str], signals: "Signals"
+    where: Places, environment: Mapping[str, str], signals: Signals
 ) -> Iterator[Sequence["Service"]]:
     """Start the collector and the analyzer unless they run, and stop at the end those started here.
 
@@ -162,57 +175,6 @@ def how_to_ask(started: Sequence["Service"], archive: Path) -> str:
 def as_environment(settings: Settings) -> dict[str, str]:
     """Return the environment variables that give another process the same settings."""
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
-
-
-class Signals:
-    """A handler of SIGINT, SIGTERM and SIGHUP: passes them to the command, or notes the first of them."""
-
-    def __init__(self) -> None:
-        self.told: int | None = None
-        """The first signal that was not passed on."""
-        self._command: subprocess.Popen[bytes] | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def passed_to(self, command: "subprocess.Popen[bytes]") -> Iterator[None]:
-        self._command = command
-        if self.told is not None:
-            command.send_signal(self.told)
-            self.told = None
-        try:
-            yield
-        finally:
-            self._command = None
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._command is None:
-            self.told = self.told or number
-        elif number != signal.SIGINT or not _in_foreground():
-            self._command.send_signal(number)
-
-
-def _in_foreground() -> bool:
-    """Tell whether this process group is in the foreground: then the terminal sends Ctrl-C to the command."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # there is no terminal
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    finally:
-        os.close(terminal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What is live, for screens: the terminal and the browser."""
+"""The live answer of the services, and the screens that show it."""

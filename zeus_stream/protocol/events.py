@@ -154,6 +154,8 @@ class RunEnded:
     """The session's last event, sent by a publisher that closes in order."""
 
     t_ns: Ns
+    failure: Text | None = None
+    """The exception, or the exit code of a command, by which it ended. None: none is known."""
 
 
 Event = (

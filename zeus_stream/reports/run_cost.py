@@ -18,6 +18,8 @@ from zeus_stream.transport.client import quoted
 TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
+    string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
+    (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps
@@ -64,6 +66,8 @@ _LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC L
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
+COMMAND = "/command"
+"""After the name of a run: the name under which ``runs`` has the end of its command, if that failed."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
@@ -93,7 +97,7 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     """Return the summary of a run, or None while the archive does not have it. ``answer`` answers SQL."""
 
     def ask(query: str) -> pa.Table:
-        return answer(query.format(run=quoted(run)))
+        return answer(query.format(run=quoted(run), command=quoted(f"{run}{COMMAND}")))
 
     (totals,) = ask(TOTALS).to_pylist()
     if not totals["sessions"]:
@@ -125,7 +129,7 @@ def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str
 
 
 def print_summary(
-    summary: Summary, archive: Path | None, sql: str, out: TextIO, *, exit_code: int = 0
+    summary: Summary, archive: Path | None, sql: str, out: TextIO, *, failed: str | None = None
 ) -> None:
     """Print the cost of a run, the chosen limit, and a command for more.
 
@@ -134,13 +138,13 @@ def print_summary(
         archive: the file, if it is known.
         sql: the command that queries it.
         out: receives the text.
-        exit_code: of the command; 128 + n if signal n ended it.
+        failed: how the command failed. None: as the archive says.
     """
     console = Console(file=out, highlight=False)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
-    for name, value in (*_failure(exit_code), *_facts(summary)):
+    for name, value in (*_failure(summary, failed), *_facts(summary)):
         grid.add_row(Text(name, style="bold"), Text(value))
     console.print(grid)
     if summary.trials.num_rows:
@@ -155,11 +159,18 @@ def print_summary(
     console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
 
 
-def _failure(exit_code: int) -> list[tuple[str, str]]:
-    """Return the failure of a command, as name and text; empty if it succeeded."""
+def ended_by(exit_code: int) -> str:
+    """Return how a command ended, from its exit code: 128 + n if signal n ended it."""
     if exit_code > SIGNALLED and (exit_code - SIGNALLED) in {each.value for each in Signals}:
-        return [("failed", f"ended by {Signals(exit_code - SIGNALLED).name}")]
-    return [("failed", f"exit code {exit_code}")] if exit_code else []
+        return f"ended by {Signals(exit_code - SIGNALLED).name}"
+    return f"exit code {exit_code}"
+
+
+def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
+    """Return the failure of a run, as name and text; empty if it succeeded or has not ended."""
+    parts = (failed or summary.totals["command_ended_how"], summary.totals["ended_how"])
+    text = ": ".join(part for part in parts if part)
+    return [("failed", text)] if text else []
 
 
 def write_summary(summary: Summary, out: TextIO) -> None:
@@ -266,8 +277,17 @@ def _changed(saving: Mapping[str, Any]) -> str:
     return f"; a step at the highest limit takes {changed}"
 
 
-def print_unpublished(out: TextIO) -> None:
-    """Print that nothing was measured, and the line to add."""
+def print_unpublished(out: TextIO, lacking: str | None = None) -> None:
+    """Print that nothing was measured, and the line to add.
+
+    Args:
+        out: receives the text.
+        lacking: a Python that has no package zeus_stream. None: that is not the reason.
+    """
     console = Console(file=out, highlight=False)
+    if lacking is not None:
+        console.print(f"\nNothing was measured: {lacking} has no package zeus_stream.", soft_wrap=True)
+        console.print(f"Install it there: {lacking} -m pip install zeus-stream", soft_wrap=True)
+        return
     console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
     console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -19,6 +19,8 @@ ALL = "index:all"
 MAX_NAME = 200
 MAX_GPUS = 256
 MAX_BATCH = 2**53
+INHERITED = "ZEUS_STREAM_INHERITED"
+"""Variable that a measured script leaves to its child processes, PID:RUN: they are part of its run."""
 _CUDA_DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w./-]{1,76}")
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -57,6 +59,7 @@ class Process:
     """Names the parent process: all ranks that it started on this host have the same."""
     token: str
     """Random: the name of a run that nobody shares."""
+    pid: int = 0
     cuda: tuple[str, ...] | None = None
     """UUIDs of the devices that CUDA shows the process; None: CUDA is not initialized."""
 
@@ -84,7 +87,12 @@ def identify(
     place = _place(environ)
     return Identity(
         job=named(job or environ.get("ZEUS_STREAM_JOB") or _script_name(process.script)),
-        run=named(run or environ.get("ZEUS_STREAM_RUN") or _run(environ, place, process)),
+        run=named(
+            run
+            or environ.get("ZEUS_STREAM_RUN")
+            or _inherited(environ, process)
+            or _run(environ, place, process)
+        ),
         rank=place.rank,
         world_size=place.world_size,
         gpus=_own(_visible(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
@@ -153,6 +161,12 @@ def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
     if "MASTER_ADDR" in environ:
         return f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '')}"
     return process.launcher
+
+
+def _inherited(environ: Mapping[str, str], process: Process) -> str:
+    """Return the run of the script that started this process, if that measures; else nothing."""
+    pid, _, run = environ.get(INHERITED, "").partition(":")
+    return "" if _number(pid) in (None, process.pid) else run
 
 
 def _visible(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:

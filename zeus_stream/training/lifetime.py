@@ -10,6 +10,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
+MAX_FAILURE = 500
+"""Characters of the text of an exception."""
+
 
 class Ending(Protocol):
     """A publisher."""
@@ -52,6 +55,18 @@ class OpenPublishers:
         for publisher in self.open:
             publisher.silence("this process is a fork of the one that measures")
         self.lock, self.default, self.open = threading.RLock(), None, set()
+
+
+def describe_failure(error: BaseException | None = None) -> str | None:
+    """Return the exception that ends this process, or ``error``, as text. None: there is none.
+
+    Python sets ``sys.last_value`` before it calls the functions of `atexit`.
+    """
+    if error is None and not hasattr(sys, "ps1"):  # an interactive shell goes on after an exception
+        error = getattr(sys, "last_value", None)
+    if error is None or isinstance(error, SystemExit):
+        return None
+    return f"{type(error).__name__}: {error}"[:MAX_FAILURE].encode("utf-8", "replace").decode()
 
 
 publishers = OpenPublishers()

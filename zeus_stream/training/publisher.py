@@ -20,13 +20,13 @@ from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Metric, RunEnded
 from zeus_stream.training.energy_questions import EnergyQuestions
 from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
-from zeus_stream.training.identity import batch_of, counted_from_zero, named
-from zeus_stream.training.lifetime import publishers
+from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, named
+from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
 from zeus_stream.training.recurring import Recurring, Wish, checked
 from zeus_stream.training.run_started import describe_run
-from zeus_stream.training.sender import FLUSH_S, Courier
+from zeus_stream.training.sender import Courier, flush_s
 from zeus_stream.training.steps import torch_events
 from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.main_thread import Nudge
@@ -35,7 +35,6 @@ from zeus_stream.training.steps.step_recorder import StepRecorder
 from zeus_stream.training.windows import Window
 
 MAX_OPEN_WINDOWS = 1_000
-MAX_FLUSH_S = 3600.0
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
 YES = {"1", "true", "yes", "on"}
@@ -100,6 +99,7 @@ class Publisher:
         self._open: dict[str, Window] = {}
         self._followers: dict[type[Follower], Follower] = {}
         self._epoch = 0
+        self._error: BaseException | None = None
         self._attempts = itertools.count()
         off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in YES
         self._silent = "ZEUS_STREAM_OFF is set" if off else ""
@@ -113,7 +113,7 @@ class Publisher:
             publish_candidates(os.environ),
             self._warn,
             self._fail,
-            _flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")),
+            flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")),
         )
         questions = EnergyQuestions(self._courier, self._steps.wait_for_device, lambda: self._silent)
         self.window_hooks = WindowHooks(
@@ -132,6 +132,7 @@ class Publisher:
             self._fail(wrong)
             return
         publishers.enroll(self)
+        os.environ[INHERITED] = f"{os.getpid()}:{self._started.run}"
 
     def __repr__(self) -> str:
         run, state = self._started, self._silent or "publishing"
@@ -353,7 +354,7 @@ class Publisher:
             follower.close()
         self._steps.pause()
         self._boundaries.close()
-        self._outbox.close((RunEnded, monotonic_ns()))
+        self._outbox.close((RunEnded, monotonic_ns(), describe_failure(self._error)))
         self._courier.stop()
         if (lost := self._outbox.waiting) and "collector" not in self._warned:
             self._warn("undelivered", f"{lost} events of this run did not reach a collector in time.")
@@ -365,6 +366,7 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._error = error
         self.close()
 
     def silence(self, reason: str) -> None:
@@ -389,12 +391,3 @@ class Publisher:
         for item in iterable:
             with self.epoch():
                 yield item
-
-
-def _flush_s(asked: str) -> float:
-    """Return the seconds that the end may wait: as asked, if that is a number of seconds up to an hour."""
-    try:
-        seconds = float(asked)
-    except ValueError:
-        return FLUSH_S
-    return seconds if 0 <= seconds <= MAX_FLUSH_S else FLUSH_S

@@ -8,7 +8,7 @@ from typing import Any
 
 from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol.events import RunStarted
-from zeus_stream.training.identity import Process, identify
+from zeus_stream.training.identity import Process, identify, named
 from zeus_stream.training.steps.torch_events import CudaQueue
 
 
@@ -36,6 +36,7 @@ def describe_run(
         script=sys.argv[0] if getattr(sys, "argv", None) else "",
         launcher=f"{boot[:8]}-{_parent()}",
         token=os.urandom(6).hex(),
+        pid=os.getpid(),
         cuda=_cuda_uuids(),
     )
     who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
@@ -53,6 +54,14 @@ def describe_run(
         now.error_ns,
         "dispatch" if queue is None else "device",
         who.batch_size,
+    )
+
+
+def describe_command(run: str, job: str) -> RunStarted:
+    """Return the event by which a process introduces itself that computes on no GPU."""
+    now = anchor()
+    return RunStarted(
+        now.monotonic_ns, named(job), named(run), 0, 0, (), os.getpid(), boot_id(), now.wall_ns, now.error_ns
     )
 
 

@@ -24,6 +24,7 @@ from zeus_stream.protocol.queries import No
 from zeus_stream.training.outbox import Outbox, Question
 
 TICK_S = 0.02
+MAX_FLUSH_S = 3600.0
 FLUSH_S = 0.5
 """At exit, the training waits at most so long for its last events to be acknowledged, unless told longer."""
 LOOK_NS = 1_000_000_000
@@ -40,6 +41,15 @@ DRAIN = 100
 
 Say: TypeAlias = Callable[[str, str], None]
 """Says a sentence, once for each cause."""
+
+
+def flush_s(asked: str) -> float:
+    """Return the seconds that the end may wait: as asked, if that is a number of seconds up to an hour."""
+    try:
+        seconds = float(asked)
+    except ValueError:
+        return FLUSH_S
+    return seconds if 0 <= seconds <= MAX_FLUSH_S else FLUSH_S
 
 
 def pause_s(turns: int) -> float:

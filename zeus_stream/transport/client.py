@@ -18,6 +18,7 @@ from zeus_stream.protocol.queries import (
     Request,
     Status,
 )
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Address, Distant, distant
 
@@ -31,6 +32,26 @@ def status(where: paths.Places | Distant, process: str, timeout_s: float = 2.0) 
     """Return the state of the ``collector`` or ``analyzer`` of a setup. Raises UnreachableError."""
     path = where.control if process == "collector" else where.query
     reply, _ = _ask(path, AskStatus(), Status, timeout_s, process)
+    return reply
+
+
+def ask_now(
+    where: paths.Places | Distant, host: str | None = None, process: str = "analyzer", timeout_s: float = 2.0
+) -> Snapshot:
+    """Return the live state of the site, or of one host, from the memory of the analyzer.
+
+    Args:
+        where: the setup that is asked.
+        host: rows of this host only. None: of all.
+        process: ``analyzer``, or ``collector`` for the GPUs of its own host.
+        timeout_s: seconds to wait at most.
+
+    Raises:
+        UnreachableError: it does not answer.
+        RefusedError: it answers, and refuses.
+    """
+    path = where.control if process == "collector" else where.query
+    reply, _ = _ask(path, AskNow(host), Snapshot, timeout_s, process)
     return reply
 
 

@@ -4,6 +4,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log, SessionMemory
 from zeus_stream.errors import StorageError
+from zeus_stream.protocol.commands import Fetched, Welcome
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.transport.follower import Break, Sequencer
 
 BOOT = "boot-1"
 HOUR_NS = 3_600_000_000_000
@@ -295,4 +299,94 @@ def test_sessions_are_remembered_longest_silent_first_and_bounded(path: Path) ->
     assert MAX_SESSIONS <= len(kept) <= MAX_SESSIONS + 1
     assert kept[0].session != "s0"
     assert kept[-1] == SessionMemory("s50", 2, "again")
+    log.close()
+
+
+def flooded(log: Log) -> None:
+    """Write readings, 50 events of user 2 and, among them, 2,000 of user 1; prune to 100 kB."""
+    for number in range(100):
+        log.append([("events/host/flood", bytes(200))] * 20, number, written_by=1)
+        log.append([("readings/host", bytes(100))], number)
+        if number % 2 == 0:
+            log.append([("events/host/other", bytes(100))], number, written_by=2)
+        while log.prune(number, 100_000, HOUR_NS):
+            pass
+
+
+def everything(log: Log) -> list[Frame | Break]:
+    """Return what a follower of the whole log is given."""
+    extent, sequencer = log.extent, Sequencer(log.log_id, 0)
+    given = list(sequencer.welcome(Welcome("host", "i", log.log_id, 0, extent.next_offset, observe=False)))
+    while (wanted := sequencer.wanted()) is not None:
+        frames = log.fetch(wanted.first_offset, wanted.count, 10**6)
+        first = frames[0].offset if frames else wanted.first_offset
+        given += sequencer.fetched(
+            Fetched(log.log_id, first, extent.first_offset, extent.next_offset), frames
+        )
+    return given
+
+
+def test_a_flood_displaces_only_events_of_who_floods(path: Path) -> None:
+    log = opened(path)
+    flooded(log)
+    topics = Counter(part.topic for part in everything(log) if isinstance(part, Frame))
+    assert topics["readings/host"] == 100
+    assert topics["events/host/other"] == 50
+    assert 0 < topics["events/host/flood"] < 500
+    assert log.size_bytes <= 100_000
+    log.close()
+
+
+def test_a_follower_is_given_each_frame_in_order_and_each_hole(path: Path) -> None:
+    log = opened(path)
+    flooded(log)
+    at = 0
+    for part in everything(log):
+        match part:
+            case Frame():
+                assert part.offset == at
+                at += 1
+            case Break():
+                assert part.first_offset == at
+                at += part.count
+    assert at == log.extent.next_offset
+    log.close()
+
+
+def test_holes_and_shares_survive_a_restart(path: Path) -> None:
+    log = opened(path)
+    flooded(log)
+    before, extent, size = everything(log), log.extent, log.size_bytes
+    log.close()
+    log = opened(path)
+    assert log.begun_anew is None
+    assert (everything(log), log.extent, log.size_bytes) == (before, extent, size)
+    flooded(log)
+    topics = Counter(part.topic for part in everything(log) if isinstance(part, Frame))
+    assert topics["readings/host"] == 200
+    log.close()
+
+
+def test_a_hole_that_nobody_made_is_damage(path: Path) -> None:
+    log = opened(path)
+    flooded(log)
+    log.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute('DELETE FROM frames WHERE "offset" = (SELECT max("offset") - 3 FROM frames)')
+        db.commit()
+    log = opened(path)
+    assert log.begun_anew is not None
+    assert "is gone" in log.begun_anew
+    log.close()
+
+
+def test_readings_alone_are_pruned_by_their_age_in_the_log(path: Path) -> None:
+    log = opened(path)
+    log.append([("events/host/job", bytes(100))], 0, written_by=1)
+    for _ in range(50):
+        log.append([("readings/host", bytes(200))] * 20, 0)
+        while log.prune(0, 100_000, HOUR_NS):
+            pass
+    assert log.extent.first_offset > 500
+    assert log.size_bytes <= 100_000
     log.close()

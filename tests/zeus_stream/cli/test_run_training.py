@@ -1,5 +1,9 @@
+import json
+import os
 import signal
+import subprocess
 import sys
+import venv
 from dataclasses import asdict
 from pathlib import Path
 
@@ -50,6 +54,46 @@ def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli, number:
         ours.communicate(timeout=300)
     assert ours.returncode == 128 + number
     assert holder(zeus.directory / "collector.lock") is None
+
+
+COUNTS_SIGNALS = """
+import pathlib, signal, sys, time
+seen, over = [], []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+signal.signal(signal.SIGTERM, lambda *_: over.append(1))
+pathlib.Path(sys.argv[1]).touch()
+while not over:
+    time.sleep(0.01)
+    if seen:
+        pathlib.Path(sys.argv[2]).touch()
+print(len(seen))
+"""
+
+
+def test_one_sigint_to_the_process_group_reaches_the_script_once(zeus: Cli) -> None:
+    ready, interrupted = zeus.directory / "ready", zeus.directory / "interrupted"
+    command = (sys.executable, "-c", COUNTS_SIGNALS, str(ready), str(interrupted))
+    with subprocess.Popen(
+        [sys.executable, "-m", "zeus_stream", "run", "--device", SIMULATED, "--", *command],
+        env=zeus.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, process_group=0,
+    ) as ours:  # fmt: skip
+        until(lambda: ready.exists() or ours.poll() is not None)
+        os.killpg(ours.pid, signal.SIGINT)
+        until(lambda: interrupted.exists() or ours.poll() is not None)
+        ours.send_signal(signal.SIGTERM)  # after SIGINT: signals of this process are handled in turn
+        out, _ = ours.communicate(timeout=300)
+    assert out == "1\n"
+
+
+def test_a_python_without_the_package_is_named(zeus: Cli) -> None:
+    bare = zeus.directory / "bare"
+    venv.create(bare, symlinks=True)
+    python = str(bare / "bin" / "python")
+    script = zeus.directory / "train.py"
+    script.write_text("import zeus_stream\n", encoding="utf-8")
+    completed = zeus("run", "--device", SIMULATED, "--", python, str(script), PYTHONPATH="")
+    assert completed.returncode == 1
+    assert f"{python} has no package zeus_stream." in completed.stderr
 
 
 def test_services_that_run_already_are_used_and_left_running(zeus: Cli) -> None:
@@ -104,12 +148,15 @@ def test_a_service_that_cannot_start_does_not_stop_the_training(zeus: Cli) -> No
     assert "The command runs unmeasured." in completed.stderr
 
 
-def test_a_command_that_fails_is_reported_as_failed(zeus: Cli) -> None:
+def test_a_command_that_fails_is_stored_and_reported_as_failed(zeus: Cli) -> None:
     script = zeus.directory / "train.py"
-    script.write_text(SCRIPT + "raise SystemExit(7)\n", encoding="utf-8")
+    script.write_text(SCRIPT + "raise ValueError('no such file')\n", encoding="utf-8")
     completed = zeus("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
-    assert completed.returncode == 7
-    assert "failed   exit code 7" in completed.stderr
+    assert completed.returncode == 1
+    assert "failed   exit code 1: ValueError: no such file" in completed.stderr
+    run = json.loads(zeus("report", "--json").stdout)
+    assert run["command_ended_how"] == "exit code 1"
+    assert run["ended_how"] == "ValueError: no such file"
 
 
 def test_the_example_learns_and_is_measured(zeus: Cli) -> None:

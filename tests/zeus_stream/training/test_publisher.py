@@ -31,10 +31,10 @@ from zeus_stream.protocol.events import (
     WindowCancelled,
     WindowEnded,
 )
-from zeus_stream.training import publisher
 from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.publisher import MAX_OPEN_WINDOWS, Publisher
+from zeus_stream.training.sender import flush_s
 
 ROOT = Path(__file__).parents[3]
 
@@ -258,9 +258,9 @@ def test_windows_that_begin_and_end_in_different_places_are_known_by_name(
 
 def test_open_windows_are_bounded(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     with Publisher() as pub:
-        windows = [pub.begin_window(f"w{number}") for number in range(publisher.MAX_OPEN_WINDOWS + 1)]
+        windows = [pub.begin_window(f"w{number}") for number in range(MAX_OPEN_WINDOWS + 1)]
     assert windows[-1].number == -1
-    assert len(collector.seen(WindowBegan)) == publisher.MAX_OPEN_WINDOWS
+    assert len(collector.seen(WindowBegan)) == MAX_OPEN_WINDOWS
     assert "1000 windows are open" in caplog.text
 
 
@@ -520,7 +520,7 @@ def test_the_end_waits_as_long_as_it_is_told_while_there_is_a_collector(
 
 def test_how_long_the_end_may_wait_is_a_number_of_seconds_up_to_an_hour() -> None:
     asked = ("2.5", "3600", "", "-1", "nan", "1e9", "long")
-    assert [publisher._flush_s(text) for text in asked] == [2.5, 3600, *[0.5] * 5]
+    assert [flush_s(text) for text in asked] == [2.5, 3600, *[0.5] * 5]
 
 
 # ---- processes
@@ -547,6 +547,8 @@ def test_a_script_that_dies_of_an_exception_has_ended_its_step_and_its_run(
 ) -> None:
     done = script(zeus_dir, "import zeus_stream\nfor batch in zeus_stream.steps([1]): 1 / 0\n")
     assert "ZeroDivisionError" in done.stderr
+    (ended,) = collector.seen(RunEnded)
+    assert ended.failure == "ZeroDivisionError: division by zero"
     assert boundaries(collector) == [(0, False, True), (1, True, False)]
     assert isinstance(collector.events[-1], RunEnded)
 

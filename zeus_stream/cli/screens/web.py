@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from anyio.to_thread import run_sync
 
 from zeus_stream.cli.options import Command, settings_options
 from zeus_stream.paths import Places, holder, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
-    from zeus_stream.live.web.source import Ask
+    from zeus_stream.live.web.routes.site import Site
+    from zeus_stream.protocol.snapshots import Snapshot
 
 TOKEN_FILE = "web.token"  # noqa: S105  (its name)
 ADDRESS_FILE = "web.address"
@@ -75,7 +77,7 @@ def web(
     _end_with(parent_pid)
     token = None if no_token else read_token(where.state / TOKEN_FILE)
     listening = Listening(token=token, address=address, **more)
-    site = make_site(ask_of(settings, where), settings)
+    site = make_site(settings, where)
 
     with ExitStack() as held:
 
@@ -95,35 +97,30 @@ def note_address(path: Path, address: str) -> None:
         file.write(address + "\n")
 
 
-def ask_of(settings: Settings, where: Places) -> "Ask":
-    """Return what answers SQL: the analyzer, or the archive if it is named or no analyzer runs."""
+def make_site(settings: Settings, where: Places) -> "Site":
+    """Return the site over the analyzer, or over the archive file: if it is named, or while none runs."""
     from zeus_stream.cli.screens.archive_source import ArchiveSource
-    from zeus_stream.live.web.source import Answer
-    from zeus_stream.transport.client import Connection, analyzer
+    from zeus_stream.live.web.now_feed import NowFeed
+    from zeus_stream.live.web.routes.site import Site
+    from zeus_stream.live.web.source import Answer, Source
+    from zeus_stream.transport.client import Connection, analyzer, ask_now
 
     file = ArchiveSource(settings.archive or where.archive, settings)
+    if settings.archive is not None:
+        return Site(source=Source(file.ask), feed=None, max_rows=settings.query_rows)
+    there = analyzer(os.environ, settings.analyzer)
+    connection = Connection(there)
 
     def ask(sql: str, max_rows: int, seconds: float) -> Answer:
-        running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
-        if settings.archive is None and (running or not where.archive.exists()):
-            connection = Connection(analyzer(os.environ, settings.analyzer))
-            return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
-        return file.ask(sql, max_rows, seconds)
+        if (
+            settings.analyzer is None
+            and holder(where.run / "analyzer.lock") is None
+            and where.archive.exists()
+        ):
+            return file.ask(sql, max_rows, seconds)
+        return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
 
-    return ask
+    async def now() -> "Snapshot":
+        return await run_sync(ask_now, there)
 
-
-def make_site(ask: "Ask", settings: Settings) -> Any:
-    """Return the site over what answers SQL."""
-    from zeus_stream.live.web.now_feed import NowFeed
-    from zeus_stream.live.web.now_panels import draw_now
-    from zeus_stream.live.web.routes.site import Site
-    from zeus_stream.live.web.source import Source
-    from zeus_stream.reports.status_screen import QUERIES
-
-    source = Source(ask)
-
-    async def now() -> dict[str, Any]:
-        return {name: (await source.query(sql, "page")).table.to_pylist() for name, sql in QUERIES.items()}
-
-    return Site(source=source, feed=NowFeed(now), draw_now=draw_now, max_rows=settings.query_rows)
+    return Site(source=Source(ask), feed=NowFeed(now), max_rows=settings.query_rows)

@@ -2,41 +2,40 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import anyio
 
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.protocol.snapshots import Snapshot
 
-T = TypeVar("T")
 EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Update(Generic[T]):
+class Update:
     """The newest state, or why there is none; and how many updates this viewer missed before it."""
 
-    now: T | None
+    now: Snapshot | None
     trouble: str | None
     skipped: int
 
 
 @dataclass(slots=True, eq=False)
-class _Viewer(Generic[T]):
+class _Viewer:
     waiting: anyio.Event = field(default_factory=anyio.Event)
     seen: int = 0
 
 
-class NowFeed(Generic[T]):
+class NowFeed:
     """Polls while somebody watches. A slow viewer gets the newest state, never a queue of old ones."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], every_s: float = EVERY_S) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[Snapshot]], every_s: float = EVERY_S) -> None:
         self._ask = ask
         self._every_s = every_s
-        self._viewers: set[_Viewer[T]] = set()
+        self._viewers: set[_Viewer] = set()
         self._watched = anyio.Event()
         self._number = 0
-        self._latest: tuple[T | None, str | None] = None, None
+        self._latest: tuple[Snapshot | None, str | None] = None, None
         self._closing = anyio.Event()
         self.polls = 0
 
@@ -56,7 +55,7 @@ class NowFeed(Generic[T]):
             with anyio.move_on_after(self._every_s):
                 await self._closing.wait()
 
-    async def ask_once(self) -> T:
+    async def ask_once(self) -> Snapshot:
         """Return the state now, for a program that asks. Raises ZeusStreamError."""
         return await self._ask()
 
@@ -77,9 +76,9 @@ class NowFeed(Generic[T]):
         for viewer in self._viewers:
             viewer.waiting.set()
 
-    async def watch(self) -> AsyncIterator[Update[T]]:
+    async def watch(self) -> AsyncIterator[Update]:
         """Yield each state, beginning with the latest, until the feed is closed."""
-        viewer = _Viewer[T](seen=self._number)
+        viewer = _Viewer(seen=self._number)
         self._viewers.add(viewer)
         self._watched.set()
         try:

@@ -133,13 +133,15 @@ async def serve(site: Site, listening: Listening, started: Callable[[str], None]
                 with anyio.CancelScope(shield=True):
                     await server.serve(sockets=[opened])
 
-            tasks.start_soon(site.feed.run)
+            if site.feed is not None:
+                tasks.start_soon(site.feed.run)
             tasks.start_soon(run_server)
             try:
                 started(address_of(listening, opened))
                 await anyio.sleep_forever()
             finally:
-                site.feed.close()
+                if site.feed is not None:
+                    site.feed.close()
                 server.should_exit = True
 
 

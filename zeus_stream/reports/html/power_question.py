@@ -18,7 +18,7 @@ LEAST_PERIODS = 2
 """Narrowest bucket, in periods of the counter."""
 REACH_NS = 2_000_000_000
 """Readings before and after the range that the edges need."""
-LOGGED_NS = 10_000_000_000
+LOGGED_NS = 60_000_000_000
 """Longest time from a reading to its log."""
 S = 1_000_000_000
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.live.web.now_panels import draw_now
 from zeus_stream.live.web.routes.site import site_of
 from zeus_stream.live.web.routes.sql_page import unique
 from zeus_stream.live.web.source import PAGE_S
@@ -32,7 +34,7 @@ MEDIA = {
 }  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes a text that begins so for a formula."""
-READY_LAG_S = 10.0
+_NOTHING_LIVE = RefusedError("now: could not be shown: this page shows a file. Start it without --archive.")
 CHUNK = 1 << 20
 
 
@@ -197,28 +199,33 @@ async def run(request: Request) -> Response:
 
 async def now(request: Request) -> Response:
     """Answer ``/api/now``."""
+    feed = site_of(request).feed
+    if feed is None:
+        return refused(_NOTHING_LIVE)
     try:
-        state = await site_of(request).feed.ask_once()
+        state = await feed.ask_once()
     except ZeusStreamError as wrong:
         return refused(wrong)
-    return JSONResponse(_plain(state))
+    return JSONResponse(asdict(state))
 
 
 async def events(request: Request) -> Response:
     """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the overview."""
-    site, as_html = site_of(request), "html" in request.query_params
+    feed, as_html = site_of(request).feed, "html" in request.query_params
+    if feed is None:
+        return refused(_NOTHING_LIVE)
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        async for update in site.feed.watch():
+        async for update in feed.watch():
             if update.skipped:
                 yield event("lagged", str(update.skipped))
             if update.now is None:
                 yield event("trouble", update.trouble or "")
             elif as_html:
-                yield event("now", site.draw_now(update.now))
+                yield event("now", draw_now(update.now))
             else:
-                yield event("now", json.dumps(_plain(update.now), ensure_ascii=False))
+                yield event("now", json.dumps(asdict(update.now), ensure_ascii=False))
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -23,16 +23,20 @@ async def overview(request: Request) -> Response:
     site = site_of(request)
 
     async def parts() -> AsyncIterator[Markup]:
-        yield page_frame.head("Overview", "", scripts=("overview.js",))
-        waits = element("p", "Waiting for the analyzer ...", class_="under")
-        live = element("div", element("section", waits, class_="panel"), id="now", data_src="api/events?html")
-        yield Markup(element("h1", "Now") + live)
+        yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
+        yield _now() if site.feed is not None else page_frame.heading("Archive", "A file; nothing is live.")
         for panel in (RECENT_RUNS, *SITE_PANELS):
             drawn = await site.source.answered(panel())
             if drawn is not None:
                 yield section(drawn)
 
     return streamed(parts)
+
+
+def _now() -> Markup:
+    """Return the place of the live part. It is filled by server-sent events."""
+    waits = element("section", element("p", "Waiting for the analyzer ...", class_="under"), class_="panel")
+    return Markup(element("h1", "Now") + element("div", waits, id="now", data_src="api/events?html"))
 
 
 async def run(request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -19,8 +18,8 @@ class Site:
     """The archive, what is live, and the limits of an answer."""
 
     source: Source
-    feed: NowFeed[Any]
-    draw_now: Callable[[Any], Markup]
+    feed: NowFeed | None
+    """None: a file is shown, and nothing is live."""
     max_rows: int = 1_000_000
     """Of an answer that is downloaded."""
 

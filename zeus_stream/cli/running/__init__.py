@@ -1,0 +1,1 @@
+"""Parts of `zeus-stream run`: signals, and the end of the command."""

@@ -1,0 +1,90 @@
+"""Signals for a command: passed on once, whether they were sent to this process or to its process group."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+GROUP_S = 0.02
+"""The kernel has sent a signal to every member of a process group within this time."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """A handler of SIGINT, SIGTERM and SIGHUP: passes them to the command, or notes the first of them."""
+
+    def __init__(self) -> None:
+        self.told: int | None = None
+        """The first signal that was not passed on."""
+        self._command: subprocess.Popen[bytes] | None = None
+        self._witness = Witness()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def passed_to(self, command: "subprocess.Popen[bytes]") -> Iterator[None]:
+        self._command = command
+        self._witness.start()
+        if self.told is not None:
+            command.send_signal(self.told)
+            self.told = None
+        try:
+            yield
+        finally:
+            self._command = None
+            self._witness.stop()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._command is None:
+            self.told = self.told or number
+        elif not self._witness.received(number):
+            self._command.send_signal(number)
+
+
+class Witness:
+    """A process that shows whether a signal went to the whole process group, and so to the command as well.
+
+    It blocks the signals, so that the kernel lists them as pending. A terminal sends Ctrl-C to the group,
+    as do batch systems; `kill` sends a signal to one process.
+    """
+
+    def __init__(self) -> None:
+        self._pid, self._pipe = 0, -1
+
+    def start(self) -> None:
+        source, self._pipe = os.pipe()
+        files = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        self._pid = os.posix_spawnp("cat", ["cat"], {}, file_actions=files, setsigmask=SIGNALS)
+        os.close(source)
+
+    def stop(self) -> None:
+        os.close(self._pipe)  # if this process is killed, it ends at the end of its input
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+    def received(self, number: int) -> bool:
+        """Tell whether it received this signal, and forget it."""
+        time.sleep(GROUP_S)
+        status = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii", errors="replace")
+        pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
+        if not int(pending, 16) >> (number - 1) & 1:
+            return False
+        self.stop()
+        self.start()
+        return True
