@@ -54,7 +54,7 @@ def web(
 ) -> None:
     """Show GPUs, runs, jobs and SQL in a browser, live.
 
-    The address that it prints has a secret token: whoever has it can read the archive. The page only reads;
+    The address that it prints has a secret token: with it, anybody can read the archive. The page only reads;
     it changes no limit and no setting.
 
     \b

@@ -1,4 +1,4 @@
-"""What is live, for all viewers: one poll a second, none without viewers."""
+"""The live state for all viewers: one poll a second, none without viewers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field

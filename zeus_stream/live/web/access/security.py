@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Literal
 
 MOST_WRONG = 10
-"""Wrong tokens a minute that are told so. Later ones are told to wait."""
+"""Wrong tokens a minute that are answered as wrong. Later ones have to wait."""
 MINUTE_S = 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 HEADERS: Mapping[str, str] = {
@@ -32,7 +32,7 @@ Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a request shows."""
+    """The host and the tokens of a request."""
 
     host: str
     token: str | None
@@ -42,7 +42,7 @@ class Credentials:
 
 
 class Gatekeeper:
-    """Judges requests. ``token`` None: whoever may open the socket may ask."""
+    """Judges requests. ``token`` None: anybody who can open the socket may ask."""
 
     def __init__(self, token: str | None, hosts: frozenset[str]) -> None:
         self._token = token

@@ -1,4 +1,4 @@
-"""What the handlers of all routes share."""
+"""The state that the handlers of all routes share."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
