@@ -43,7 +43,9 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
+from analyzers.results.feed import ResultsFeed
 from analyzers.results.rows import GapRow, Instruction, Row
+from analyzers.results_server import ResultsServer
 from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import Rows, collector_rows, insight_rows
 from zeus_stream.clock import anchor, monotonic_ns
@@ -189,14 +191,15 @@ class Analyzer:
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._pending = Pending()
         self._writer = anyio.CapacityLimiter(1)
-        self._commits = Commits(archive)
+        results = ResultsServer(ResultsFeed(f"{archive.archive_id}/{archive.starts}"))
+        self._commits = Commits(archive, results.publish)
         self._received_ns: deque[int] = deque()
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._live = LiveSite()
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
-        self.queries = QueryServer(*answering, self._counters, self._commits.commit)
+        self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -376,6 +379,7 @@ class Analyzer:
             *insight_rows(self._interpretation.insight),
             ("queries", "under way", str(self.queries.under_way)),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
+            *self.queries.results.status(),
             *gate.status(),
         ]
         return Status(tuple(rows))
