@@ -1,7 +1,7 @@
 """Hand out stored results to those who follow them: pages of the feed, on the query socket.
 
 A reader asks for the page after its last one, and waits a while if there is none. So each reader has its own
-pace, and a slow one costs the analyzer nothing: it is told how many results are kept no longer.
+pace, and a slow one costs the analyzer nothing: it learns how many results are kept no longer.
 """
 
 from collections.abc import Callable, Sequence

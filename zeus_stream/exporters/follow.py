@@ -2,7 +2,7 @@
 
     page after page -> exporter.export      the analyzer is gone -> ask again, every `RETRY_S`
 
-The analyzer keeps the newest results. Who is slower than that is told how many it missed.
+The analyzer keeps the newest results. A slower reader learns how many it missed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
