@@ -1,4 +1,4 @@
-"""The protocol of exporters, which send results to another system. `docs/how-to/add-an-exporter.md` says how to write one."""
+"""The protocol of exporters, which send results to another system. See `docs/how-to/add-an-exporter.md`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
