@@ -63,6 +63,10 @@ class QueryServer:
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self.under_way = 0
 
+    def status_rows(self) -> list[tuple[str, str, str]]:
+        """Return rows of the status."""
+        return [("queries", "under way", str(self.under_way)), *self.results.status()]
+
     async def run(self, channel: sockets.Channel, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:

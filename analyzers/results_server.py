@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.results.feed import Page, Place, ResultsFeed
+from analyzers.results.feed import MAX_RESULTS, Page, Place, ResultsFeed
 from analyzers.results.rows import Row
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import AskResults, No, ResultsPage
@@ -21,8 +21,9 @@ MAX_READERS = 64
 class ResultsServer:
     """The results of one analyzer, and those who wait for more. For one event loop."""
 
-    def __init__(self, feed: ResultsFeed) -> None:
-        self._feed = feed
+    def __init__(self, name: str, room: int = MAX_RESULTS) -> None:
+        """``name``: of this start of the analyzer. ``room``: results to keep."""
+        self._feed = ResultsFeed(name, room)
         self._stored = anyio.Event()
         self._encoders = anyio.CapacityLimiter(1)
         self.readers = 0

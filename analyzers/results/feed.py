@@ -3,7 +3,7 @@
     add(rows) -> kept until there are more than ``room``      page(place) -> what comes next there
 
 A result is a row that the archive has stored. Numbers begin with 0 at each start of the analyzer and have no
-holes. Who reads too slowly is told how many results it missed. Nobody who reads slows the analyzer.
+holes. A slow reader learns how many results it missed. No reader slows the analyzer.
 """
 
 from bisect import bisect_right

@@ -88,7 +88,7 @@ class OverASocket:
     def restart(self) -> None:
         self.close()
         self._starts += 1
-        self._server = self._portal.call(lambda: ResultsServer(ResultsFeed(f"start {self._starts}", ROOM)))
+        self._server = self._portal.call(lambda: ResultsServer(f"start {self._starts}", ROOM))
         self._served.enter_context(self._portal.wrap_async_context_manager(self._serve()))
 
     @asynccontextmanager
