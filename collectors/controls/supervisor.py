@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 from collectors.control import spell, words
 from collectors.controls import lease, lease_messages, lease_state
 from collectors.controls.device_messages import (
+    ChangeFailed,
     Crashed,
     Do,
     Found,
@@ -24,6 +25,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.device_thread import Watch
+from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Bus, Description
 from collectors.devices.read_only import ObservedDevice
 from collectors.log.feed import Journal
@@ -146,6 +148,27 @@ class Guards:
         for gpu in renewal.gpus:
             if (guard := self._guards.get(gpu)) is not None:
                 self._tell_all(guard, renewal)
+
+    def clocks_mhz(self, gpu: str) -> tuple[int, ...]:
+        """Return the graphics clocks of a device, MHz, descending; none for one that is not here."""
+        guard = self._guards.get(gpu)
+        return () if guard is None else guard.description.graphics_clocks_mhz
+
+    def holds_clock(self, gpu: str, run: str) -> bool:
+        """Tell whether a run has the graphics clock of a device under a lease that goes on."""
+        guard = self._guards.get(gpu)
+        guarding = None if guard is None else guard.controls.get("graphics_clock")
+        if guarding is None or (lease := guarding.state.lease) is None:
+            return False
+        return lease.run == run and not lease.over(monotonic_ns()) and guarding.state.limits.changed
+
+    def change_clock(self, gpu: str, change: ChangeClock) -> None:
+        """Lock the graphics clock of a device under its lease."""
+        self._guards[gpu].watch.do(change)
+
+    def end_plan(self, gpu: str, reason: str) -> None:
+        """End the lease under which clocks of a device follow a plan: its clock is unlocked."""
+        self._tell(self._guards[gpu], "graphics_clock", lease_messages.PlanEnded(reason), monotonic_ns())
 
     def run_gone(self, run: str) -> None:
         """The run has no session on this host any more."""
@@ -280,6 +303,8 @@ class Guards:
             case Happened(t_ns, control, event):
                 if guard is not None:
                     self._tell(guard, control, event, t_ns)
+            case ChangeFailed(reason):
+                self.end_plan(watch.gpu, reason)
             case ProcessesSeen(pids):
                 if guard is not None:
                     guard.pids = pids
