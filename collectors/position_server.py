@@ -1,7 +1,7 @@
 """Positions of training processes on their pipelines: each moves the plan of its GPU, on this host only.
 
-A datagram of 12 bytes says which instruction begins. The kernel says who sent it; it counts for the GPUs that
-a session of this process and run uses, and for nothing that the analyzer has not authorized (`frequency_plan`).
+A datagram of 12 bytes says which instruction begins. The kernel says who sent it; it counts for the GPUs
+that a session of this process uses, and for no plan that the analyzer has not authorized (`frequency_plan`).
 Anybody may send: what fits no plan is dropped and counted.
 """
 
@@ -67,7 +67,8 @@ class PositionServer:
     def command(self, plan: SetPlan, objection: str | None) -> None:
         """Ask for the lease that a plan needs; the outcome comes as that of a `SetControl`."""
         wrong = describe_misfit(plan)
-        known = self._guards.clocks_mhz(plan.gpu)
+        guard = self._guards.guard(plan.gpu)
+        known = () if guard is None else guard.description.graphics_clocks_mhz
         if wrong is None and known and (strange := set(plan.clocks_mhz) - set(known)):
             wrong = f"{min(strange)} MHz is none of the GPU's {len(known)} clocks"
         if wrong is None:
@@ -155,7 +156,7 @@ class PositionServer:
             (session.run, gpu) for session in self._sessions() if not session.over for gpu in session.gpus
         }
         for gpu, followed in tuple(self._plans.items()):
-            if not self._guards.holds_clock(gpu, followed.plan.run):
+            if not self._holds_clock(gpu, followed.plan.run):
                 del self._plans[gpu]  # its lease is over, which unlocked the clock
             elif (followed.plan.run, gpu) not in users:
                 del self._plans[gpu]
@@ -164,7 +165,7 @@ class PositionServer:
                 self._step(gpu, TimePassed())
 
     def _step(self, gpu: str, event: PlanEvent) -> None:
-        if not self._guards.holds_clock(gpu, self._plans[gpu].plan.run):
+        if not self._holds_clock(gpu, self._plans[gpu].plan.run):
             del self._plans[gpu]
             return
         self._plans[gpu], todo = step_plan(self._plans[gpu], event, monotonic_ns())
@@ -175,3 +176,11 @@ class PositionServer:
                 case EndPlan(reason):
                     del self._plans[gpu]
                     self._guards.end_plan(gpu, reason)
+
+    def _holds_clock(self, gpu: str, run: str) -> bool:
+        """Tell whether a run has the graphics clock of a device under a lease that goes on."""
+        guard = self._guards.guard(gpu)
+        guarding = None if guard is None else guard.controls.get("graphics_clock")
+        if guarding is None or (lease := guarding.state.lease) is None:
+            return False
+        return lease.run == run and not lease.over(monotonic_ns()) and guarding.state.limits.changed

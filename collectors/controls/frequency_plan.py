@@ -2,15 +2,15 @@
 
 The analyzer authorizes a plan; the script only says where it is. A position moves the plan forward by one
 instruction, and only that: one that is not the next ends the plan, and the clock is unlocked. So a script can
-make the collector set no clock but those of its plan, in their order, and no faster than
-MAX_CHANGES_PER_S.
+make the collector set no clock but those of its plan, in their order, and no faster than MAX_CHANGES_PER_S
+after a BURST.
 
     waiting     a position before the first iteration           -> waiting
                 the first instruction of the first iteration    -> following   its clock
     following   the next instruction                            -> following   its clock, if it is another
                 any other, or silence for too long              -> ended       EndPlan
 
-A lower clock is asked for when its instruction begins, a higher one ahead of it (`raise_after_us`), so that no
+A lower clock is asked for when its instruction begins, a higher one ahead of it (`raise_after_us`): no
 instruction begins too slow. When changes come too fast, lower clocks are left out, never higher ones.
 """
 

@@ -149,18 +149,9 @@ class Guards:
             if (guard := self._guards.get(gpu)) is not None:
                 self._tell_all(guard, renewal)
 
-    def clocks_mhz(self, gpu: str) -> tuple[int, ...]:
-        """Return the graphics clocks of a device, MHz, descending; none for one that is not here."""
-        guard = self._guards.get(gpu)
-        return () if guard is None else guard.description.graphics_clocks_mhz
-
-    def holds_clock(self, gpu: str, run: str) -> bool:
-        """Tell whether a run has the graphics clock of a device under a lease that goes on."""
-        guard = self._guards.get(gpu)
-        guarding = None if guard is None else guard.controls.get("graphics_clock")
-        if guarding is None or (lease := guarding.state.lease) is None:
-            return False
-        return lease.run == run and not lease.over(monotonic_ns()) and guarding.state.limits.changed
+    def guard(self, gpu: str) -> Guard | None:
+        """Return a device that was found."""
+        return self._guards.get(gpu)
 
     def change_clock(self, gpu: str, change: ChangeClock) -> None:
         """Lock the graphics clock of a device under its lease."""
