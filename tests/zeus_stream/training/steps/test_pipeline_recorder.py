@@ -47,7 +47,7 @@ class Published:
         return [make(*fields) for make, *fields in self.entries]
 
     def positions(self) -> list[tuple[int, tuple[str, int, int]]]:
-        found = []
+        found: list[tuple[int, tuple[str, int, int]]] = []
         while True:
             try:
                 iteration, code = POSITION.unpack(self.socket.recv(64))
