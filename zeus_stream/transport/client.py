@@ -96,17 +96,21 @@ class Connection:
             >>> zeus_stream.connect().sql("SELECT sum(energy_j) AS j FROM steps").to_pylist()
             [{'j': 81240.5}]
         """
-        import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
-
-        request = Query(query, max_rows, round(timeout_s * 1000))
-        done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
-        table: pa.Table = pa.ipc.open_stream(b"".join(parts)).read_all()
-        if done.truncated:
+        table, truncated = self.ask(query, max_rows=max_rows, timeout_s=timeout_s)
+        if truncated:
             raise RefusedError(
                 f"query: could not return everything: there are more than {max_rows} rows."
                 " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
             )
         return table
+
+    def ask(self, query: str, *, max_rows: int, timeout_s: float) -> "tuple[pa.Table, bool]":
+        """Return the first rows of an answer, and whether there were more. Errors are those of `sql`."""
+        import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
+
+        request = Query(query, max_rows, round(timeout_s * 1000))
+        done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
+        return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
     def windows(
         self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
