@@ -8,6 +8,7 @@ import click
 
 from zeus_stream.cli import archive_commands, job_commands, service_commands, training_commands
 from zeus_stream.cli.options import Group
+from zeus_stream.cli.screens import metrics_command
 from zeus_stream.errors import ZeusStreamError
 
 COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Services": (
         service_commands.collect,
         service_commands.analyze,
+        metrics_command.metrics,
         service_commands.status,
         service_commands.doctor,
     ),

@@ -1,0 +1,1 @@
+"""Exporters: the live state and the results for monitoring systems."""
