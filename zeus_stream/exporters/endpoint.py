@@ -50,11 +50,11 @@ class Endpoint(ThreadingHTTPServer):
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         self._places.acquire()
-        super().process_request(request, client_address)  # type: ignore[arg-type]
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+            super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 

@@ -265,9 +265,10 @@ class Jobs:
             if run.ended_wall_ns is not None and run.run not in self._closed:
                 self._closed[run.run] = None
                 ended.append(run)
-        for known in (self._runs, self._closed):
-            while len(known) > MAX_SERIES:
-                known.pop(next(iter(known)))  # type: ignore[attr-defined]
+        while len(self._runs) > MAX_SERIES:
+            del self._runs[next(iter(self._runs))]
+        while len(self._closed) > MAX_SERIES:
+            del self._closed[next(iter(self._closed))]
         return ended
 
     def add_waste(self, job: str, causes: Mapping[str, float]) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -16,8 +16,9 @@ from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
+    from zeus_stream.exporters.metrics import Names
     from zeus_stream.exporters.otel import Otlp
-    from zeus_stream.exporters.scrape import Scrape
+    from zeus_stream.exporters.scrape import Process, Scrape
     from zeus_stream.paths import Places
     from zeus_stream.transport.endpoints import Distant
 
@@ -54,11 +55,11 @@ def metrics(
     settings: Settings,
     *,
     at: str,
-    process: str,
+    process: Literal["collector", "analyzer", "all"],
     otlp: str | None,
     otlp_traces: bool,
     token_file: Path | None,
-    dcgm_names: str,
+    dcgm_names: "Names",
     once: bool,
 ) -> None:
     """Serve metrics for Prometheus at /metrics, and send them to OpenTelemetry with --otlp.
@@ -74,12 +75,12 @@ def metrics(
         raise SettingsError(
             "metrics: could not send spans: they come from the analyzer. Give --otlp URL and --of analyzer."
         )
-    where: dict[str, Places | Distant] = {}
+    where: dict[Process, Places | Distant] = {}
     if process != "analyzer":
         where["collector"] = places(os.environ)
     if process != "collector":
         where["analyzer"] = analyzer(os.environ, settings.analyzer)
-    scrape = Scrape(where, dcgm_names)  # type: ignore[arg-type]  (click has checked both)
+    scrape = Scrape(where, dcgm_names)
     if once:
         click.echo(text(scrape.families()), nl=False)
         return
@@ -124,7 +125,7 @@ def _sending(url: str | None, scrape: "Scrape") -> Iterator["Otlp | None"]:
 def _send_spans(
     otel: "Otlp | None",
     scrape: "Scrape",
-    where: "dict[str, Places | Distant]",
+    where: "dict[Process, Places | Distant]",
     wanted: bool,  # noqa: FBT001
 ) -> None:
     """Send the spans of runs that have ended since the last time."""
