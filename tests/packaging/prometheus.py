@@ -39,7 +39,7 @@ class Prometheus:
 
     def ready(self) -> bool:
         try:
-            return self._get("/api/v1/status/runtimeinfo")["status"] == "success"
+            return bool(self._get("/api/v1/status/runtimeinfo")["status"] == "success")
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 

@@ -18,7 +18,8 @@ from tests.packaging.prometheus import binary, prometheus
 from tests.processes.setup import until
 from tests.zeus_stream.conftest import QUICK, Cli
 from tests.zeus_stream.exporters.snapshots import of_analyzer, of_collector
-from zeus_stream.exporters.metrics import Family, Jobs, gpu_families, service_families, up_family
+from zeus_stream.exporters.job_metrics import Jobs
+from zeus_stream.exporters.metrics import Family, gpu_families, service_families, up_family
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packaging" / "grafana"

@@ -14,11 +14,8 @@ from zeus_stream.cli import (
     training_commands,
 )
 from zeus_stream.cli.options import Group
-<<<<<<< HEAD
 from zeus_stream.cli.screens import metrics_command
-=======
 from zeus_stream.cli.screens.web import web
->>>>>>> main
 from zeus_stream.errors import ZeusStreamError
 
 COMMANDS: Mapping[str, tuple[click.Command, ...]] = {

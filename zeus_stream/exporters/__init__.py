@@ -1,5 +1,1 @@
-<<<<<<< HEAD
-"""Exporters: the live state and the results for monitoring systems."""
-=======
-"""Send results to other systems."""
->>>>>>> main
+"""Send results and the live state to other systems."""

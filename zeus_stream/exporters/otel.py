@@ -20,16 +20,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import set_span_in_context
 
-from zeus_stream.exporters.metrics import (
-    Family,
-    Jobs,
-    Sample,
-    gpu_families,
-    service_families,
-    up_family,
-)
-from zeus_stream.live.answer import blank
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.exporters.job_metrics import catalogue
+from zeus_stream.exporters.metrics import Family, Sample
 
 EVERY_MS = 15_000
 TIMEOUT_S = 5
@@ -98,7 +90,7 @@ class Otlp:
         """Make an instrument for each family; the first of an export asks the services."""
         meter = self._meters.get_meter("zeus-stream")
         made: set[str] = set()
-        for family in _catalogue():
+        for family in catalogue():
             if family.otel is None or family.otel in made:
                 continue
             first = not made
@@ -169,10 +161,3 @@ def attributes(family: Family, sample: Sample) -> dict[str, str]:
         if family.otel == "hw.gpu.utilization":
             named["hw.gpu.task"] = "general"
     return named
-
-
-def _catalogue() -> list[Family]:
-    """Return every family that there may be, without samples."""
-
-    nothing: Snapshot = blank("analyzer", "", 0, ())
-    return [*gpu_families(nothing), *Jobs().families(nothing), *service_families(nothing), up_family({})]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
-from zeus_stream.exporters.metrics import Family, Jobs, Names, gpu_families, service_families, up_family
+from zeus_stream.exporters.job_metrics import Jobs
+from zeus_stream.exporters.metrics import Family, Names, gpu_families, service_families, up_family
 from zeus_stream.paths import Places
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
 from zeus_stream.transport.client import Connection, ask_now, quoted

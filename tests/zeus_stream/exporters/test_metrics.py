@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.zeus_stream.exporters.snapshots import GPU, RUN, SEARCH, of_analyzer, of_collector
+from zeus_stream.exporters.job_metrics import MAX_JOBS, OTHER, Jobs
 from zeus_stream.exporters.metrics import (
-    MAX_JOBS,
-    OTHER,
     Family,
-    Jobs,
     Sample,
     gpu_families,
     service_families,

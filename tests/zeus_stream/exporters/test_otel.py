@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.zeus_stream.exporters.snapshots import GPU, of_analyzer, of_collector
-from zeus_stream.exporters.metrics import Jobs, gpu_families, service_families
+from zeus_stream.exporters.job_metrics import Jobs
+from zeus_stream.exporters.metrics import gpu_families, service_families
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
