@@ -1,6 +1,6 @@
 """Requests on the query socket, and the replies on both request sockets.
 
-any client --query--> analyzer    Query, AskStatus, AskNow, ForgetJob
+any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, ForgetJob
 """
 
 from dataclasses import dataclass
@@ -48,6 +48,17 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
+
+    A query whose sender has closed its connection ends as well.
+    """
+
+    correlation: Annotated[bytes, Within(8, 8)]
+    """With which the query was sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetJob:
     """Let a job that recurs begin anew. Its tries stay in the archive, and count no more."""
 
@@ -78,6 +89,7 @@ Request = (
     | AskStatus
     | AskNow
     | Query
+    | Cancel
     | ForgetJob
     | Answer
     | Advice
