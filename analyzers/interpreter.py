@@ -279,7 +279,7 @@ class Interpreter:
     def _gpu(self, host: str, uuid: str) -> Gpu:
         gpu = self._fleet.gpus.get(uuid)
         if gpu is None:
-            gpu = self._fleet.gpus[uuid] = Gpu(host)
+            gpu = self._fleet.gpus[uuid] = Gpu(host=host)
             if of_host(uuid):
                 self._fleet.parts.setdefault(host, {})[uuid] = None
         return gpu
@@ -290,7 +290,7 @@ class Interpreter:
         if gpu is None or gpu.host == host:
             return host
         if self._claims.passes(host, uuid, gpu.host, self._fleet.now_ns):
-            self._fleet.gpus[uuid] = Gpu(host)
+            self._fleet.gpus[uuid] = Gpu(host=host)
             return host
         return gpu.host
 
@@ -457,10 +457,8 @@ class Interpreter:
                 self._jobs.began(session, event)
             case TryEnded():
                 self._jobs.ended(session, event)
-            case Metric(t_ns, name, value, step, epoch):
-                self._jobs.metric(session, name, value)
-                at_step = session.step if step is None else step
-                return [MetricRow(session.session, run.name, name, t_ns, at_step, value, epoch)]
+            case Metric():
+                return [self._metric(session, run, event)]
             case EventsDropped(t_ns, count, reason):
                 return [GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")]
             case RunEnded(t_ns, failure):
@@ -468,6 +466,18 @@ class Interpreter:
             case RunStarted():
                 pass  # heard already
         return []
+
+    def _metric(self, session: Session, run: Run, metric: Metric) -> MetricRow:
+        self._jobs.metric(session, metric.name, metric.value)
+        return MetricRow(
+            session=session.session,
+            run=run.name,
+            name=metric.name,
+            t_ns=metric.t_ns,
+            step=session.step if metric.step is None else metric.step,
+            value=metric.value,
+            epoch=metric.epoch,
+        )
 
     def _begin(self, session: Session, kind: Kind, index: int, name: str, t_ns: int) -> list[Output]:
         if session.windows.begin(kind, index, name, t_ns):
@@ -596,7 +606,7 @@ class Interpreter:
         self._host_uses.pop(host, None)
         for name, known in self._fleet.gpus.items():
             if known.host == host:
-                self._fleet.gpus[name] = Gpu(host, found=known.found)  # its clock began anew
+                self._fleet.gpus[name] = Gpu(host=host, found=known.found)  # its clock began anew
         return outputs
 
     def _admitted(self, host: str, admitted: RunAdmitted) -> list[Output]:

@@ -76,7 +76,7 @@ class Difference:
     replayed: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anew:
     """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
 
@@ -198,7 +198,15 @@ def _anew(
         reason = "no limit was measured" if decided is None else decided.reason
     measured = {trial.limit_mw for trial in tried}
     unmeasured = tuple(limit for limit in _limits_mw(gpus, stride_mw) if limit not in measured)
-    return Anew(run, profiling, decided, tried, limit_mw, unmeasured, reason)
+    return Anew(
+        run=run,
+        round=profiling,
+        decided=decided,
+        tried=tried,
+        limit_mw=limit_mw,
+        unmeasured_mw=unmeasured,
+        reason=reason,
+    )
 
 
 def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
@@ -344,7 +352,7 @@ def _by_site(plans: Mapping[str, RunSettings | None]) -> dict[RunSettings, dict[
     of_site: dict[RunSettings, dict[str, RunSettings]] = {}
     for run, plan in plans.items():
         if plan is not None:
-            shared = RunSettings(None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
+            shared = RunSettings(selector=None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
             of_site.setdefault(shared, {})[run] = plan
     return of_site
 

@@ -19,7 +19,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def fit(measured: Table, top_limit_mw: int) -> Workload:
     high = [1.6 * most, 0.999 * least, 2.5, 20.0, 1.5, 5.0, 1.1 * most, 1.2 * measured.time_s[-1]]
 
     def residuals(parameters: Sequence[float]) -> list[float]:
-        return errors(Workload(top_limit_mw, *parameters), measured)
+        return errors(workload(top_limit_mw, parameters), measured)
 
     rng = np.random.default_rng(SEED)
     tried = [
@@ -164,7 +164,13 @@ def fit(measured: Table, top_limit_mw: int) -> Workload:
         for _ in range(STARTS)
     ]
     best = min(tried, key=lambda result: float(result.cost))
-    return Workload(top_limit_mw, *(float(f"{value:.6g}") for value in best.x))
+    return workload(top_limit_mw, [float(f"{value:.6g}") for value in best.x])
+
+
+def workload(top_limit_mw: int, parameters: Sequence[float]) -> Workload:
+    """Return the curve of these parameters, in the order of the fields."""
+    names = [field.name for field in fields(Workload)][1:]
+    return Workload(top_limit_mw=top_limit_mw, **dict(zip(names, parameters, strict=True)))
 
 
 def errors(model: Workload, measured: Table) -> list[float]:

@@ -116,12 +116,12 @@ class ControlServer:
                     self._analyzer = sender
                 extent = self._store.extent
                 welcome: Reply = Welcome(
-                    self._host,
-                    self._incarnation,
-                    extent.log_id,
-                    extent.first_offset,
-                    extent.next_offset,
-                    self._observe,
+                    host=self._host,
+                    incarnation=self._incarnation,
+                    log_id=extent.log_id,
+                    first_offset=extent.first_offset,
+                    next_offset=extent.next_offset,
+                    observe=self._observe,
                 )
                 return [codec.encode(welcome)]
             case Fetch():

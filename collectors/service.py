@@ -198,13 +198,13 @@ class Collector:
         now = anchor()
         self._journal.say(
             CollectorStarted(
-                now.monotonic_ns,
-                self._incarnation,
-                package_version(),
-                boot_id(),
-                now.wall_ns,
-                now.error_ns,
-                self._settings.observe,
+                t_ns=now.monotonic_ns,
+                incarnation=self._incarnation,
+                version=package_version(),
+                boot_id=boot_id(),
+                wall_ns=now.wall_ns,
+                wall_error_ns=now.error_ns,
+                observe=self._settings.observe,
             )
         )
         if self._store.begun_anew is not None:

@@ -196,7 +196,7 @@ class Link:
                     self.malformed += 1
                     continue
                 match reply:
-                    case Welcome(host) if self._bound not in (None, host):
+                    case Welcome(host=host) if self._bound not in (None, host):
                         self._objection = (
                             f"the collector of {self._bound}: speaks for {host}, so it is not commanded. Make"
                             " another key there if its name has changed."

@@ -27,7 +27,7 @@ MAX_SENT = 1_000
 ControlOfGpu = tuple[str, Control]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Host:
     followed: bool = False
     connected: bool = False

@@ -25,7 +25,7 @@ class Use:
     ended_ns: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Gpu:
     """What is known of one GPU."""
 
@@ -96,7 +96,17 @@ class Fleet:
     def asking(self, command: str, run: str, gpu: str, limit_mw: int | None) -> CommandRow:
         """Return the row of a command that is sent now. None: release."""
         limit_w = None if limit_mw is None else limit_mw / 1000
-        row = CommandRow(command, run, gpu, self.now_ns[self.gpus[gpu].host], limit_w, None, None, None, "")
+        row = CommandRow(
+            command=command,
+            run=run,
+            gpu=gpu,
+            asked_ns=self.now_ns[self.gpus[gpu].host],
+            limit_w=limit_w,
+            outcome=None,
+            outcome_ns=None,
+            outcome_limit_w=None,
+            reason="",
+        )
         self.commands[command] = row
         if len(self.commands) > MAX_COMMANDS:
             del self.commands[next(iter(self.commands))]

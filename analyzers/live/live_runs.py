@@ -53,7 +53,7 @@ class _AtLimit:
     energy_j: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Run:
     run: str
     job: str
@@ -157,7 +157,7 @@ class LiveRuns:
             run.ended_ns is not None and row.ended_ns is None and row.session not in run.ranks
         ):
             self._forget_ended(now_ns)
-            run = self._runs[row.run] = _Run(row.run, row.job, row.began_wall_ns)
+            run = self._runs[row.run] = _Run(run=row.run, job=row.job, began_wall_ns=row.began_wall_ns)
         run.ranks[row.session] = row
         self._of_session[row.session] = row.run
         for gpu in row.gpus:

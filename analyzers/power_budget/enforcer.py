@@ -24,9 +24,9 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import (
     ApplyControl,
     BudgetRow,
+    BudgetShareRow,
     CommandRow,
     DecisionRow,
-    RationRow,
     RestoreControl,
     RunRow,
 )
@@ -45,7 +45,7 @@ PASSING = ("device", "storage", "owned", "range")
 """Refusals that may pass by themselves."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Account:
     """One GPU under a budget."""
 
@@ -99,7 +99,7 @@ class Ledger:
         self._looked_ns: dict[str, int] = {}
         self._told: dict[tuple[str, int], BudgetRow] = {}
         """Of the budgets that hold, by name and when they were set."""
-        self._rations: dict[str, RationRow] = {}
+        self._rations: dict[str, BudgetShareRow] = {}
         """Told last, by GPU."""
         self._commands = 0
         self._members: dict[str, tuple[str, ...]] = {}
@@ -267,7 +267,7 @@ class Ledger:
         for gpu, group in group_of.items():
             if gpu not in self._accounts:
                 limit_mw = self._limits_mw.get(gpu, self._found(gpu))
-                self._accounts[gpu] = _Account(limit_mw, limit_mw)
+                self._accounts[gpu] = _Account(limit_mw=limit_mw, most_mw=limit_mw)
             self.allocations[gpu] = Allocation(group, self._accounts[gpu].most_mw)
         self._on = {}
         for gpu in self._accounts:
@@ -421,13 +421,13 @@ class Ledger:
             if (account := self._accounts.get(gpu)) is None:
                 continue
             run = self._commander(gpu) or self._user(gpu)
-            row = RationRow(
-                gpu,
-                self.allocations[gpu].group,
-                None if run is None else run.name,
-                (self._would_mw[gpu] if account.trouble else account.most_mw) / 1000,
-                account.limit_mw / 1000,
-                account.trouble,
+            row = BudgetShareRow(
+                gpu=gpu,
+                budget=self.allocations[gpu].group,
+                run=None if run is None else run.name,
+                most_w=(self._would_mw[gpu] if account.trouble else account.most_mw) / 1000,
+                limit_w=account.limit_mw / 1000,
+                reason=account.trouble,
             )
             if self._rations.get(gpu) != row:
                 self._rations[gpu] = row
@@ -440,12 +440,12 @@ class Ledger:
         rows = {}
         for budget, bound in zip(self._budgets, self._bounds, strict=True):
             rows[budget.group, budget.set_ns] = BudgetRow(
-                budget.group,
-                budget.set_ns,
-                budget.limit_mw / 1000,
-                budget.begin_ns,
-                budget.end_ns,
-                self._members[budget.group],
+                budget=budget.group,
+                set_ns=budget.set_ns,
+                limit_w=budget.limit_mw / 1000,
+                begin_ns=budget.begin_ns,
+                end_ns=budget.end_ns,
+                gpus=self._members[budget.group],
                 binding=True,
                 reason=self._cannot(budget, bound),
             )

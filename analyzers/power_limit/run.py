@@ -318,16 +318,16 @@ class Run:
         )
         recalled = self._recollection.recalled
         self._plan = profiler.Plan(
-            limits_mw,
-            len(gpus),
-            selector,
-            plan.wait_steps,
-            plan.warmup_steps if goal is None else 0,
-            plan.profile_steps,
-            plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
-            0,
-            plan.timeout_ns,
-            goal,
+            limits_mw=limits_mw,
+            gpus=len(gpus),
+            selector=selector,
+            wait_steps=plan.wait_steps,
+            warmup_steps=plan.warmup_steps if goal is None else 0,
+            profile_steps=plan.profile_steps,
+            settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
+            window_ns=0,
+            outcome_ns=plan.timeout_ns,
+            goal=goal,
             remembered=profiles.trials(recalled.limits),
             profiling_share=plan.profiling_share,
         )

@@ -63,7 +63,7 @@ class Fault:
     end_s: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What one simulated GPU is like. The module's docstring tells its text form."""
 
@@ -123,7 +123,7 @@ def _group(text: str, group: str) -> tuple[Spec, ...]:
     period_ms = chosen.setdefault("period_ms", model.period_ms)
     boxcar = chosen.get("kind") is Kind.BOXCAR
     chosen.setdefault("window_ms", period_ms * BOXCAR_SHARE if boxcar else min(period_ms, model.window_ms))
-    spec = Spec(key, model.slowed(chosen.get("slower", 1.0)), **chosen, faults=tuple(faults))
+    spec = Spec(key=key, model=model.slowed(chosen.get("slower", 1.0)), **chosen, faults=tuple(faults))
     if not 2 * spec.jitter_ms < spec.period_ms:
         raise _wrong(text, "jitter_ms has to be below half of period_ms")
     if not spec.window_ms <= spec.period_ms:

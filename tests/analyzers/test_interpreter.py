@@ -54,7 +54,7 @@ from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 QUICK = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -249,7 +249,15 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
 def test_after_a_collector_started_anew_its_limit_is_asked_for_again() -> None:
     made = world(plan=replace(QUICK, timeout_ns=S))
     host = made.hosts[0]
-    again = CollectorStarted(START_NS + 1, "other", "0", "boot", 0, 0, observe=False)
+    again = CollectorStarted(
+        t_ns=START_NS + 1,
+        incarnation="other",
+        version="0",
+        boot_id="boot",
+        wall_ns=0,
+        wall_error_ns=0,
+        observe=False,
+    )
     made.at(BEGIN_NS + 300_000_000, lambda: host.note(again))
     made.run()
     asked = [(row.asked_ns, row.limit_w) for row in made.rows(CommandRow) if row.outcome is None]
@@ -266,7 +274,17 @@ def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     host = made.hosts[0]
     made.ended = True
     host._offset_ns = -made.now_ns + 1 * S
-    host.note(CollectorStarted(host.now(), "other", "0", "another boot", 0, 0, observe=False))
+    host.note(
+        CollectorStarted(
+            t_ns=host.now(),
+            incarnation="other",
+            version="0",
+            boot_id="another boot",
+            wall_ns=0,
+            wall_error_ns=0,
+            observe=False,
+        )
+    )
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
     assert not made.interpreter._sessions
@@ -281,8 +299,25 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
 
     def intrude() -> None:
         now_ns = made.now_ns
-        publish(RunStarted(now_ns, "job", "intruder", 0, 1, (gpu(made),), 2, "boot", now_ns, 0))
-        host.note(RunAdmitted(now_ns, second, "intruder", (gpu(made),), may_command=True, reason=""))
+        publish(
+            RunStarted(
+                t_ns=now_ns,
+                job="job",
+                run="intruder",
+                rank=0,
+                world_size=1,
+                gpus=(gpu(made),),
+                pid=2,
+                boot_id="boot",
+                wall_ns=now_ns,
+                wall_error_ns=0,
+            )
+        )
+        host.note(
+            RunAdmitted(
+                t_ns=now_ns, session=second, run="intruder", gpus=(gpu(made),), may_command=True, reason=""
+            )
+        )
         publish(StepBoundary(0, None, now_ns + 1))
         publish(StepBoundary(1, now_ns + 2, now_ns + 2))
 
@@ -305,7 +340,7 @@ def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:
     try:
         for at, gpu in product(range(0, len(rows), 10), range(gpus)):
             body = Readings((f"GPU-{gpu}",), rows[at : at + 10].tobytes())
-            heard.hear(Frame("log", 0, "host", 60 * S, "", b""), body)
+            heard.hear(Frame(log_id="log", offset=0, host="host", t_ns=60 * S, topic="", body=b""), body)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -318,9 +353,24 @@ def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> N
 
     def look() -> None:
         now_ns = made.now_ns
-        started = RunStarted(now_ns, "measure", "watching", 0, 0, (gpu(made),), 2, "boot", now_ns, 0)
+        started = RunStarted(
+            t_ns=now_ns,
+            job="measure",
+            run="watching",
+            rank=0,
+            world_size=0,
+            gpus=(gpu(made),),
+            pid=2,
+            boot_id="boot",
+            wall_ns=now_ns,
+            wall_error_ns=0,
+        )
         host.log(Events(watcher, 0, 0, 2, (started, WindowBegan(now_ns, 0, "w"))))
-        host.note(RunAdmitted(now_ns, watcher, "watching", (gpu(made),), may_command=True, reason=""))
+        host.note(
+            RunAdmitted(
+                t_ns=now_ns, session=watcher, run="watching", gpus=(gpu(made),), may_command=True, reason=""
+            )
+        )
 
     def look_away() -> None:
         host.log(Events(watcher, 2, 0, 2, (WindowEnded(made.now_ns, 0), RunEnded(made.now_ns))))
@@ -397,14 +447,20 @@ def test_a_metric_belongs_to_the_step_under_way() -> None:
     made = only_measuring()
     made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5))
     made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "loss", made.now_ns, made.step, 0.5)]
+    assert made.rows(MetricRow) == [
+        MetricRow(session="session-h0", run="run", name="loss", t_ns=made.now_ns, step=made.step, value=0.5)
+    ]
 
 
 def test_a_metric_that_names_its_step_and_epoch_belongs_there_also_after_the_loop() -> None:
     made = only_measuring()
     made.hosts[0].publish(Metric(made.now_ns, "accuracy", 0.5, 3, 2))
     made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "accuracy", made.now_ns, 3, 0.5, 2)]
+    assert made.rows(MetricRow) == [
+        MetricRow(
+            session="session-h0", run="run", name="accuracy", t_ns=made.now_ns, step=3, value=0.5, epoch=2
+        )
+    ]
 
 
 def test_what_a_newer_sender_says_is_passed_over() -> None:
@@ -438,9 +494,28 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     trials = made.rows(TrialRow)[-1].number
     uuid = gpu(made)
     host.log(
-        Events("again", 0, 0, 2, (RunStarted(now_ns, "job", "run", 0, 1, (uuid,), 2, "boot", now_ns, 0),))
+        Events(
+            "again",
+            0,
+            0,
+            2,
+            (
+                RunStarted(
+                    t_ns=now_ns,
+                    job="job",
+                    run="run",
+                    rank=0,
+                    world_size=1,
+                    gpus=(uuid,),
+                    pid=2,
+                    boot_id="boot",
+                    wall_ns=now_ns,
+                    wall_error_ns=0,
+                ),
+            ),
+        )
     )
-    host.note(RunAdmitted(now_ns, "again", "run", (uuid,), may_command=True, reason=""))
+    host.note(RunAdmitted(t_ns=now_ns, session="again", run="run", gpus=(uuid,), may_command=True, reason=""))
     before = len(made.outputs)
     index, made.ended = 0, False
 
@@ -590,7 +665,11 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
     """Let another session of the host begin, be admitted, and take 10 ms steps from now on."""
     host = made.hosts[0]
     host.log(Events(session, 0, 0, started.pid, (started,)))
-    host.note(RunAdmitted(host.now(), session, started.run, started.gpus, True, ""))  # noqa: FBT003 (a message)
+    host.note(
+        RunAdmitted(
+            t_ns=host.now(), session=session, run=started.run, gpus=started.gpus, may_command=True, reason=""
+        )
+    )
 
     def take(step: int) -> None:
         ended_ns = host.now() if step else None
@@ -603,7 +682,18 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
 
 def begins(made: World, pid: int) -> RunStarted:
     now_ns = made.hosts[0].now()
-    return RunStarted(now_ns, "job", "run", 0, 1, (gpu(made),), pid, "boot", now_ns, 0)
+    return RunStarted(
+        t_ns=now_ns,
+        job="job",
+        run="run",
+        rank=0,
+        world_size=1,
+        gpus=(gpu(made),),
+        pid=pid,
+        boot_id="boot",
+        wall_ns=now_ns,
+        wall_error_ns=0,
+    )
 
 
 def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit() -> None:
@@ -645,7 +735,7 @@ def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
     rows["gpu"] = 0, 1, 1
 
     def hear(body: Body) -> list[str]:
-        outputs = heard.hear(Frame("log", 0, "host", S, "", b""), body)
+        outputs = heard.hear(Frame(log_id="log", offset=0, host="host", t_ns=S, topic="", body=b""), body)
         return [row.what for row in outputs if isinstance(row, GapRow)]
 
     assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []

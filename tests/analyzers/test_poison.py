@@ -24,7 +24,7 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 
 S = 1_000_000_000
 STEPS = 100
-MEASURE_ONLY = RunSettings(None)
+MEASURE_ONLY = RunSettings(selector=None)
 
 
 @cache
@@ -83,7 +83,7 @@ def _divide(trials: Sequence[Trial], gpus: int) -> int:
 def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on() -> None:
     """A selector of the user's own fails in the middle of a run; its limits are given back."""
     quick = RunSettings(
-        Selector("mine", _divide),
+        selector=Selector("mine", _divide),
         stride_mw=75_000,
         warmup_steps=2,
         profile_steps=5,

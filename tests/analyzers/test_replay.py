@@ -114,8 +114,13 @@ def test_the_archive_of_any_world_gives_its_decisions_again(
 def test_a_budget_is_heard_again_with_the_rest(tmp_path: Path) -> None:
     world = World("simulated:v100x1", TRAINING, RunSettings.of(under("time"), selectors.parse("time")))
     world.run(1.5)
-    holds = Budget("rack1", 150_000, (), 0, 0, 1, 0, way=1.0)
-    world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, (holds,)),)))
+    holds = Budget(
+        group="rack1", limit_mw=150_000, gpus=(), set_ns=0, begin_ns=0, end_ns=1, ramp_ns=0, way=1.0
+    )
+    world.hear(
+        Frame(log_id="own", offset=0, host=OWN, t_ns=world.now_ns, topic="budgets", body=b""),
+        Notes((BudgetsSet(0, (holds,)),)),
+    )
     world.run()
     path = tmp_path / "energy.duckdb"
     store(path, under("time"), world.frames, rows_of(world))
@@ -438,7 +443,15 @@ def test_measurements_of_one_limit_are_added_up_and_confirming_ones_left_out() -
 
 def test_both_choices_are_shown_per_step() -> None:
     tried = (Trial(300_000, 400_000, 800_000_000, 1), Trial(200_000, 300_000, 10**9, 1))
-    choice = Anew(RUN.run, 1, DECISION, tried, 300_000, (100_000,), "")
+    choice = Anew(
+        run=RUN.run,
+        round=1,
+        decided=DECISION,
+        tried=tried,
+        limit_mw=300_000,
+        unmeasured_mw=(100_000,),
+        reason="",
+    )
     (row,) = compared([choice], "time").to_pylist()
     assert (row["power_limit_w"], row["energy_per_step_j"], row["step_ms"]) == (200, 300, 1000)
     assert (row["other_limit_w"], row["other_energy_per_step_j"], row["other_step_ms"]) == (300, 400, 800)

@@ -201,7 +201,18 @@ class Client:
 
 
 def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
-    return RunStarted(monotonic_ns(), "job", run, 0, 1, gpus, os.getpid(), boot_id(), 0, 0)
+    return RunStarted(
+        t_ns=monotonic_ns(),
+        job="job",
+        run=run,
+        rank=0,
+        world_size=1,
+        gpus=gpus,
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=0,
+        wall_error_ns=0,
+    )
 
 
 def notes_of(frame: Frame) -> tuple[object, ...]:

@@ -32,7 +32,7 @@ from zeus_stream.transport.follower import Sequencer
 
 NOW_NS = 10**12
 SETTINGS = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -65,12 +65,14 @@ def take(message: object) -> None:
     """Hand a message to who would be given it. Raises MalformedError."""
     match message:
         case Batch():
-            session, new = receive(Session(message.session, uid=1, pid=1), message)
+            session, new = receive(Session(session=message.session, uid=1, pid=1), message)
             check(session, new, [session], NOW_NS)
         case Readings() | Events() | Notes():
-            interpreter = Interpreter(RunSettings(None))
+            interpreter = Interpreter(RunSettings(selector=None))
             for offset, t_ns in enumerate((NOW_NS, 2 * NOW_NS)):
-                interpreter.hear(Frame("l", offset, "h", t_ns, "t", b""), message)
+                interpreter.hear(
+                    Frame(log_id="l", offset=offset, host="h", t_ns=t_ns, topic="t", body=b""), message
+                )
         case Welcome():
             Sequencer("l", 3).welcome(message)
         case Fetched():

@@ -116,19 +116,31 @@ class Host:
     def start(self) -> None:
         """Find the devices and begin to read them."""
         now_ns = self.now()
-        self.note(CollectorStarted(now_ns, "incarnation", "0", "boot", now_ns, 0, observe=False))
+        self.note(
+            CollectorStarted(
+                t_ns=now_ns,
+                incarnation="incarnation",
+                version="0",
+                boot_id="boot",
+                wall_ns=now_ns,
+                wall_error_ns=0,
+                observe=False,
+            )
+        )
         for gpu in self.gpus.values():
             told = gpu.device.describe()
-            limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, gpu.found_mw
             self.note(
                 DeviceFound(
-                    now_ns,
-                    told.gpu,
-                    told.index,
-                    told.name,
-                    told.driver,
-                    told.counts_energy,
-                    *limits,
+                    t_ns=now_ns,
+                    gpu=told.gpu,
+                    index=told.index,
+                    name=told.name,
+                    driver=told.driver,
+                    counts_energy=told.counts_energy,
+                    min_limit_mw=told.min_limit_mw,
+                    max_limit_mw=told.max_limit_mw,
+                    default_limit_mw=told.default_limit_mw,
+                    found_limit_mw=gpu.found_mw,
                     mig=False,
                 )
             )
@@ -139,13 +151,31 @@ class Host:
         """Let the training's process begin."""
         now_ns, gpus = self.now(), tuple(self.gpus)
         started = RunStarted(
-            *(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0),
+            t_ns=now_ns,
+            job=training.job,
+            run=training.run,
+            rank=rank,
+            world_size=world_size,
+            gpus=gpus,
+            pid=1,
+            boot_id="boot",
+            wall_ns=now_ns,
+            wall_error_ns=0,
             batch_size=training.batch_size,
         )
         self.publish(started)
         self.flush_events()
         reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
-        self.note(RunAdmitted(now_ns, self.session, training.run, gpus, training.may_command, reason))
+        self.note(
+            RunAdmitted(
+                t_ns=now_ns,
+                session=self.session,
+                run=training.run,
+                gpus=gpus,
+                may_command=training.may_command,
+                reason=reason,
+            )
+        )
 
     def die(self) -> None:
         """The training process of this host is killed."""
@@ -165,7 +195,14 @@ class Host:
 
     def log(self, body: Body) -> None:
         """Log a frame and have it heard."""
-        frame = Frame(f"log-{self.name}", next(self._offset), self.name, self.now(), "topic", b"")
+        frame = Frame(
+            log_id=f"log-{self.name}",
+            offset=next(self._offset),
+            host=self.name,
+            t_ns=self.now(),
+            topic="topic",
+            body=b"",
+        )
         self._world.hear(frame, body)
 
     def work(self, workload: str) -> int:

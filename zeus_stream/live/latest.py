@@ -49,7 +49,7 @@ _ROW = Struct(READING_STRUCT)
 _MOST_MJ, _MOST_MW, _MOST_MHZ, _MOST_C, _MOST_PERCENT = 2**53, 100_000_000, 100_000, 3_000, 1_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Device:
     """One GPU or part of a host."""
 
@@ -195,7 +195,7 @@ class Latest:
 
     def _add(self, gpu: str, host: str) -> Device:
         self._in_order = None
-        device = self.devices[gpu] = Device(host)
+        device = self.devices[gpu] = Device(host=host)
         return device
 
     # ---- the answer

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from zeus_stream.protocol.fields import BatchSize, Count, Gpu, Gpus, Name, Ns, Text, Unknown, WallNs, Within
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
@@ -98,7 +98,7 @@ class Metric:
     epoch: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TryWanted:
     """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
 

@@ -72,7 +72,7 @@ SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """One run: its rows of the archive."""
 
@@ -105,7 +105,15 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     (whole,) = ask(_WHOLE).to_pylist()
     (saving,) = ask(_SAVING).to_pylist() or (None,)
     (single,) = ask(_SINGLE).to_pylist() or (None,)
-    return Summary(run, totals, whole, ask(_TRIALS), saving, ask(_GAPS), single)
+    return Summary(
+        run=run,
+        totals=totals,
+        whole=whole,
+        trials=ask(_TRIALS),
+        saving=saving,
+        gaps=ask(_GAPS),
+        single=single,
+    )
 
 
 def last_run(answer: Callable[[str], pa.Table]) -> str | None:

@@ -29,7 +29,7 @@ _KNEE_SHARPNESS = 12.0
 """How suddenly the steep part begins; one value serves all fits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training job on one GPU model. All powers are of one GPU."""
 
@@ -67,7 +67,7 @@ class Workload:
         return float(power_mw**-self.slope * knee)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A GPU model: what a device of it says of itself, and the workloads measured on it."""
 

@@ -36,9 +36,19 @@ from zeus_stream.protocol.readings import Readings
 PLAN = replace(QUICK, selector=None, timeout_ns=1_000_000_000)
 TRAINING = Training("imagenet", 0.02, 60, epoch_steps=20)
 WANTED = TryWanted(
-    0, 0, "nightly", (16, 32, 64), 32, 0.9, "accuracy", lower_is_better=False, max_epochs=10, eta=0.5,
-    beta=2.0, window=0,
-)  # fmt: skip
+    t_ns=0,
+    attempt=0,
+    job="nightly",
+    batch_sizes=(16, 32, 64),
+    default=32,
+    target=0.9,
+    metric="accuracy",
+    lower_is_better=False,
+    max_epochs=10,
+    eta=0.5,
+    beta=2.0,
+    window=0,
+)
 HIGHEST_W = 250
 
 
@@ -405,8 +415,8 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
     heard.hear(both)
     row = heard.tries[0]
     assert (row.ended, row.cost_j, row.energy_j) == ("converged", None, None)
-    assert "another run used it meanwhile" in row.ended_why
-    learned = Learned(heard.known.jobs[0])
+    assert "another run used it at the same time" in row.ended_why
+    learned = Learned(row=heard.known.jobs[0])
     for known in heard.tries:
         learned.put(known)
     learn(policy, learned)

@@ -18,7 +18,7 @@ from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 OTHER = "other"
-MEASURE_ONLY = RunSettings(None)
+MEASURE_ONLY = RunSettings(selector=None)
 Heard = tuple[Frame, Body]
 
 
@@ -76,7 +76,13 @@ def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_not
     frames = list(recorded())
     middle, last = frames[len(frames) // 2][0], frames[-1][0]
     for place in (len(frames) // 2, len(frames) // 2 + 3):
-        frames.insert(place, (Frame("log-other", place, OTHER, middle.t_ns, "t", b""), intrusion))
+        frames.insert(
+            place,
+            (
+                Frame(log_id="log-other", offset=place, host=OTHER, t_ns=middle.t_ns, topic="t", body=b""),
+                intrusion,
+            ),
+        )
     assert last.host != OTHER
     outputs = heard(frames)
     gaps = [row for row in outputs if isinstance(row, GapRow)]
@@ -88,7 +94,12 @@ def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_not
 def test_a_gpu_passes_to_another_host_once_its_own_has_been_silent() -> None:
     end_ns = recorded()[-1][0].t_ns
     claims: list[Heard] = [
-        (Frame("log-other", offset, OTHER, end_ns + offset * S, "t", b""), Notes((found(),)))
+        (
+            Frame(
+                log_id="log-other", offset=offset, host=OTHER, t_ns=end_ns + offset * S, topic="t", body=b""
+            ),
+            Notes((found(),)),
+        )
         for offset in range(2 * SILENT_NS // S)
     ]
     outputs = heard([*recorded(), *claims])

@@ -15,7 +15,12 @@ from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.snapshots import Snapshot
 
 PLAN = RunSettings(
-    selectors.parse("energy"), stride_mw=75_000, warmup_steps=2, profile_steps=8, refreshes=2, exhaustive=True
+    selector=selectors.parse("energy"),
+    stride_mw=75_000,
+    warmup_steps=2,
+    profile_steps=8,
+    refreshes=2,
+    exhaustive=True,
 )
 
 
@@ -88,7 +93,7 @@ def test_a_run_is_followed_from_waiting_over_its_trials_to_what_it_saves() -> No
 def test_steps_of_two_hosts_are_added_up_and_a_host_can_be_asked_for() -> None:
     training = Training("imagenet", 0.05, 80)
     world = Watched(
-        "simulated:v100x1", training, RunSettings(None), more=(("simulated:v100x1,seed=1", 10**15),)
+        "simulated:v100x1", training, RunSettings(selector=None), more=(("simulated:v100x1,seed=1", 10**15),)
     )
     world.run(4)
     now = world.now()

@@ -112,7 +112,7 @@ class Bench:
                     self.tell(LimitRefused(attempt, self.refuse[limit_mw], "refused"))
                 elif not self.silent:
                     self.tell(LimitApplied(attempt, StepBegan(self.index, self.t_ns)))
-            case MeasureTrial(number, _, limit_mw):
+            case MeasureTrial(number=number, round=_, limit_mw=limit_mw):
                 self.trials.append(instruction)
                 if limit_mw in self.blind:
                     self.tell(TrialMissing(number, "no reading"))
@@ -727,7 +727,7 @@ def under_fire(
                     event = LimitRefused(attempt, "device", "refused")
                 case MeasureTrial() if draw() < 0.8:
                     event = measured(instruction)
-                case MeasureTrial(number):
+                case MeasureTrial(number=number):
                     event = TrialMissing(number, "no reading")
                 case _:
                     pass

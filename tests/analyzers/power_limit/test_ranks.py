@@ -13,7 +13,7 @@ from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000
 QUICK = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -164,7 +164,17 @@ def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     job_w = made.rows(DecisionRow)[0].power_limit_w
     host = made.hosts[0]
     before = len(made.outputs)
-    host.note(CollectorStarted(host.now(), "other", "0", "boot", 0, 0, observe=False))
+    host.note(
+        CollectorStarted(
+            t_ns=host.now(),
+            incarnation="other",
+            version="0",
+            boot_id="boot",
+            wall_ns=0,
+            wall_error_ns=0,
+            observe=False,
+        )
+    )
     made.run(8.0)
     asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert [(row.gpu, row.value) for row in asked[:2]] == [

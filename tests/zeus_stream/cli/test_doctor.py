@@ -15,7 +15,16 @@ from zeus_stream.reports.tables import Check
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(device=SIMULATED)
-A100 = Description("GPU-a", 0, "A100", "570", True, 100_000, 400_000, 400_000)  # noqa: FBT003  (as a table row)
+A100 = Description(
+    gpu="GPU-a",
+    index=0,
+    name="A100",
+    driver="570",
+    counts_energy=True,
+    min_limit_mw=100_000,
+    max_limit_mw=400_000,
+    default_limit_mw=400_000,
+)
 
 
 @dataclass

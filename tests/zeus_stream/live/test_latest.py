@@ -43,9 +43,18 @@ def shown(
 
 def found(gpu: str, index: int) -> DeviceFound:
     return DeviceFound(
-        0, gpu, index, "V100", "1", counts_energy=True, min_limit_mw=100_000, max_limit_mw=250_000,
-        default_limit_mw=250_000, found_limit_mw=240_000, mig=False,
-    )  # fmt: skip
+        t_ns=0,
+        gpu=gpu,
+        index=index,
+        name="V100",
+        driver="1",
+        counts_energy=True,
+        min_limit_mw=100_000,
+        max_limit_mw=250_000,
+        default_limit_mw=250_000,
+        found_limit_mw=240_000,
+        mig=False,
+    )
 
 
 def a_run(name: str = "r", **more: object) -> RunNow:
