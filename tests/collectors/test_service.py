@@ -391,6 +391,7 @@ async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
     assert all(frames[offset] == frame for offset, frame in fed.items())
 
 
+@pytest.mark.sweep
 async def test_a_lost_device_ends_alone_and_is_taken_up_again(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
@@ -573,6 +574,7 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
     assert [(note.cause, note.value) for note in ended] == [("released", UNLOCKED)]
 
 
+@pytest.mark.sweep
 async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_it_is_back(
     zeus_dir: Path,
 ) -> None:
@@ -615,6 +617,7 @@ async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_
     assert bus.devices[0].locks == []
 
 
+@pytest.mark.sweep
 async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:

@@ -447,6 +447,7 @@ def test_a_limit_that_a_run_set_before_the_budget_is_held_for_the_budget() -> No
     assert site.holders["g0"] == f"{BUDGET}rack1"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
     rng = Random(seed)
@@ -482,6 +483,7 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
     assert [output for frame, body in site.frames for output in again.hear(frame, body)] == site.outputs
 
 
+@pytest.mark.sweep
 def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
     plan = RunSettings(selector=selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
     site = Site(2, interpreter=Interpreter(plan))
@@ -510,6 +512,7 @@ def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
 # ---- a real search under a budget ------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exhaustive", [True, False])
 def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     exhaustive: bool,  # noqa: FBT001 - parametrized

@@ -361,6 +361,7 @@ def test_a_single_odd_window_is_no_drift() -> None:
     assert bench.state.round == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("plan", [SHORT, ADAPTIVE], ids=["exhaustive", "adaptive"])
 def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: Plan) -> None:
     plan = replace(plan, profiling_share=0.2)
@@ -372,6 +373,7 @@ def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_roun
     assert bench.state.round >= 3
 
 
+@pytest.mark.sweep
 def test_a_restless_workload_is_not_profiled_for_ever() -> None:
     bench = Bench(replace(SHORT, profiling_share=1.0))
     for turn in range(4 * MAX_ROUNDS):
@@ -829,6 +831,7 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
             assert state.phase == Over()
 
 
+@pytest.mark.sweep
 @given(exhaustive, st.randoms(use_true_random=False))
 def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
     plan: Plan, rng: Random

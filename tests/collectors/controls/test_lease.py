@@ -778,6 +778,7 @@ def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administr
     assert world.record is None or world.stale_record
 
 
+@pytest.mark.sweep
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)

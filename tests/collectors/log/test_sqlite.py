@@ -145,6 +145,7 @@ def test_a_log_that_was_removed_or_exchanged_begins_anew(path: Path) -> None:
     log.close()
 
 
+@pytest.mark.sweep
 def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
     """Whatever it hits: the log is what it was, or another; never one that lacks or alters a frame."""
     log_id = killed_while_writing(path, frames=400)

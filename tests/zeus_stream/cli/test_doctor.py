@@ -141,6 +141,7 @@ def test_no_port_is_open_unless_it_is_set_and_doctor_says_so(where: Places) -> N
     assert "zeus-stream keys create" in keyless.cure
 
 
+@pytest.mark.sweep
 def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> None:
     well = zeus("doctor", "--device", SIMULATED)
     assert (well.returncode, well.stderr) == (0, "")

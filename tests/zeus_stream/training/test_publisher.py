@@ -446,6 +446,7 @@ def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
         assert pub.statistics().reconnects >= 1
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hasty")
 def test_a_stopped_collector_blocks_neither_the_training_nor_its_end(zeus_dir: Path) -> None:
     path = zeus_dir / "publish"

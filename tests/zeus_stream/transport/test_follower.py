@@ -419,6 +419,7 @@ async def test_who_goes_on_from_an_archive_gets_the_rest_and_the_name_of_what_is
     assert following.offsets == list(range(20, 30))
 
 
+@pytest.mark.sweep
 @pytest.mark.anyio
 async def test_replies_that_make_no_sense_are_counted_and_asked_for_again_at_leisure(
     collector: Collector,
