@@ -21,7 +21,16 @@ from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
-from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    WindowBegan,
+    WindowEnded,
+)
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
     Cause,
@@ -66,6 +75,8 @@ class Training:
     """Between two epochs."""
     load_s: float = 0.0
     """Between two steps, the GPUs idle."""
+    checkpoint_s: float = 0.0
+    """A window ``checkpoint`` at the end of each epoch, in which the GPUs idle."""
     noise: float = 0.0
     """Relative standard deviation of a step's work."""
     heavier: tuple[int, float] | None = None
@@ -100,6 +111,7 @@ class Host:
         self._events: list[Event] = []
         self._offset = count()
         self._sequence = 0
+        self._attempt = 0
         for index, spec in enumerate(parse(device) if isinstance(device, str) else device):
             loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
             made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
@@ -108,7 +120,12 @@ class Host:
 
     @property
     def session(self) -> str:
-        return f"session-{self.name}"
+        return f"session-{self.name}" + (f"-{self._attempt}" if self._attempt else "")
+
+    def restart(self) -> None:
+        """Let the next training process of this host be another session."""
+        self._attempt += 1
+        self._sequence = 0
 
     def now(self) -> int:
         return self._world.now_ns + self._offset_ns
@@ -342,6 +359,13 @@ class World:
         for host in self.ranks:
             host.die()
 
+    def restart(self, step: int) -> None:
+        """The training was killed, and goes on from this step in new processes of the same run."""
+        self.ended, self.step = False, step
+        for host in self.ranks:
+            host.restart()
+        self.at(self.now_ns, self._begin)
+
     def kill_rank(self, rank: int) -> None:
         """One training process dies, and the others go on without it."""
         self._advance()
@@ -445,6 +469,19 @@ class World:
             return
         step = self.step
         self._publish(lambda t_ns: StepBoundary(step, t_ns, None))
+        if training.epoch_steps and training.checkpoint_s:
+            number = step // training.epoch_steps
+            self._publish(lambda t_ns: WindowBegan(t_ns, number, "checkpoint"))
+            self.at(ended_ns + round(training.checkpoint_s * 1e9), lambda: self._end_checkpoint(number))
+        else:
+            self._end_loop()
+
+    def _end_checkpoint(self, number: int) -> None:
+        self._publish(lambda t_ns: WindowEnded(t_ns, number))
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        training, ended_ns, step = self.training, self.now_ns, self.step
         if training.epoch_steps:
             epoch = (step - 1) // training.epoch_steps
             self._publish(lambda t_ns: EpochEnded(t_ns, epoch))

@@ -1,7 +1,7 @@
 """The cost of a run: queries over the archive, and their text."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.tables import write
+from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
 
 _TOTALS = """
@@ -86,6 +87,8 @@ class Summary:
     """Data that the whole archive is known to lack."""
     single: Mapping[str, Any] | None
     """The last round of limits of single GPUs. None: there was none."""
+    waste: Sequence[Mapping[str, Any]] = ()
+    """Where its energy went: rows of ``waste``."""
 
     @property
     def closed(self) -> bool:
@@ -113,6 +116,7 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
+        waste=wasted(answer, run),
     )
 
 
@@ -189,6 +193,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         **summary.totals,
         **summary.whole,
         "saving": summary.saving,
+        "waste": list(summary.waste),
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "gaps": summary.gaps.to_pylist(),
@@ -208,6 +213,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
         )
+    facts += waste_facts(summary.waste)
     if not summary.closed:
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:

@@ -156,6 +156,18 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert "missing" not in text
 
 
+def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> None:
+    saving = replace(
+        WHOLE, kind="window", index=7, name="checkpoint", begin_ns=5 * S, end_ns=8 * S, energy_j=300.0
+    )
+    epoch = replace(WHOLE, kind="epoch", index=0, end_ns=4 * S, energy_j=680.0)
+    assert "the rest" not in shown(of([replace(RUN, ended_ns=None, ended_how=None)]))
+    text = shown(of([RUN, WHOLE, epoch, *STEPS, saving]))
+    assert "steps 26.7 % of the energy" in text
+    assert "outside epochs 820.0 J (45.6 %), checkpoint 300.0 J (16.7 %)" in text
+    assert "not attributed 200.0 J (11.1 %)" in text
+
+
 def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
     cpu = replace(WHOLE, gpu="CPU-host-package-0", energy_j=500.0, shared=True)
     other_rank = replace(cpu, session="another", rank=1, energy_j=400.0)
