@@ -108,7 +108,7 @@ def sparkline(values: Sequence[float | None], most: float) -> str:
 
 
 def bar(value: float | None, limit: float | None, most: float | None, width: int) -> Line:
-    """Return a bar of ``width`` cells: the value filled, a track up to the limit, dots from there to ``most``.
+    """Return a bar of ``width`` cells: the value filled, a track to the limit, dots from there to ``most``.
 
     It reads without colour as well.
     """

@@ -20,7 +20,7 @@ class Series:
     """Time, s, and watts. None: not known."""
 
     def last(self, now_s: float, span_s: float, slots: int) -> list[float | None]:
-        """Return the mean of each of ``slots`` equal parts of the last seconds. None: nothing is known of it."""
+        """Return the mean of each of ``slots`` equal parts of the last seconds. None: it is not known."""
         sums, counts = [0.0] * slots, [0] * slots
         for at_s, watts in reversed(self.points):
             slot = slots - 1 - int((now_s - at_s) / span_s * slots)
