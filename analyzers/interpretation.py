@@ -6,9 +6,9 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
+from analyzers.interpreter import Input, Interpreter, Logged
 from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.results.result import Result, in_order
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
@@ -42,9 +42,11 @@ class Interpretation:
         """Return the result of some work with the interpreter."""
         return await run_sync(self._run, work, limiter=self._turn)
 
-    async def interpret(
-        self, frames: Sequence[tuple[Frame, Body]], behind_ns: int
-    ) -> tuple[int, list[Output]]:
+    async def handle(self, event: Input, host: str = "") -> Result:
+        """Return what an event other than a frame gives; ``host``: the one it is about."""
+        return await self.run(lambda known: known.handle(event, known.frame_ns(host)))
+
+    async def interpret(self, frames: Sequence[tuple[Frame, Body]], behind_ns: int) -> tuple[int, Result]:
         """Interpret the first of these frames. Return how many, and what they gave.
 
         Args:
@@ -52,15 +54,13 @@ class Interpretation:
             behind_ns: since when the oldest waits.
         """
 
-        def work(interpreter: Interpreter) -> tuple[int, list[Output]]:
-            interpreter.hurried = behind_ns > SHED_NS
-            until_ns, count, outputs = monotonic_ns() + AT_ONCE_NS, 0, list[Output]()
+        def work(interpreter: Interpreter) -> tuple[int, Result]:
+            hurried, until_ns, results = behind_ns > SHED_NS, monotonic_ns() + AT_ONCE_NS, list[Result]()
             for frame, body in frames:
-                outputs += interpreter.hear(frame, body)
-                count += 1
+                results.append(interpreter.handle(Logged(frame, body, hurried), frame.t_ns))
                 if monotonic_ns() >= until_ns:
                     break
-            return count, outputs
+            return len(results), in_order(results)
 
         return await self.run(work)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
 from analyzers.power_limit.profiles import Memory
@@ -125,19 +125,19 @@ def hear(
         plans: by session, those under which runs began; ``plan`` if not given.
     """
     interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Heard()
-    interpreter.calibrate(gains)
+    interpreter.handle(Calibrated(gains), 0)
     for frame, body in frames:
         heard.frames += 1
-        for output in interpreter.hear(frame, body):
-            match output:
+        for row in interpreter.handle(Logged(frame, body), frame.t_ns).rows:
+            match row:
                 case RunRow():
-                    heard.runs[output.session] = output
+                    heard.runs[row.session] = row
                 case GpuRow():
-                    heard.gpus[output.gpu] = output
+                    heard.gpus[row.gpu] = row
                 case TrialRow():
-                    heard.trials[output.run, output.number] = output
+                    heard.trials[row.run, row.number] = row
                 case DecisionRow():
-                    heard.decisions[output.run, output.number] = output
+                    heard.decisions[row.run, row.number] = row
                 case _:
                     pass  # the rest decides nothing
     return heard

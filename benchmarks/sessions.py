@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING
 from analyzers.results.rows import GapRow, WindowRow
@@ -134,15 +134,13 @@ def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body
 def measure(sessions: int, rate: int, seconds: float, *, behind: bool) -> None:
     encoded = [(t_ns, codec.encode(body)) for t_ns, body in frames(sessions, rate, seconds)]
     interpreter, rows, gaps = Interpreter(RunSettings(selector=None)), 0, 0
-    interpreter.hurried = behind
     began = time.process_time()
     for offset, (t_ns, data) in enumerate(encoded):
         body = codec.decode(data, Readings, Events, Notes)
-        for output in interpreter.hear(
-            Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b""), body
-        ):
-            rows += isinstance(output, WindowRow)
-            gaps += isinstance(output, GapRow)
+        frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")
+        for row in interpreter.handle(Logged(frame, body, hurried=behind), t_ns).rows:
+            rows += isinstance(row, WindowRow)
+            gaps += isinstance(row, GapRow)
     took_s = time.process_time() - began
     steps = sessions * rate * seconds
     print(

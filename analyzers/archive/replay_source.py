@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-from analyzers.results.rows import (
-    AtLimit,
-    JobRow,
-    ProfileRow,
-    RecallRow,
-    TryRow,
-)
+from analyzers.results.rows import AtLimit, JobRow, ProfileRow, RecallRow, TryRow
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 
-from analyzers.batch_size.policy import Verdict
+from analyzers.batch_size.history import Learned
+from analyzers.batch_size.policy import Choice, Verdict
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
@@ -115,6 +116,41 @@ def add_epoch(followed: FollowedTry, rows: list[WindowRow], fleet: Fleet) -> Non
         followed.cost_j += cost_j
         if limited:
             followed.epoch_cost_j = cost_j
+
+
+def begun_row(
+    training: FollowedRun, followed: FollowedTry, learned: Learned, choice: Choice, policy: str, setup: str
+) -> TryRow:
+    """Return the row of a try that begins."""
+    wanted, recurrence = followed.wanted, learned.next_recurrence()
+    for other in training.tries.values():  # a try that missed the target is followed by another
+        if other.row and (other.row.job, other.row.version) == (wanted.job, learned.row.version):
+            converged = other.over is not None and other.over[2] == "converged"
+            recurrence = learned.next_recurrence() if converged else other.row.recurrence
+    return TryRow(
+        job=wanted.job,
+        number=learned.numbers + 1,
+        version=learned.row.version,
+        recurrence=recurrence,
+        run=training.run.name,
+        session=followed.session.session,
+        attempt=wanted.attempt,
+        setup=setup,
+        batch_size=choice.batch_size,
+        policy=policy,
+        reason=choice.reason[:2000],
+        stop_cost_j=choice.stop_cost_j if isfinite(choice.stop_cost_j) else None,
+        began_wall_ns=wall_ns(followed.session, wanted.t_ns),
+        ended_wall_ns=None,
+        epochs=0,
+        energy_j=None,
+        duration_s=0.0,
+        cost_j=None,
+        epoch_cost_j=None,
+        metrics=(),
+        ended="running",
+        ended_why="",
+    )
 
 
 def measured_row(followed: FollowedTry, row: TryRow) -> TryRow:

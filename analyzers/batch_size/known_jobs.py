@@ -92,13 +92,15 @@ class KnownJobs:
         renewed = meaning(row) != meaning(learned.row)
         return _renew(learned, replace(row, version=row.version + renewed))
 
-    def forget(self, job: str) -> tuple[int, JobRow] | None:
-        """Let a job begin again; return how many tries count no more. None: it is not known."""
-        learned = self._jobs.get(job)
-        if learned is None:
+    def tries(self, job: str) -> int | None:
+        """Return the number of tries that count for a job; None: it is not known."""
+        return None if (learned := self._jobs.get(job)) is None else len(learned.tries)
+
+    def forget(self, job: str) -> JobRow | None:
+        """Let a job begin again, without its tries. Return its row; None: it is not known."""
+        if (learned := self._jobs.get(job)) is None:
             return None
-        count = len(learned.tries)
-        return count, _renew(learned, replace(learned.row, version=learned.row.version + 1))
+        return _renew(learned, replace(learned.row, version=learned.row.version + 1))
 
 
 def _renew(learned: Learned, row: JobRow) -> JobRow:

@@ -5,21 +5,21 @@
     TryEnded    -> converged, stopped or exhausted                           -> TryRow
     run over    -> lost, which says nothing about the batch size             -> TryRow
 
-A choice is a row before it is an answer: who asks again is given what is recorded, in another rank and after
-another start too.
+A choice is a row before it is an answer: it is given again to other ranks, and after another start.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import isfinite
 from typing import Any
 
+from analyzers.batch_size import job_events
 from analyzers.batch_size.followed_try import (
     FollowedEpoch,
     FollowedRun,
     FollowedTry,
     add_epoch,
+    begun_row,
     is_sound,
     measured_row,
     settled_row,
@@ -30,10 +30,12 @@ from analyzers.batch_size.followed_try import (
 from analyzers.batch_size.history import Known, choose, verdict
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Choice, Policy
-from analyzers.fleet.fleet import Fleet
+from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
-from analyzers.results.rows import GiveAdvice, JobRow, TryRow, WindowRow
+from analyzers.results.instructions import GiveAdvice
+from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.rows import Row, TryRow, WindowRow
 from zeus_stream.protocol.events import Advice, AskTry, TryBegan, TryEnded, TryWanted
 from zeus_stream.protocol.fields import of_host
 
@@ -52,11 +54,12 @@ CHOICE_NS = 20_000_000
 PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
 
-Output = JobRow | TryRow | GiveAdvice
+LOOK_NS = 50_000_000
+"""Frame time between two looks at all trainings of a host. One to which something happened does not wait."""
 
 
 class Jobs:
-    """All jobs, and the runs of them that are open. Its outputs are handed over by `look`."""
+    """All jobs, and the runs of them that are open."""
 
     def __init__(self, policy: Policy[Any], name: str, fleet: Fleet, known: Known, timeout_ns: int) -> None:
         """``name``: the policy's, as the settings have it. ``timeout_ns``: that reports are waited for."""
@@ -75,58 +78,96 @@ class Jobs:
         """By host, frame time."""
         self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
         """By question: host, question, frame time; None: nothing was heard of the host yet."""
-        self._outputs: list[Output] = []
+        self._touched: dict[int, FollowedRun] = {}
+        """By identity of the run: those to which something happened since they were looked at."""
+        self._looked_ns: dict[str, int] = {}
+        """By host, frame time at which all its trainings were looked at."""
+        self._now: Clocks = {}
+        """Frame times at the event under way, by host."""
 
-    # ---- what is heard
+    def handle(self, event: job_events.JobEvent, now: Clocks) -> Result:
+        """Take in an event. Return rows of jobs and tries, and answers to scripts."""
+        self._now = now
+        match event:
+            case job_events.RankJoined(session, run):
+                if (training := self._trainings.get(id(run))) is not None:
+                    self._join(training, session)
+            case job_events.SizeWanted(session, run, wanted):
+                return self._wanted(session, run, wanted)
+            case job_events.RankBegan(session, began):
+                return self._began(session, began)
+            case job_events.RankDone(session, ended):
+                self._ended(session, ended)
+            case job_events.MetricSent(session, name, value):
+                self._metric(session, name, value)
+            case job_events.EpochPassed(session, index, began=True):
+                self._epoch_began(session, index)
+            case job_events.EpochPassed(session, index):
+                self._epoch_ended(session, index)
+            case job_events.WindowsMeasured(rows):
+                self._measured(rows)
+            case job_events.RankEnded(session, t_ns, how):
+                self._session_ended(session, t_ns, how)
+            case job_events.AdviceAsked(host, ask):
+                return self._ask(host, ask)
+            case job_events.JobForgotten(job):
+                return NOTHING if (row := self._jobs.forget(job)) is None else rows_only([row])
+            case job_events.FrameMeasured(host):
+                return self._look(host)
+        return NOTHING
 
-    def joined(self, session: Session, run: Run) -> None:
-        """A rank has begun, perhaps of a training that is followed."""
-        if (training := self._trainings.get(id(run))) is not None:
-            self._join(training, session)
+    def tries(self, job: str) -> int | None:
+        """Return the number of tries that count for a job; None: it is not known."""
+        return self._jobs.tries(job)
 
-    def wanted(self, session: Session, run: Run, event: TryWanted) -> None:
-        """A rank wants a batch size."""
+    # ---- what ranks say
+
+    def _wanted(self, session: Session, run: Run, event: TryWanted) -> Result:
         if not is_sound(event):
-            return
+            return NOTHING
         training = self._trainings.setdefault(id(run), FollowedRun(run))
         if len(self._trainings) > MAX_TRAININGS:
             self._drop(next(iter(self._trainings.values())))
         for rank in run.sessions.values():
             self._join(training, rank)
         if event.attempt in training.tries:
-            return
+            return NOTHING
         if len(training.tries) >= MAX_ATTEMPTS:
             oldest = next((attempt for attempt, of in training.tries.items() if of.settled), None)
             if oldest is None:
-                return
+                return NOTHING
             del training.tries[oldest]
-        followed = FollowedTry(wanted=event, session=session, since_ns=self._fleet.now_ns[session.host])
+        followed = FollowedTry(wanted=event, session=session, since_ns=self._now[session.host])
         training.tries[event.attempt] = followed
+        self._touch(training)
         recorded = self._jobs.resume(session.session, event.attempt, event.job)
-        if recorded is not None:
-            followed.row = recorded
-            followed.settled = recorded.ended not in ("running", "lost")
-        else:
-            self._specify(event)
+        if recorded is None:
+            return rows_only(self._specify(event))
+        followed.row = recorded
+        followed.settled = recorded.ended not in ("running", "lost")
+        return NOTHING
 
-    def began(self, session: Session, event: TryBegan) -> None:
-        """A rank trains with this batch size."""
+    def _began(self, session: Session, event: TryBegan) -> Result:
         followed = self._followed(session, event.attempt)
         if followed is None or followed.settled:
-            return
+            return NOTHING
         followed.sizes[session.session] = event.batch_size
         if followed.row is None:
             reason = "it trains with its default: it got no answer in time"
-            self._begin(self._of[session.session], followed, Choice(event.batch_size, reason=reason))
-        elif followed.row.batch_size != event.batch_size:
+            choice = Choice(event.batch_size, reason=reason)
+            return rows_only(self._begin(self._of[session.session], followed, choice))
+        if followed.row.batch_size != event.batch_size:
             reason = f"it trains with another size than the {followed.row.batch_size} it was advised"
-            self._store(followed, replace(followed.row, batch_size=event.batch_size, reason=reason))
+            row = replace(followed.row, batch_size=event.batch_size, reason=reason)
+            return rows_only([self._store(followed, row)])
+        return NOTHING
 
-    def ended(self, session: Session, event: TryEnded) -> None:
-        """A rank says how its try ended; the first to say so is believed, and late is better than never."""
+    def _ended(self, session: Session, event: TryEnded) -> None:
+        """Take in how a try ended; the first rank to say so is believed, and late is better than never."""
         followed = self._followed(session, event.attempt)
         if followed is None:
             return
+        self._touch(self._of[session.session])
         followed.left.add(session.session)
         if followed.over is not None and followed.over[2] != "lost":
             return
@@ -135,16 +176,14 @@ class Jobs:
         followed.over = self._now_ns(followed), wall_ns(session, event.t_ns), event.how, event.reason
         followed.settled = False
 
-    def metric(self, session: Session, name: str, value: float) -> None:
-        """A rank tells a metric: of its latest try, if that has not ended for it."""
+    def _metric(self, session: Session, name: str, value: float) -> None:
         training = self._of.get(session.session)
         followed = None if training is None else training.tries[max(training.tries)]
         if followed and followed.wanted.metric == name and session.session not in followed.left:
             followed.metrics.append(value)
             del followed.metrics[:-MAX_METRICS]
 
-    def epoch_began(self, session: Session, index: int) -> None:
-        """A rank begins an epoch."""
+    def _epoch_began(self, session: Session, index: int) -> None:
         training = self._of.get(session.session)
         if training is None:
             return
@@ -152,7 +191,7 @@ class Jobs:
         if epoch is None:
             if under_way(training) is None:
                 return
-            now_ns = self._fleet.now_ns[session.host]
+            now_ns = self._now[session.host]
             epoch = training.epochs[index] = FollowedEpoch(
                 attempt=max(training.tries), host=session.host, since_ns=now_ns
             )
@@ -160,95 +199,93 @@ class Jobs:
                 del training.epochs[next(iter(training.epochs))]
         epoch.began.add(session.session)
 
-    def epoch_ended(self, session: Session, index: int) -> None:
-        """A rank ended an epoch itself."""
+    def _epoch_ended(self, session: Session, index: int) -> None:
         training = self._of.get(session.session)
         if training is not None and index in training.epochs:
             training.epochs[index].ended.add(session.session)
 
-    def measured(self, rows: Iterable[WindowRow]) -> None:
-        """Windows were measured, each on all GPUs of its session: epochs among them, perhaps."""
+    def _measured(self, rows: Iterable[WindowRow]) -> None:
         if not self._of:
             return
         for row in rows:
             if row.kind == "epoch" and not of_host(row.gpu or "") and row.session in self._of:
-                epoch = self._of[row.session].epochs.get(row.index)
+                training = self._of[row.session]
+                epoch = training.epochs.get(row.index)
                 if epoch is not None:
                     epoch.rows.setdefault(row.session, []).append(row)
+                    self._touch(training)
 
-    def session_ended(self, session: Session, t_ns: int, how: str) -> None:
-        """A session is over; if it was the last of its run, a try under way was lost."""
+    def _session_ended(self, session: Session, t_ns: int, how: str) -> None:
         training = self._of.get(session.session)
-        if training is None or not training.run.over:
+        if training is None:
+            return
+        self._touch(training)
+        if not training.run.over:
             return
         for followed in training.tries.values():
             if followed.over is None:
                 why = "its run ended before it" if how == "ended" else how
                 followed.over = self._now_ns(followed), wall_ns(session, t_ns), "lost", why
 
-    def ask(self, host: str, ask: AskTry) -> None:
-        """Take in a question; `look` answers it now, when it can be, or in vain."""
-        if len(self._asks) >= MAX_ASKS and ask.question not in self._asks:
-            self._advise(host, ask, None, f"{MAX_ASKS} questions wait already")
-            return
-        self._asks.setdefault(ask.question, (host, ask, self._fleet.now_ns.get(host)))
-
-    def forget(self, job: str) -> int | None:
-        """Let a job begin anew; return how many tries count no more, None if it is not known."""
-        forgotten = self._jobs.forget(job)
-        if forgotten is None:
-            return None
-        count, row = forgotten
-        self._outputs.append(row)
-        return count
-
     # ---- what follows from it
 
-    def look(self, host: str) -> list[Output]:
-        """Return what follows from what was heard, after a frame of this host."""
-        for training in list(self._on.get(host, {}).values()):
-            self._look(training)
-        for question, (asker, ask, asked_ns) in list(self._asks.items()):
-            if asker != host:
+    def _touch(self, training: FollowedRun) -> None:
+        """Have a training looked at after the frame under way: something happened to it."""
+        self._touched[id(training.run)] = training
+
+    def _look(self, host: str) -> Result:
+        """Return what follows for trainings to which something happened; of all of a host now and then."""
+        touched, self._touched = self._touched, {}
+        since_ns = self._now[host] - self._looked_ns.get(host, 0)
+        due = not 0 <= since_ns < LOOK_NS
+        if due:
+            self._looked_ns[host] = self._now[host]
+            touched |= self._on.get(host, {})
+        if not (touched or due):
+            return NOTHING
+        followed = [training for name, training in touched.items() if name in self._trainings]
+        rows = [row for training in followed for row in self._follow(training)]
+        sessions = {name for training in followed for name in training.run.sessions}
+        given = []
+        for question, (asker, ask, since) in list(self._asks.items()):
+            if not (ask.session in sessions or (due and asker == host)) or asker not in self._now:
                 continue
-            since_ns = self._fleet.now_ns[host] if asked_ns is None else asked_ns
+            since_ns = self._now[asker] if since is None else since
             self._asks[question] = asker, ask, since_ns
-            if self._answer(asker, ask, since_ns):
+            if (advice := self._advice(asker, ask, since_ns)) is not None:
+                given.append(advice)
                 del self._asks[question]
-        return self.told()
+        return Result(tuple(rows), tuple(given)) if rows or given else NOTHING
 
-    def told(self) -> list[Output]:
-        """Return the outputs that were not handed over yet."""
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
-    def _look(self, training: FollowedRun) -> None:
-        self._measure(training)
+    def _follow(self, training: FollowedRun) -> list[Row]:
+        """Return the rows that follow from what is known of a training by now."""
+        rows: list[Row] = [*self._measure(training)]
         over = training.run.over
         for attempt, followed in training.tries.items():
             if followed.over is None:
                 over = False
                 if followed.row is None and self._ready(training, followed):
-                    self._choose(training, followed)
+                    rows += self._choose(training, followed)
                 continue
             late = self._now_ns(followed) - followed.over[0] >= 2 * self._timeout_ns
             over = over and late
             if not followed.settled and (late or not self._unsettled(training, attempt, followed)):
                 followed.settled = True
                 if followed.row is not None:  # else it was lost before anything was chosen
-                    self._store(followed, settled_row(followed, followed.row))
+                    rows.append(self._store(followed, settled_row(followed, followed.row)))
         if over:
             self._drop(training)
+        return rows
 
     @staticmethod
     def _unsettled(training: FollowedRun, attempt: int, followed: FollowedTry) -> bool:
-        """Whether a rank may still tell of a try that is over for another, or an epoch is to be measured."""
+        """Return whether a rank may still report a try that is over for another, or an epoch is open."""
         living = {name for name, session in training.run.sessions.items() if session.ended is None}
         telling = (followed.sizes.keys() & living) - followed.left
         return bool(telling) or any(epoch.attempt == attempt for epoch in training.epochs.values())
 
     def _ready(self, training: FollowedRun, followed: FollowedTry) -> bool:
-        """Whether a choice need wait no longer, for ranks or for tries that are about to be known."""
+        """Return whether a choice need wait no longer, for ranks or for tries that are about to be known."""
         now_ns = self._now_ns(followed)
         if under_way(training) is not followed or now_ns < self._next_choice_ns.get(followed.session.host, 0):
             return False
@@ -263,58 +300,29 @@ class Jobs:
             for other in of_run.tries.values()
         )
 
-    def _choose(self, training: FollowedRun, followed: FollowedTry) -> None:
+    def _choose(self, training: FollowedRun, followed: FollowedTry) -> list[Row]:
         """Choose a batch size for a try, of those it offers: another may have offered others since."""
-        self._specify(followed.wanted)
+        rows = self._specify(followed.wanted)
         learned = self._jobs[followed.wanted.job]
-        self._outputs += self._jobs.close_orphans(learned.row.job)
+        rows += self._jobs.close_orphans(learned.row.job)
         self._next_choice_ns[followed.session.host] = self._now_ns(followed) + CHOICE_NS
         choice = choose(self._policy, learned, setup_of(training.run, self._fleet))
-        self._begin(training, followed, choice)
+        return [*rows, *self._begin(training, followed, choice)]
 
-    def _begin(self, training: FollowedRun, followed: FollowedTry, choice: Choice) -> None:
-        learned, wanted = self._jobs[followed.wanted.job], followed.wanted
-        self._outputs += self._jobs.close_orphans(wanted.job)
-        recurrence = learned.next_recurrence()
-        for other in training.tries.values():  # a try that missed the target is followed by another
-            if other.row and (other.row.job, other.row.version) == (wanted.job, learned.row.version):
-                converged = other.over is not None and other.over[2] == "converged"
-                recurrence = learned.next_recurrence() if converged else other.row.recurrence
-        self._store(
-            followed,
-            TryRow(
-                job=wanted.job,
-                number=learned.numbers + 1,
-                version=learned.row.version,
-                recurrence=recurrence,
-                run=training.run.name,
-                session=followed.session.session,
-                attempt=wanted.attempt,
-                setup=setup_of(training.run, self._fleet),
-                batch_size=choice.batch_size,
-                policy=self._name,
-                reason=choice.reason[:2000],
-                stop_cost_j=choice.stop_cost_j if isfinite(choice.stop_cost_j) else None,
-                began_wall_ns=wall_ns(followed.session, wanted.t_ns),
-                ended_wall_ns=None,
-                epochs=0,
-                energy_j=None,
-                duration_s=0.0,
-                cost_j=None,
-                epoch_cost_j=None,
-                metrics=(),
-                ended="running",
-                ended_why="",
-            ),
-        )
+    def _begin(self, training: FollowedRun, followed: FollowedTry, choice: Choice) -> list[Row]:
+        learned = self._jobs[followed.wanted.job]
+        rows: list[Row] = [*self._jobs.close_orphans(learned.row.job)]
+        setup = setup_of(training.run, self._fleet)
+        begun = begun_row(training, followed, learned, choice, self._name, setup)
+        return [*rows, self._store(followed, begun)]
 
-    def _measure(self, training: FollowedRun) -> None:
+    def _measure(self, training: FollowedRun) -> Iterator[TryRow]:
         """Take in the epochs that every rank has been measured in."""
         living = sum(session.ended is None for session in training.run.sessions.values())
         for index, epoch in list(training.epochs.items()):
             if not epoch.began <= epoch.rows.keys():
                 continue
-            waited_ns = self._fleet.now_ns[epoch.host] - epoch.since_ns
+            waited_ns = self._now[epoch.host] - epoch.since_ns
             if len(epoch.began) < living and waited_ns < self._timeout_ns:
                 continue  # of a rank whose host is slower, it may begin yet
             del training.epochs[index]
@@ -322,44 +330,48 @@ class Jobs:
             if followed is not None and epoch.began <= epoch.ended and not followed.settled:
                 add_epoch(followed, [row for rows in epoch.rows.values() for row in rows], self._fleet)
                 if followed.row is not None and followed.over is None:
-                    self._store(followed, measured_row(followed, followed.row))
+                    yield self._store(followed, measured_row(followed, followed.row))
 
-    def _store(self, followed: FollowedTry, row: TryRow) -> None:
+    def _store(self, followed: FollowedTry, row: TryRow) -> TryRow:
         followed.row = row
         self._jobs.store(row)
-        self._outputs.append(row)
+        return row
 
     # ---- answers
 
-    def _answer(self, host: str, ask: AskTry, since_ns: int) -> bool:
-        """Answer a question if that can be done by now, or never."""
+    def _ask(self, host: str, ask: AskTry) -> Result:
+        """Answer a question now, if that can be done; else after a frame, or after a timeout."""
+        since_ns = self._now.get(host)
+        if since_ns is not None and (advice := self._advice(host, ask, since_ns)) is not None:
+            return Result((), (advice,))
+        if len(self._asks) >= MAX_ASKS and ask.question not in self._asks:
+            return Result((), (_give(host, ask, None, f"{MAX_ASKS} questions wait already"),))
+        self._asks.setdefault(ask.question, (host, ask, since_ns))
+        return NOTHING
+
+    def _advice(self, host: str, ask: AskTry, since_ns: int) -> GiveAdvice | None:
+        """Return the answer to a question; None while it has none and may have one later."""
         training = self._of.get(ask.session)
         followed = training.tries.get(ask.attempt) if training else None
         row = followed.row if followed else None
         if row is not None and ask.epochs == 0:
-            self._advise(host, ask, row.batch_size, row.reason)
-        elif row is not None and row.epochs >= ask.epochs:
+            return _give(host, ask, row.batch_size, row.reason)
+        if row is not None and row.epochs >= ask.epochs:
             assert followed is not None
             if followed.word is None or followed.word[0] != row.epochs:
                 followed.word = row.epochs, verdict(self._policy, self._jobs[row.job], row)
             _, word = followed.word
-            self._advise(host, ask, row.batch_size, word.reason, go_on=word.go_on)
-        elif self._fleet.now_ns[host] - since_ns >= 2 * self._timeout_ns:
-            self._advise(host, ask, None, "it is not known: is it a try of this run, and its epoch measured?")
-        else:
-            return False
-        return True
-
-    def _advise(
-        self, host: str, ask: AskTry, batch_size: int | None, reason: str, *, go_on: bool = True
-    ) -> None:
-        self._outputs.append(GiveAdvice(host, Advice(ask.question, batch_size, go_on, reason[:2000])))
+            return _give(host, ask, row.batch_size, word.reason, go_on=word.go_on)
+        if self._now[host] - since_ns >= 2 * self._timeout_ns:
+            unknown = "it is not known: is it a try of this run, and its epoch measured?"
+            return _give(host, ask, None, unknown)
+        return None
 
     # ---- trainings
 
-    def _specify(self, wanted: TryWanted) -> None:
-        if (row := self._jobs.specify(wanted, self._used_jobs)) is not None:
-            self._outputs.append(row)
+    def _specify(self, wanted: TryWanted) -> list[Row]:
+        row = self._jobs.specify(wanted, self._used_jobs)
+        return [] if row is None else [row]
 
     def _used_jobs(self) -> set[str]:
         return {of.wanted.job for training in self._trainings.values() for of in training.tries.values()}
@@ -367,9 +379,10 @@ class Jobs:
     def _join(self, training: FollowedRun, session: Session) -> None:
         self._of[session.session] = training
         self._on[session.host][id(training.run)] = training
+        self._touch(training)
 
     def _drop(self, training: FollowedRun) -> None:
-        """Nothing more is to come of a training."""
+        """Forget a training of which nothing more is to come."""
         del self._trainings[id(training.run)]
         for session in training.run.sessions.values():
             self._of.pop(session.session, None)
@@ -380,4 +393,8 @@ class Jobs:
         return None if training is None else training.tries.get(attempt)
 
     def _now_ns(self, followed: FollowedTry) -> int:
-        return self._fleet.now_ns[followed.session.host]
+        return self._now[followed.session.host]
+
+
+def _give(host: str, ask: AskTry, batch_size: int | None, reason: str, *, go_on: bool = True) -> GiveAdvice:
+    return GiveAdvice(host, Advice(ask.question, batch_size, go_on, reason[:2000]))

@@ -11,13 +11,7 @@ from typing import TypeAlias
 import anyio
 
 from analyzers.dispatch.lease_length import LeaseLength
-from analyzers.results.rows import (
-    ApplyControl,
-    GiveAdvice,
-    GiveAnswer,
-    Instruction,
-    RestoreControl,
-)
+from analyzers.results.instructions import ApplyControl, GiveAdvice, GiveAnswer, Instruction, RestoreControl
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzers.results.rows import ApplyControl, Command, Instruction, RestoreControl
+from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import UNLOCKED, Control, Unknown
 from zeus_stream.protocol.notes import (
     CollectorStarted,

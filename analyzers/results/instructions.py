@@ -32,12 +32,16 @@ class RestoreControl:
 
 @dataclass(frozen=True, slots=True)
 class GiveAnswer:
+    """Answer a script's question about the energy of a window."""
+
     host: str
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class GiveAdvice:
+    """Answer a script's question about the batch size of a try."""
+
     host: str
     advice: Advice
 

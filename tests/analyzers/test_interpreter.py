@@ -4,29 +4,27 @@ from itertools import product
 
 import pytest
 
-from analyzers import interpreter
 from analyzers.fleet.fleet import MAX_COMMANDS
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.rows import (
-    ApplyControl,
     CommandRow,
     DecisionRow,
     GapRow,
-    GiveAnswer,
     GpuRow,
     MetricRow,
     ProfileRow,
     RecallRow,
-    RestoreControl,
     RunRow,
     TrialRow,
     WindowRow,
 )
+from analyzers.routes import followed_gpus
 from tests.analyzers.readings import steady
-from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
+from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World, asked, outputs_of, replayed
 from zeus_stream.protocol.events import (
     Ask,
     EventsDropped,
@@ -81,7 +79,7 @@ def after(earlier: World, training: Training, plan: RunSettings = QUICK) -> Worl
     made = World(f"{ONE},seed=9", training, plan, host="elsewhere")
     made.interpreter = Interpreter(plan)
     for frame, body in (*earlier.frames, *made.frames):
-        made.interpreter.hear(frame, body)
+        outputs_of(made.interpreter, frame, body)
     return made
 
 
@@ -98,7 +96,7 @@ def test_the_same_frames_give_the_same_outputs(exhaustive: bool) -> None:  # noq
     made = world(plan=plan)
     made.run()
     again = Interpreter(plan)
-    assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
+    assert replayed(again, made.frames) == made.outputs
     assert made.rows(ApplyControl)
 
 
@@ -106,8 +104,8 @@ def test_a_gain_is_taken_out_of_every_window_and_its_bounds_and_named() -> None:
     made = only_measuring()
     gain = Gain(0.5, 0.001, 0.0, "meter.csv", "today")
     again = Interpreter(replace(QUICK, selector=None))
-    again.calibrate({gpu(made): gain})
-    outputs = [output for frame, body in made.frames for output in again.hear(frame, body)]
+    again.handle(Calibrated({gpu(made): gain}), 0)
+    outputs = replayed(again, made.frames)
     plain = [row for row in made.rows(WindowRow) if row.energy_j is not None]
     rows = [row for row in outputs if isinstance(row, WindowRow) and row.energy_j is not None]
     assert len(rows) == len(plain) > 0
@@ -287,7 +285,7 @@ def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     )
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
-    assert not made.interpreter._sessions
+    assert not made.interpreter._sessions.of
 
 
 def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> None:
@@ -340,7 +338,9 @@ def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:
     try:
         for at, gpu in product(range(0, len(rows), 10), range(gpus)):
             body = Readings((f"GPU-{gpu}",), rows[at : at + 10].tobytes())
-            heard.hear(Frame(log_id="log", offset=0, host="host", t_ns=60 * S, topic="", body=b""), body)
+            outputs_of(
+                heard, Frame(log_id="log", offset=0, host="host", t_ns=60 * S, topic="", body=b""), body
+            )
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -555,7 +555,7 @@ def remembered(
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     limits = [at.power_limit_w for at in recalled.limits]
-    machine = made.interpreter._runs["second"]._plan
+    machine = made.interpreter._sessions.runs["second"]._plan
     assert machine is not None
     assert [trial.limit_mw / 1000 for trial in machine.remembered] == limits
     return recalled.profile_run, recalled.profile_round or 0, limits
@@ -572,7 +572,7 @@ def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_rememb
     while not made.rows(TrialRow):
         made.run(0.1)
     assert not made.rows(DecisionRow)
-    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._runs["second"].profile}
+    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._sessions.runs["second"].profile}
     measured = {row.power_limit_w: row for row in made.rows(TrialRow)}
     assert set(known) == {250.0, 175.0, 100.0} > set(measured)
     for limit_w, row in measured.items():
@@ -591,7 +591,7 @@ def test_a_run_of_another_workload_starts_from_nothing(first: World, other: dict
 
 def test_what_was_forgotten_meanwhile_is_not_started_from(first: World) -> None:
     made = after(first, replace(SHORT, run="second"))
-    made.interpreter.forget_profiles({"other": 2**60, "job": first.now_ns})
+    made.interpreter.handle(Forgotten({"other": 2**60, "job": first.now_ns}), 0)
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     assert recalled.limits == ()
@@ -628,11 +628,11 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
     made = only_measuring()
     host = made.hosts[0]
     host.publish(WindowBegan(made.now_ns - S, 7, "w"))
-    assert made.interpreter.ask("h0", Ask("early", "session-h0", 7)) == []
+    assert asked(made.interpreter, "h0", Ask("early", "session-h0", 7)) == []
     host.publish(WindowEnded(made.now_ns, 7))
     made.run(0.4)
     assert answered(made) == [("early", None, 1)]
-    (late,) = made.interpreter.ask("h0", Ask("late", "session-h0", 7))
+    (late,) = asked(made.interpreter, "h0", Ask("late", "session-h0", 7))
     assert isinstance(late, GiveAnswer)
     assert late.answer == replace(made.answers[0].answer, question="late")
     assert late.answer.duration_s == pytest.approx(1.0)
@@ -641,7 +641,7 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
 
 def test_a_question_about_a_window_that_never_ends_is_answered_in_vain() -> None:
     made = only_measuring()
-    made.interpreter.ask("h0", Ask("q", "session-h0", 8))
+    asked(made.interpreter, "h0", Ask("q", "session-h0", 8))
     made.run(11.0)
     ((question, missing, gpus),) = answered(made)
     assert (question, gpus) == ("q", 0)
@@ -653,7 +653,7 @@ def test_a_question_about_a_cancelled_window_is_answered_at_once() -> None:
     made = only_measuring()
     made.hosts[0].publish(WindowBegan(made.now_ns, 9, "w"))
     made.hosts[0].publish(WindowCancelled(made.now_ns, 9))
-    made.interpreter.ask("h0", Ask("q", "session-h0", 9))
+    asked(made.interpreter, "h0", Ask("q", "session-h0", 9))
     made.hosts[0].flush_events()
     assert answered(made) == [("q", "the window was cancelled", 0)]
 
@@ -730,12 +730,14 @@ def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
 def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(interpreter, "MAX_GPUS", 2)
+    monkeypatch.setattr(followed_gpus, "MAX_GPUS", 2)
     heard, rows = Interpreter(QUICK), steady(100, 2)
     rows["gpu"] = 0, 1, 1
 
     def hear(body: Body) -> list[str]:
-        outputs = heard.hear(Frame(log_id="log", offset=0, host="host", t_ns=S, topic="", body=b""), body)
+        outputs = outputs_of(
+            heard, Frame(log_id="log", offset=0, host="host", t_ns=S, topic="", body=b""), body
+        )
         return [row.what for row in outputs if isinstance(row, GapRow)]
 
     assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []

@@ -4,6 +4,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +32,7 @@ from analyzers.replay import (
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
-from tests.simulation.world import Training, World
+from tests.simulation.world import Training, World, outputs_of, replayed
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame
@@ -214,7 +215,7 @@ def later(memory: Memory, under: Settings) -> World:
     plan = RunSettings.of(under, selectors.parse(under.select))
     world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
     world.interpreter = Interpreter(plan, memory)
-    world.outputs = [output for frame, body in world.frames for output in world.interpreter.hear(frame, body)]
+    world.outputs = replayed(world.interpreter, world.frames)
     while not world.rows(DecisionRow):
         world.run(0.1)
     return world
@@ -265,9 +266,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
     memory = remembered(archive)
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
-    world.outputs = [
-        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
-    ]
+    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
     archive.close()
     assert heard_before == len(world.frames)
     assert [row.limits for row in world.rows(RecallRow)] == [()]
@@ -298,9 +297,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
         remembered(archive),
         began_under=settings_of_begun(archive, now, selector),
     )
-    world.outputs = [
-        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
-    ]
+    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
     archive.close()
     world.interpreter, heard_before = again, len(world.frames)
     world.run()
@@ -351,7 +348,7 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
     )
     second.interpreter = world.interpreter
     for frame, body in second.frames:
-        second.interpreter.hear(frame, body)
+        outputs_of(second.interpreter, frame, body)
     second.run()
     (first,), (decision,) = world.rows(DecisionRow), second.rows(DecisionRow)
     assert (first.run, first.number, first.selector) == ("run", 1, "energy")

@@ -10,7 +10,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
-from tests.simulation.world import Training, World
+from tests.simulation.world import Training, World, outputs_of
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -70,8 +70,10 @@ def take(message: object) -> None:
         case Readings() | Events() | Notes():
             interpreter = Interpreter(RunSettings(selector=None))
             for offset, t_ns in enumerate((NOW_NS, 2 * NOW_NS)):
-                interpreter.hear(
-                    Frame(log_id="l", offset=offset, host="h", t_ns=t_ns, topic="t", body=b""), message
+                outputs_of(
+                    interpreter,
+                    Frame(log_id="l", offset=offset, host="h", t_ns=t_ns, topic="t", body=b""),
+                    message,
                 )
         case Welcome():
             Sequencer("l", 3).welcome(message)
@@ -99,7 +101,7 @@ def interpret(seed: int) -> list[str]:
         if rng.random() < share:
             with suppress(MalformedError):
                 tampered = codec.decode(hostile.bent(rng, codec.encode(body)), Readings, Events, Notes)
-        for output in interpreter.hear(frame, tampered):
+        for output in outputs_of(interpreter, frame, tampered):
             if isinstance(output, GapRow) and "could not be interpreted" in output.reason:
                 failed.append(output.reason)
     return failed

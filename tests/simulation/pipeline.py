@@ -31,9 +31,9 @@ from analyzers.earlier_runs import remembered
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import DecisionRow, GapRow, Row, WindowRow
 from collectors.controls import lease, lease_messages, lease_state
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
@@ -41,6 +41,7 @@ from collectors.devices.simulated_spec import parse
 from collectors.ingest.sessions import Session, from_json, receive
 from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
+from tests.simulation.world import Output, outputs_of
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -752,7 +753,7 @@ class Analyzer(Process):
                     self._held.discard(gpu)
                 case _:
                     pass
-        outputs = self._interpreter.hear(frame, body)
+        outputs = outputs_of(self._interpreter, frame, body)
         for output in outputs:
             self.world.derived(output)
             if obey and isinstance(output, ApplyControl | RestoreControl):
@@ -1106,7 +1107,7 @@ class World:
         once: dict[tuple[object, ...], WindowRow] = {
             (row.session, row.kind, row.index, row.gpu): row
             for frame, body in self.archive.frames
-            for row in again.hear(frame, body)
+            for row in outputs_of(again, frame, body)
             if isinstance(row, WindowRow)
         }
         assert once.keys() == self.windows.keys(), "restarts of the analyzer have lost or invented windows"

@@ -6,7 +6,8 @@ from analyzers.measurement.timeline import RECENT_NS
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import ApplyControl, DecisionRow, TrialRow, WindowRow
+from analyzers.results.instructions import ApplyControl
+from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
 from tests.simulation.world import Training, World
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load

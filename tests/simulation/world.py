@@ -8,20 +8,22 @@ has a clock of its own.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import TypeVar
 
-from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
+from analyzers.interpreter import Asked, Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
+from analyzers.results.rows import Row
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
 from zeus_stream.protocol.events import (
+    Ask,
+    AskTry,
     EpochBegan,
     EpochEnded,
     Event,
@@ -58,7 +60,25 @@ COMMAND_NS = 2_000_000
 """From an instruction to its outcome."""
 HEARTBEAT_NS = 500_000_000
 
+Output = Row | Instruction
 R = TypeVar("R")
+
+
+def outputs_of(interpreter: Interpreter, frame: Frame, body: Body) -> list[Output]:
+    """Return what a frame gives: rows, then instructions."""
+    rows, instructions = interpreter.handle(Logged(frame, body), frame.t_ns)
+    return [*rows, *instructions]
+
+
+def replayed(interpreter: Interpreter, frames: Iterable[tuple[Frame, Body]]) -> list[Output]:
+    """Return what frames give, in order."""
+    return [output for frame, body in frames for output in outputs_of(interpreter, frame, body)]
+
+
+def asked(interpreter: Interpreter, host: str, ask: Ask | AskTry) -> list[Output]:
+    """Return what a question of a script gives at once."""
+    rows, instructions = interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
+    return [*rows, *instructions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +354,7 @@ class World:
     def hear(self, frame: Frame, body: Body) -> None:
         """Have the interpreter hear a frame, and carry out what it wants."""
         self.frames.append((frame, body))
-        outputs = self.interpreter.hear(frame, body)
+        outputs = outputs_of(self.interpreter, frame, body)
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, ApplyControl | RestoreControl):

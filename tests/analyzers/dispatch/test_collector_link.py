@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from analyzers.dispatch.collector_link import Link
-from analyzers.results.rows import ApplyControl, RestoreControl
+from analyzers.results.instructions import ApplyControl, RestoreControl
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl, Welcome

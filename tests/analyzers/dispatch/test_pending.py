@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.dispatch.pending import MAX_SENT, Pending
-from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from zeus_stream.protocol.events import Answer
 from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.notes import (

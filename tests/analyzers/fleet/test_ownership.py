@@ -7,10 +7,9 @@ import pytest
 
 from analyzers.fleet.ownership import SILENT_NS
 from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow, GpuRow
-from tests.simulation.world import Training, World
+from tests.simulation.world import Output, Training, World, replayed
 from zeus_stream.protocol.events import RunEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlLeaseEnded, DeviceFound, DeviceGone, Notes, SessionEnded
@@ -68,7 +67,7 @@ def intrusions() -> list[Body]:
 
 def heard(frames: Sequence[Heard]) -> list[Output]:
     interpreter = Interpreter(MEASURE_ONLY)
-    return [output for frame, body in frames for output in interpreter.hear(frame, body)]
+    return replayed(interpreter, frames)
 
 
 @pytest.mark.parametrize("intrusion", intrusions(), ids=lambda body: repr(body)[:40])

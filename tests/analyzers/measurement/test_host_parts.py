@@ -9,11 +9,12 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import GiveAnswer, GpuRow, RunRow, WindowRow
+from analyzers.results.instructions import GiveAnswer
+from analyzers.results.rows import GpuRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
+from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
@@ -88,8 +89,8 @@ def heard(bodies: Sequence[Body], asks: Sequence[Ask] = (), found: DeviceFound =
     outputs: list[Output] = []
     for offset, body in enumerate([notes, *sampled, *bodies]):
         if offset == 1 + len(sampled):
-            outputs += [output for ask in asks for output in interpreter.ask(HOST, ask)]
-        outputs += interpreter.hear(*frame(offset, body, t_ns=41 * SECOND))
+            outputs += [output for ask in asks for output in asked(interpreter, HOST, ask)]
+        outputs += outputs_of(interpreter, *frame(offset, body, t_ns=41 * SECOND))
     return outputs
 
 
@@ -169,7 +170,7 @@ def test_a_collector_that_starts_without_cpus_has_none() -> None:
     outputs = [
         output
         for offset, body in enumerate(bodies)
-        for output in interpreter.hear(*frame(offset, body, t_ns=(20 + offset) * SECOND))
+        for output in outputs_of(interpreter, *frame(offset, body, t_ns=(20 + offset) * SECOND))
     ]
     assert set(windows(outputs, "step")) == {("1", 0, A)}
 

@@ -10,18 +10,11 @@ import pytest
 
 from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import (
-    ApplyControl,
-    BudgetRow,
-    BudgetShareRow,
-    CommandRow,
-    DecisionRow,
-    RestoreControl,
-)
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
-from tests.simulation.world import Training, World
+from tests.simulation.world import Output, Training, World, outputs_of, replayed
 from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -128,7 +121,7 @@ class Site:
             body=b"",
         )
         self.frames.append((frame, body))
-        outputs = self.interpreter.hear(frame, body)
+        outputs = outputs_of(self.interpreter, frame, body)
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, ApplyControl | RestoreControl):
@@ -480,7 +473,7 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
     site.settle()
     assert list(site.limits.values()) == [FOUND] * 5
     again = Interpreter(PLAN)
-    assert [output for frame, body in site.frames for output in again.hear(frame, body)] == site.outputs
+    assert replayed(again, site.frames) == site.outputs
 
 
 @pytest.mark.sweep
