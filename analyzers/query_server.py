@@ -159,8 +159,9 @@ class QueryServer:
             while self._open:
                 await anyio.sleep(LOOK_S)
                 for key, each in tuple(self._open.items()):
-                    if each.connection is not None and not each.connection.open:
-                        self._counters["queries abandoned"] += not each.waiting.cancel_called
+                    gone = each.connection is not None and not each.connection.open
+                    self._counters["queries abandoned"] += gone and not each.waiting.cancel_called
+                    if gone or each.waiting.cancel_called:  # again: it may have been about to start
                         self._cancel(key)
             self._asked = anyio.Event()
 

@@ -73,6 +73,8 @@ class Queries:
             if self._stopping:
                 raise RefusedError(_STOPPING)
             under_way.end = self._store.start_query(question, sink)
+            if under_way.why is not None:  # it was ended while it was started
+                raise RefusedError(under_way.why)
             os.close(sink)
             sink = -1
             return _received(source, question, under_way)
