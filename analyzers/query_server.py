@@ -12,10 +12,12 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive import query
 from analyzers.archive.query import CANCELLED
+from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import (
+    AskResults,
     AskStatus,
     Cancel,
     ForgetJob,
@@ -36,7 +38,7 @@ LOOK_S = 0.25
 """Between two looks at whether the senders of queries are still there."""
 Key: TypeAlias = tuple[bytes, bytes]
 """Sender and correlation."""
-Taken: TypeAlias = Query | Cancel | AskStatus | AskNow | ForgetJob
+Taken: TypeAlias = Query | Cancel | AskStatus | AskNow | AskResults | ForgetJob
 
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
@@ -65,6 +67,7 @@ class QueryServer:
         now: Callable[[AskNow, int], bytes],
         counters: Counter[str],
         commit: Callable[[], Awaitable[None]],
+        results: ResultsServer,
     ) -> None:
         """Begin with no query.
 
@@ -76,6 +79,7 @@ class QueryServer:
             now: returns the answer to a question for the live state, as it is sent.
             counters: of the analyzer.
             commit: stores what waits, so that an answer has all that was received.
+            results: answers who follows the stored results.
         """
         self._queries = queries
         self._status = status
@@ -83,11 +87,16 @@ class QueryServer:
         self._now = now
         self._counters = counters
         self._commit = commit
+        self.results = results
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self.under_way = 0
         self._open: dict[Key, Open] = {}
         """Queries that are under way or wait."""
         self._asked = anyio.Event()
+
+    def status_rows(self) -> list[tuple[str, str, str]]:
+        """Return rows of the status."""
+        return [("queries", "under way", str(self.under_way)), *self.results.status()]
 
     async def run(self, channel: sockets.Channel, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
@@ -129,6 +138,8 @@ class QueryServer:
             case AskNow():
                 if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
                     self._counters["replies to nobody"] += 1
+            case AskResults():
+                tasks.start_soon(self.results.answer, request, reply)
             case ForgetJob(job):
                 objection = gate.objection(message, "command")
                 if objection is not None:

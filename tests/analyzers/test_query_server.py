@@ -12,6 +12,7 @@ import pytest
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import THREADS, Queries
 from analyzers.query_server import QueryServer
+from analyzers.results_server import ResultsServer
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.live.answer import blank, encoded
 from zeus_stream.protocol import codec
@@ -51,7 +52,9 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
 
     try:
         channel = sockets.listen(context, path)
-        answering = QueryServer(Queries(store, SETTINGS), unused, unused, _now, counters, _commit)  # type: ignore[arg-type]
+        answering = QueryServer(
+            Queries(store, SETTINGS), unused, unused, _now, counters, _commit, ResultsServer("test")
+        )  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answering.run, channel, Gate(context, None, directory, {"query": channel}))
             yield path, answering, counters

@@ -14,7 +14,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import Cancel, No, Query, QueryDone, Request
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport import sockets
-from zeus_stream.transport.client import table_of, unreachable
+from zeus_stream.transport.client import table_of, too_many, unreachable
 from zeus_stream.transport.endpoints import Address
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class AsyncClient:
         """Return the answer to one SQL statement. Raises UnreachableError, RefusedError."""
         asked = Query(query, max_rows, round(timeout_s * 1000))
         done, parts = await self.request(asked, QueryDone, timeout_s + 2)
-        return table_of(done, parts, max_rows)
+        if done.truncated:
+            raise too_many(max_rows)
+        return table_of(parts)
 
     async def request(self, message: Request, expected: type[M], timeout_s: float) -> tuple[M, list[bytes]]:
         """Return the reply to a request, and the parts behind it.
