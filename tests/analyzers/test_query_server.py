@@ -52,9 +52,8 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
 
     try:
         channel = sockets.listen(context, path)
-        answering = QueryServer(
-            Queries(store, SETTINGS), unused, unused, _now, counters, _commit, ResultsServer("test")
-        )  # type: ignore[arg-type]
+        queries, results = Queries(store, SETTINGS), ResultsServer("test")
+        answering = QueryServer(queries, unused, unused, _now, counters, _commit, results)  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answering.run, channel, Gate(context, None, directory, {"query": channel}))
             yield path, answering, counters
