@@ -74,7 +74,8 @@ def remarks(statement: Statement) -> list[str]:
             f"Hard bounds by the counters: {_kwh(job['energy_low_j'])} to {_kwh(job['energy_high_j'])} kWh."
         )
     texts.append(
-        "It is the energy of the GPUs as their sensors report it. CPUs, memory, cooling and losses are not in it."
+        "It is the energy of the GPUs as their sensors report it."
+        " CPUs, memory, cooling and losses are not in it."
     )
     if job["missing"]:
         hours = job["missing_gpu_s"] / 3600
@@ -110,7 +111,7 @@ def markdown(statement: Statement) -> str:
 
 
 def spdx(statement: Statement) -> str:
-    """Return an SPDX 3.0.1 document: an AI package with the energy of its training. The same for one archive."""
+    """Return an SPDX 3.0.1 document: an AI package with the energy of its training; reproducible."""
     job = statement.job
     name = str(uuid5(NAMESPACE_URL, f"{job['job']} {job['began_at']} {job['ended_at']} {job['energy_j']!r}"))
     base = f"{NAMESPACE}/{name}"
