@@ -44,6 +44,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -452,6 +453,8 @@ class Interpreter:
                 self._jobs.began(session, event)
             case TryEnded():
                 self._jobs.ended(session, event)
+            case SearchWanted():
+                run.want(event)
             case Metric(t_ns, name, value, step, epoch):
                 self._jobs.metric(session, name, value)
                 at_step = session.step if step is None else step

@@ -16,6 +16,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -103,6 +104,8 @@ def _event_columns(
             return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
         case TryEnded():
             return "try_ended", event.t_ns, None, event.attempt, event.how, None
+        case SearchWanted():
+            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():

@@ -53,7 +53,7 @@ from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 PERIOD_NS = 100_000_000
@@ -289,6 +289,11 @@ class Run:
 
     # ---- the machine
 
+    def want(self, wish: SearchWanted) -> None:
+        """Search as the script wishes, unless the search has begun."""
+        if self._state is None:
+            self.settings = self.settings.wished(wish)
+
     def _choose_lead(self) -> Session | None:
         living = [session for session in self.sessions.values() if session.ended is None]
         return min(living, key=lambda session: session.started.rank, default=None)
@@ -353,6 +358,8 @@ class Run:
             least_mw.append(device.min_limit_mw)
         if not gpus:
             return ()
+        if (only_mw := self.settings.only_mw) is not None:
+            return (min(max(only_mw, *least_mw), *found_mw),)
         return profiler.limits_mw(min(found_mw), max(least_mw), self.settings.stride_mw)
 
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:
