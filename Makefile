@@ -6,6 +6,7 @@ DEVICE ?= simulated:a40x1
 KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
 .PHONY: help install demo test test-fast test-frameworks check fuzz soak lock clean
 

@@ -12,7 +12,8 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Received, Store
-from analyzers.results.rows import GiveAnswer, Instruction, JobRow, Row, TryRow
+from analyzers.results.instructions import GiveAnswer, Instruction
+from analyzers.results.rows import JobRow, Row, TryRow
 from zeus_stream.transport.follower import Break
 
 COMMIT_S = 1.0

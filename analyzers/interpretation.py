@@ -1,13 +1,14 @@
 """The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
+from analyzers.interpreter import Input, Interpreter, Logged
+from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.results.result import Result, in_order
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
@@ -20,6 +21,8 @@ SHED_NS = 1_000_000_000
 """The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
+SEARCHES_NS = 200_000_000
+"""Between two looks at the searches of runs."""
 
 
 class Interpretation:
@@ -28,8 +31,10 @@ class Interpretation:
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._turn = anyio.CapacityLimiter(1)
-        self._looked_ns = 0
+        self._looked_ns = self._searched_ns = 0
         self.insight = Insight({}, {}, {})
+        self.searches: Mapping[str, SearchProgress] = {}
+        """By open run, where the search for its power limit stood a short time ago."""
         self.stalled_ns: int | None = None
         """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
 
@@ -37,9 +42,11 @@ class Interpretation:
         """Return the result of some work with the interpreter."""
         return await run_sync(self._run, work, limiter=self._turn)
 
-    async def interpret(
-        self, frames: Sequence[tuple[Frame, Body]], behind_ns: int
-    ) -> tuple[int, list[Output]]:
+    async def handle(self, event: Input, host: str = "") -> Result:
+        """Return what an event other than a frame gives; ``host``: the one it is about."""
+        return await self.run(lambda known: known.handle(event, known.frame_ns(host)))
+
+    async def interpret(self, frames: Sequence[tuple[Frame, Body]], behind_ns: int) -> tuple[int, Result]:
         """Interpret the first of these frames. Return how many, and what they gave.
 
         Args:
@@ -47,15 +54,13 @@ class Interpretation:
             behind_ns: since when the oldest waits.
         """
 
-        def work(interpreter: Interpreter) -> tuple[int, list[Output]]:
-            interpreter.hurried = behind_ns > SHED_NS
-            until_ns, count, outputs = monotonic_ns() + AT_ONCE_NS, 0, list[Output]()
+        def work(interpreter: Interpreter) -> tuple[int, Result]:
+            hurried, until_ns, results = behind_ns > SHED_NS, monotonic_ns() + AT_ONCE_NS, list[Result]()
             for frame, body in frames:
-                outputs += interpreter.hear(frame, body)
-                count += 1
+                results.append(interpreter.handle(Logged(frame, body, hurried), frame.t_ns))
                 if monotonic_ns() >= until_ns:
                     break
-            return count, outputs
+            return len(results), in_order(results)
 
         return await self.run(work)
 
@@ -67,6 +72,9 @@ class Interpretation:
                 self._looked_ns = self.stalled_ns
                 known = self._interpreter
                 self.insight = Insight(known.cross_checks(), known.gains, known.forgotten_wall_ns)
+            if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
+                self._searched_ns = self.stalled_ns
+                self.searches = self._interpreter.searches()
         finally:
             self.stalled_ns = None
         return done

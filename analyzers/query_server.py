@@ -1,21 +1,25 @@
-"""The analyzer's query socket: SQL, status, and jobs that are forgotten."""
+"""The analyzer's query socket: SQL, status, the live state, and jobs that are forgotten."""
 
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast, get_args
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 
 _log = logging.getLogger(__name__)
+Taken: TypeAlias = Query | AskStatus | AskNow | ForgetJob
 
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
@@ -31,6 +35,7 @@ class QueryServer:
         queries: query.Queries,
         status: Callable[[Gate], Status],
         forget: Callable[[str], Awaitable[int | None]],
+        now: Callable[[AskNow, int], bytes],
         counters: Counter[str],
         commit: Callable[[], Awaitable[None]],
     ) -> None:
@@ -41,12 +46,14 @@ class QueryServer:
             status: returns the status of the analyzer.
             forget: lets a job begin again; returns the number of tries that count no more, None if there is
                 no such job.
+            now: returns the answer to a question for the live state, as it is sent.
             counters: of the analyzer.
             commit: stores what waits, so that an answer has all that was received.
         """
         self._queries = queries
         self._status = status
         self._forget_job = forget
+        self._now = now
         self._counters = counters
         self._commit = commit
         self._readers = anyio.CapacityLimiter(query.THREADS)
@@ -80,7 +87,7 @@ class QueryServer:
             self._counters["malformed requests"] += 1
             return
         try:
-            request = codec.decode(payload, Query, AskStatus, ForgetJob)
+            request = cast("Taken", codec.decode(payload, *get_args(Taken)))
         except MalformedError as wrong:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
@@ -88,6 +95,9 @@ class QueryServer:
         match request:
             case AskStatus():
                 reply(self._status(gate))
+            case AskNow():
+                if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
+                    self._counters["replies to nobody"] += 1
             case ForgetJob(job):
                 objection = gate.objection(message, "command")
                 if objection is not None:

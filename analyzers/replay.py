@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
 from analyzers.power_limit.profiles import Memory
@@ -76,7 +76,7 @@ class Difference:
     replayed: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anew:
     """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
 
@@ -125,19 +125,19 @@ def hear(
         plans: by session, those under which runs began; ``plan`` if not given.
     """
     interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Heard()
-    interpreter.calibrate(gains)
+    interpreter.handle(Calibrated(gains), 0)
     for frame, body in frames:
         heard.frames += 1
-        for output in interpreter.hear(frame, body):
-            match output:
+        for row in interpreter.handle(Logged(frame, body), frame.t_ns).rows:
+            match row:
                 case RunRow():
-                    heard.runs[output.session] = output
+                    heard.runs[row.session] = row
                 case GpuRow():
-                    heard.gpus[output.gpu] = output
+                    heard.gpus[row.gpu] = row
                 case TrialRow():
-                    heard.trials[output.run, output.number] = output
+                    heard.trials[row.run, row.number] = row
                 case DecisionRow():
-                    heard.decisions[output.run, output.number] = output
+                    heard.decisions[row.run, row.number] = row
                 case _:
                     pass  # the rest decides nothing
     return heard
@@ -198,7 +198,15 @@ def _anew(
         reason = "no limit was measured" if decided is None else decided.reason
     measured = {trial.limit_mw for trial in tried}
     unmeasured = tuple(limit for limit in _limits_mw(gpus, stride_mw) if limit not in measured)
-    return Anew(run, profiling, decided, tried, limit_mw, unmeasured, reason)
+    return Anew(
+        run=run,
+        round=profiling,
+        decided=decided,
+        tried=tried,
+        limit_mw=limit_mw,
+        unmeasured_mw=unmeasured,
+        reason=reason,
+    )
 
 
 def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
@@ -344,7 +352,7 @@ def _by_site(plans: Mapping[str, RunSettings | None]) -> dict[RunSettings, dict[
     of_site: dict[RunSettings, dict[str, RunSettings]] = {}
     for run, plan in plans.items():
         if plan is not None:
-            shared = RunSettings(None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
+            shared = RunSettings(selector=None, stride_mw=plan.stride_mw, timeout_ns=plan.timeout_ns)
             of_site.setdefault(shared, {})[run] = plan
     return of_site
 

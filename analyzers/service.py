@@ -10,8 +10,7 @@ again from the archive, so that the machines know where they stood; no host is c
 interpreted that its log held when the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
-Any number of collectors is followed, one of each host. All of them are interpreted in the order in which
-their frames come in.
+Any number of collectors is followed, one of each host; their frames are interpreted as they come in.
 """
 
 import logging
@@ -20,15 +19,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
 from analyzers import watched_files
-from analyzers.archive import query
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
@@ -37,16 +35,19 @@ from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten
+from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
-from analyzers.results.rows import GapRow, Instruction, Row
+from analyzers.results.instructions import Instruction
+from analyzers.results.result import Result
+from analyzers.results.rows import GapRow
 from analyzers.state_files import calibrations, forgotten_profiles
-from analyzers.status import MAX_SECTION, Rows, insight_rows
-from zeus_stream.clock import monotonic_ns
+from analyzers.status import Rows, collector_rows, insight_rows
+from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
+from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
@@ -54,13 +55,13 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import CollectorStarted, Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.endpoints import Distant, source
 from zeus_stream.transport.follower import Break, follow
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
@@ -109,10 +110,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
-                where.gains: lambda known: known.calibrate(calibrations.load(where.gains)),
-                where.forgotten: lambda known: known.forget_profiles(
-                    forgotten_profiles.load(where.forgotten)
-                ),
+                where.gains: partial(take_gains, file=where.gains),
+                where.forgotten: partial(take_forgotten, file=where.forgotten),
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
@@ -131,6 +130,16 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         finally:
             archive.close()
             context.destroy(linger=0)
+
+
+def take_gains(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter take calibrations out of energies from now on."""
+    interpreter.handle(Calibrated(calibrations.load(file)), 0)
+
+
+def take_forgotten(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter start no run from forgotten profiles from now on."""
+    interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
 
 
 def _say_cut(reason: str) -> None:
@@ -191,9 +200,9 @@ class Analyzer:
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
-        self.queries = QueryServer(
-            query.Queries(archive, settings), self.status, self.forget, self._counters, self._commits.commit
-        )
+        self._live = LiveSite()
+        answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
+        self.queries = QueryServer(*answering, self._counters, self._commits.commit)
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -275,7 +284,9 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-        frames = await self._write(lambda: [(frame, self._decoded(frame)) for frame in received])
+        frames = await run_sync(
+            lambda: [(frame, self._decoded(frame)) for frame in received], limiter=self._writer
+        )
         await self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
 
@@ -295,25 +306,24 @@ class Analyzer:
         """Interpret frames, store what they give, and send what is to be done."""
         at = 0
         while at < len(frames):
-            count, outputs = await self._interpretation.interpret(frames[at:], self._behind_ns())
+            count, result = await self._interpretation.interpret(frames[at:], self._behind_ns())
             part, at = frames[at : at + count], at + count
-            await self._keep(outputs, {frame.log_id: frame.offset + 1 for frame, _ in part})
+            self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
+            await self._keep(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
             for frame, body in part:
                 self._hosts[frame.host].last = frame
                 if isinstance(body, Notes):
                     self._note(frame.host, body)
-            self._send(output for output in outputs if isinstance(output, Instruction))
+            self._send(result.instructions)
 
     def _behind_ns(self) -> int:
         """Return how long the oldest frame waits that is not interpreted."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
-    async def _keep(self, outputs: Iterable[Output], interpreted: dict[str, int]) -> None:
-        """Have rows stored; return when the instructions among the outputs may leave."""
-        rows = [output for output in outputs if isinstance(output, Row)]
-        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
-        instructions = [output for output in outputs if isinstance(output, Instruction)]
-        await self._commits.add_derived(rows, interpreted, instructions)
+    async def _keep(self, result: Result, interpreted: dict[str, int]) -> None:
+        """Have rows stored; return when the instructions may leave."""
+        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in result.rows)
+        await self._commits.add_derived(result.rows, interpreted, result.instructions)
 
     def _note(self, name: str, body: Notes) -> None:
         self._pending.notes(name, body.notes)
@@ -342,22 +352,20 @@ class Analyzer:
 
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
-            ask = partial(Interpreter.ask, host=host, ask=question)
-            self._send(await self._interpretation.run(ask))
+            result = await self._interpretation.handle(Asked(host, question), host)
+            await self._keep(result, {})
+            self._send(result.instructions)
 
     async def forget(self, job: str) -> int | None:
         """Let a job begin again. Return the number of tries that count no more; None: it is not known."""
-        forgotten = await self._interpretation.run(lambda interpreter: interpreter.forget(job))
-        if forgotten is None:
+        count = await self._interpretation.run(lambda interpreter: interpreter.tries(job))
+        if count is None:
             return None
-        count, outputs = forgotten
-        await self._keep(outputs, {})
+        result = await self._interpretation.handle(JobForgotten(job))
+        await self._keep(result, {})
         await self._commits.commit()
-        self._send(output for output in outputs if isinstance(output, Instruction))
+        self._send(result.instructions)
         return count
-
-    async def _write(self, job: Callable[[], T]) -> T:
-        return await run_sync(job, limiter=self._writer)
 
     # ---- status
 
@@ -377,24 +385,15 @@ class Analyzer:
         return Status(tuple(rows))
 
     def _collector_rows(self, collector: Collector) -> Rows:
-        section, link = f"collector {collector.name}"[:MAX_SECTION], collector.link
-        rows = [
-            (section, "connected", "yes" if link.connected else "no"),
-            (section, "trouble", link.trouble or "none"),
-            (section, "lease", f"{link.lease_ms} ms"),
-        ]
-        for name, host in self._hosts.items():
-            if host.collector is collector and host.last is not None:
-                behind = link.behind(host.last)
-                rows += [
-                    (section, "host", name),
-                    (section, "last frame", f"{host.last.offset} of log {host.last.log_id}"),
-                    (section, "behind", "not known" if behind is None else f"{behind} frames"),
-                    (section, "commands waiting", str(self._pending.waiting(name))),
-                ]
-        rows += [
-            (section, "commands dropped", str(link.dropped)),
-            (section, "messages not understood", str(link.malformed)),
-            *((section, name, str(count)) for name, count in sorted(collector.counters.items())),
-        ]
-        return rows
+        hosts = {
+            name: (host.last, self._pending.waiting(name))
+            for name, host in self._hosts.items()
+            if host.collector is collector and host.last is not None
+        }
+        return collector_rows(collector.name, collector.link, hosts, collector.counters)
+
+    def _now(self, host: str | None) -> Snapshot:
+        """Return the live state of the site, or of one host."""
+        links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
+        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self._behind_ns(), self._counters)
+        return self._live.snapshot(head, self._interpretation.searches, monotonic_ns(), host)

@@ -1,11 +1,14 @@
 """The status of the analyzer, as rows of section, name and value."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from analyzers.dispatch.collector_link import Link
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import AGREES
+from zeus_stream.protocol.frames import Frame
 
 Rows = list[tuple[str, str, str]]
 FORGOTTEN_SHOWN = 20
@@ -38,3 +41,36 @@ def insight_rows(insight: Insight) -> Rows:
         until = f"{datetime.fromtimestamp(wall_ns // 10**9, UTC):%F %T} UTC"
         rows.append(("profiles", "forgotten", f"{job}, up to {until}"))
     return rows
+
+
+def collector_rows(
+    name: str, link: Link, hosts: Mapping[str, tuple[Frame, int]], counters: Counter[str]
+) -> Rows:
+    """Return the rows about one collector that is followed.
+
+    Args:
+        name: as the settings have it.
+        link: its control socket.
+        hosts: by name, the last frame that was interpreted, and the number of commands that wait.
+        counters: of its follower.
+    """
+    section = f"collector {name}"[:MAX_SECTION]
+    rows = [
+        (section, "connected", "yes" if link.connected else "no"),
+        (section, "trouble", link.trouble or "none"),
+        (section, "lease", f"{link.lease_ms} ms"),
+    ]
+    for host, (last, waiting) in hosts.items():
+        behind = link.behind(last)
+        rows += [
+            (section, "host", host),
+            (section, "last frame", f"{last.offset} of log {last.log_id}"),
+            (section, "behind", "not known" if behind is None else f"{behind} frames"),
+            (section, "commands waiting", str(waiting)),
+        ]
+    return [
+        *rows,
+        (section, "commands dropped", str(link.dropped)),
+        (section, "messages not understood", str(link.malformed)),
+        *((section, counter, str(count)) for counter, count in sorted(counters.items())),
+    ]

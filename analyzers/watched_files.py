@@ -50,7 +50,9 @@ async def publish_budgets(
         if (holding := in_force(listed, anchor().wall_ns)) != published:
             published, t_ns = holding, monotonic_ns()
             body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
-            await send.send([Frame(log_id, offset, OWN, t_ns, "budgets", body)])
+            await send.send(
+                [Frame(log_id=log_id, offset=offset, host=OWN, t_ns=t_ns, topic="budgets", body=body)]
+            )
             offset += 1
         await anyio.sleep(LOOK_S)
 

@@ -39,7 +39,14 @@ def readings(offset: int) -> tuple[Frame, Readings]:
     rows["limit_mw"] = rows["requested_mw"] = 300_000
     rows["gpu"] = number % len(GPUS)
     rows["seen"] = Seen.CHANGED
-    frame = Frame("log", offset, "host", int(rows["t_hi_ns"][-1]), "readings/host", b"")
+    frame = Frame(
+        log_id="log",
+        offset=offset,
+        host="host",
+        t_ns=int(rows["t_hi_ns"][-1]),
+        topic="readings/host",
+        body=b"",
+    )
     return frame, Readings(GPUS, rows.tobytes())
 
 

@@ -91,7 +91,9 @@ def tournament(
     worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
 ) -> dict[tuple[str, str], Came]:
     """Return what came of all games, by world and player."""
-    return played_out([Game(w, p, s, drift) for w in worlds for p in players for s in range(seeds)])
+    return played_out(
+        [Game(world=w, player=p, seed=s, drift=drift) for w in worlds for p in players for s in range(seeds)]
+    )
 
 
 def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
@@ -315,7 +317,10 @@ def hard(traces: Traces, seeds: int, draw: int) -> None:
     names = ("reference", "adaptive", "default")
     came: dict[str, list[tuple[float, float]]] = defaultdict(list)
     games = [
-        Game(one.world, name, seed, one.drift) for one in worlds for name in names for seed in range(seeds)
+        Game(world=one.world, player=name, seed=seed, drift=one.drift)
+        for one in worlds
+        for name in names
+        for seed in range(seeds)
     ]
     regrets, costs = (
         defaultdict[tuple[str, str], list[float]](list),
@@ -349,7 +354,7 @@ def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> No
     came = tournament(worlds, ["zeus", "reference"], seeds)
     came |= played_out(
         [
-            Game(made, "adaptive", seed, before=first)
+            Game(world=made, player="adaptive", seed=seed, before=first)
             for first, made in zip(before, worlds, strict=True)
             for seed in range(seeds)
         ]

@@ -67,7 +67,15 @@ def measure(path: Path, seconds: int, put: Callable[[Archive, Stream], int]) -> 
     """Return ms of processor time a commit (median), and a second, and rows a second."""
     archive = Archive.open(path, Settings())
     stream = Stream()
-    began = CollectorStarted(0, "inc-1", "0.1.0", "boot-1", RUN.began_wall_ns, 500, observe=False)
+    began = CollectorStarted(
+        t_ns=0,
+        incarnation="inc-1",
+        version="0.1.0",
+        boot_id="boot-1",
+        wall_ns=RUN.began_wall_ns,
+        wall_error_ns=500,
+        observe=False,
+    )
     archive.put([[stream.frame(Notes((began, FOUND)))]], [RUN])
     took, commits = [], 0
     for _ in range(seconds):

@@ -19,8 +19,9 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,17 @@ SCALED: dict[str, dict[str, Any]] = {
 """Models that nobody published a table of: `SCALED_SOURCE`."""
 
 
+NOT_FITTED = ("top_limit_mw", "top_clock_mhz", "clock_share", "slower")
+
+OPTIMA: dict[str, tuple[float, ...]] = {
+    "v100": (1140 / 1380, 1095 / 1380, 690 / 1380, 540 / 1380),
+    "a100": (810 / 1410, 945 / 1410, 735 / 1410, 870 / 1410),
+    "h100": (840 / 1785, 1320 / 1785, 825 / 1785, 1515 / 1785),
+}
+"""Clock of the least energy-delay product, relative to the highest, of four models' inference
+(llama, stable diffusion, ViT, Whisper): mertside/ai-inference-energy (MIT)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One workload as measured; all of shape (limits,), limits rising."""
@@ -154,7 +166,7 @@ def fit(measured: Table, top_limit_mw: int) -> Workload:
     high = [1.6 * most, 0.999 * least, 2.5, 20.0, 1.5, 5.0, 1.1 * most, 1.2 * measured.time_s[-1]]
 
     def residuals(parameters: Sequence[float]) -> list[float]:
-        return errors(Workload(top_limit_mw, *parameters), measured)
+        return errors(workload(top_limit_mw, parameters), measured)
 
     rng = np.random.default_rng(SEED)
     tried = [
@@ -164,7 +176,13 @@ def fit(measured: Table, top_limit_mw: int) -> Workload:
         for _ in range(STARTS)
     ]
     best = min(tried, key=lambda result: float(result.cost))
-    return Workload(top_limit_mw, *(float(f"{value:.6g}") for value in best.x))
+    return workload(top_limit_mw, [float(f"{value:.6g}") for value in best.x])
+
+
+def workload(top_limit_mw: int, parameters: Sequence[float]) -> Workload:
+    """Return the curve of these parameters, in the order of the fields."""
+    names = [field.name for field in fields(Workload)][1:]
+    return Workload(top_limit_mw=top_limit_mw, **dict(zip(names, parameters, strict=True)))
 
 
 def errors(model: Workload, measured: Table) -> list[float]:
@@ -209,7 +227,8 @@ def fit_gpu(gpu: str) -> dict[str, Any]:
         energy = ranking(fitted, measured, lambda power: power)
         cost = ranking(fitted, measured, lambda power: power + limits[-1])
         print(f"{gpu:5s} {name:13s} {residuals}\n{'':19s} energy {energy}   cost(0.5) {cost}")
-        parameters = {key: value for key, value in asdict(fitted).items() if key != "top_limit_mw"}
+        kept = asdict(fitted).items()
+        parameters = {key: value for key, value in kept if key not in NOT_FITTED}
         workloads[name] = {
             "network": measured.network,
             "batch_size": measured.batch_size,
@@ -240,10 +259,46 @@ def scaled(gpu: str, measured: dict[str, Any]) -> dict[str, Any]:
     return {"source": SCALED_SOURCE, **SCALED[gpu], "workloads": workloads}
 
 
+def clock_share(gpu: str, model: dict[str, Any], borrowed: float | None = None) -> dict[str, Any]:
+    """Return the share of the time that follows the clock: at it the median best clock is the published one.
+
+    ``borrowed`` is taken where nothing is published. A workload's best slowdown r has the least
+    power(r) x r squared; it is at clock share / (r - 1 + share).
+    """
+    optima = OPTIMA.get(gpu, OPTIMA["v100"])
+    wanted = median(optima)
+    best = []
+    for fitted in model["workloads"].values():
+        work = Workload(model["max_limit_mw"], **fitted["parameters"], top_clock_mhz=1_000_000)
+        stretches = [1 + step / 200 for step in range(600)]  # clock_share is 1: the clock is 1 / stretch
+        top = model["max_limit_mw"]
+        best.append(min(stretches, key=lambda r: work.power_mw(top, round(1_000_000 / r)) * r * r))
+    shares = [step / 100 for step in range(5, 101)]
+
+    def optimum(share: float, stretch: float) -> float:
+        return share / (stretch - 1 + share)
+
+    def off(share: float) -> float:
+        return abs(math.log(median(optimum(share, stretch) for stretch in best) / wanted))
+
+    share = min(shares, key=off) if gpu in OPTIMA or borrowed is None else borrowed
+    spread = [round(optimum(share, stretch), 2) for stretch in best]
+    print(f"{gpu:7s} clock share {share:.2f}; best clocks {sorted(spread)}, published {sorted(optima)}")
+    lent = "" if gpu in OPTIMA else " of the V100: nobody published the model's own"
+    source = (
+        f"a shape, not a table: best relative clocks {', '.join(f'{one:.2f}' for one in sorted(optima))}"
+        f" (energy-delay product, inference; mertside/ai-inference-energy, MIT){lent};"
+        f" the model's workloads have {', '.join(f'{one:.2f}' for one in sorted(spread))}"
+    )
+    return {"clock_share": share, "clock_source": source}
+
+
 def main() -> None:
     """Fit all, print all, and with ``--write`` ship it."""
     models: dict[str, Any] = {gpu: fit_gpu(gpu) for gpu in MODELS}
     models |= {gpu: scaled(gpu, models["v100"]) for gpu in SCALED}
+    for gpu, model in models.items():
+        model.update(clock_share(gpu, model, models["v100"].get("clock_share")))
     fitted = {
         "licence": "Apache-2.0",
         "fitted_by": "benchmarks/fit_workloads.py",

@@ -195,10 +195,10 @@ def _made(
     least = {b: _with_restarts(one) * one.best.cost_j for b, one in sizes.items()}
     fit = [b for b, cost in least.items() if cost <= MOST * min(least.values())]
     start = default or dice.choice(fit)
-    job = Job(tuple(sizes), start, MAX_EPOCHS, target=TARGET)
+    job = Job(batch_sizes=tuple(sizes), default=start, max_epochs=MAX_EPOCHS, target=TARGET)
     failing = any(run.epochs is None for one in sizes.values() for run in one.trainings)
     base = World(
-        "", "made up", "made up", job, sizes, tuple(LIMITS_W),
+        name="", gpu="made up", dataset="made up", job=job, sizes=sizes, limits_w=tuple(LIMITS_W),
         cost_scatter=scatter, least_j=min(least.values()) if failing else None,
     )  # fmt: skip
     if prices is None:

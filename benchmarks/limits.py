@@ -85,7 +85,7 @@ class Case:
         """Return the limit that the pipeline chooses, and the seconds of training until then."""
         training = Training(self.workload, self.step_s, steps=10**9, noise=0.02)
         device = f"simulated:{NAMES[self.model.name]}x1,noise=0.02,seed={seed}"
-        world = World(device, training, RunSettings(selectors.parse(self.selector)), seed=seed)
+        world = World(device, training, RunSettings(selector=selectors.parse(self.selector)), seed=seed)
         begin_ns = world.now_ns
         while not (decisions := world.rows(DecisionRow)):
             world.run(0.5)

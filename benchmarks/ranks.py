@@ -78,8 +78,22 @@ class Published:
         """Return a GPU for each rank."""
         top_mw, least_mw = self.curve.limits_mw[0], self.curve.limits_mw[-1]
         told = cast("Workload", self)  # it answers the same questions
-        model = Model("published", least_mw, top_mw, top_mw, 30_000, 100, 100, 300, 1500, {"it": told})
-        return [(Spec("published", model, 100, 100, seed=rank),) for rank in range(count)]
+        model = Model(
+            name="published",
+            min_limit_mw=least_mw,
+            max_limit_mw=top_mw,
+            default_limit_mw=top_mw,
+            idle_mw=30_000,
+            period_ms=100,
+            window_ms=100,
+            idle_clock_mhz=300,
+            max_clock_mhz=1500,
+            workloads={"it": told},
+        )
+        return [
+            (Spec(key="published", model=model, period_ms=100, window_ms=100, seed=rank),)
+            for rank in range(count)
+        ]
 
     def trials(self, ranks: int) -> list[Trial]:
         """Return what 1000 steps of all ranks take at each limit, exactly."""
@@ -93,7 +107,16 @@ class Published:
 
 def chosen_mw(published: Published, selector: Selector, ranks: int) -> int:
     """Return the limit that the pipeline chooses for a job on so many ranks."""
-    plan = RunSettings(selector, STRIDE_MW, 1, 2, 10, 0, 5, exhaustive=True)
+    plan = RunSettings(
+        selector=selector,
+        stride_mw=STRIDE_MW,
+        wait_steps=1,
+        warmup_steps=2,
+        profile_steps=10,
+        settle_ns=0,
+        refreshes=5,
+        exhaustive=True,
+    )
     first, *others = published.ranks(ranks)
     more = tuple((spec, rank * 1_000_000_000_000) for rank, spec in enumerate(others, 1))
     world = World(first, Training("it", STEP_S, 10**9), plan, more=more)
@@ -149,7 +172,7 @@ def single(
 ) -> list[object]:
     """Return the figures of a row."""
     specs = parse(device.replace("{}", f"period_ms=100,noise={noise}"))
-    plan = RunSettings(named(select), STRIDE_MW, per_gpu=True)
+    plan = RunSettings(selector=named(select), stride_mw=STRIDE_MW, per_gpu=True)
     world = World(specs, Training(workload, step_s, 10**9, noise=noise), plan)
     while not (rows := world.rows(GpuLimitRow)):
         world.run(5.0)

@@ -110,7 +110,9 @@ def writes_ms(host: Host, where: Path) -> list[float]:
         for number in range(WRITES):
             begin_ns = time.perf_counter_ns()
             limits = Limits(UNLOCKED, OURS_MHZ, OURS_MHZ + number)
-            file.write(Record(host.gpu, limits, "boot", "time", control="graphics_clock"))
+            file.write(
+                Record(gpu=host.gpu, limits=limits, boot_id="boot", time="time", control="graphics_clock")
+            )
             times_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
     return times_ms
 

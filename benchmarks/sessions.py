@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING
 from analyzers.results.rows import GapRow, WindowRow
@@ -37,7 +37,19 @@ def gpu(session: int) -> str:
 
 def begin(sessions: int) -> Iterator[Body]:
     """Return what comes before the first step."""
-    yield Notes((CollectorStarted(START_NS, "i", "0.1.0", "boot", WALL_NS, 0, observe=False),))
+    yield Notes(
+        (
+            CollectorStarted(
+                t_ns=START_NS,
+                incarnation="i",
+                version="0.1.0",
+                boot_id="boot",
+                wall_ns=WALL_NS,
+                wall_error_ns=0,
+                observe=False,
+            ),
+        )
+    )
     for session in range(sessions):
         yield Notes(
             (
@@ -57,11 +69,29 @@ def begin(sessions: int) -> Iterator[Body]:
             )
         )
         started = RunStarted(
-            START_NS, "job", f"run{session}", 0, 1, (gpu(session),), session + 1, "boot", WALL_NS, 0
+            t_ns=START_NS,
+            job="job",
+            run=f"run{session}",
+            rank=0,
+            world_size=1,
+            gpus=(gpu(session),),
+            pid=session + 1,
+            boot_id="boot",
+            wall_ns=WALL_NS,
+            wall_error_ns=0,
         )
         yield Events(f"s{session}", 0, 0, session + 1, (started,))
         yield Notes(
-            (RunAdmitted(START_NS, f"s{session}", "r", (gpu(session),), may_command=False, reason="x"),)
+            (
+                RunAdmitted(
+                    t_ns=START_NS,
+                    session=f"s{session}",
+                    run="r",
+                    gpus=(gpu(session),),
+                    may_command=False,
+                    reason="x",
+                ),
+            )
         )
 
 
@@ -103,14 +133,14 @@ def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body
 
 def measure(sessions: int, rate: int, seconds: float, *, behind: bool) -> None:
     encoded = [(t_ns, codec.encode(body)) for t_ns, body in frames(sessions, rate, seconds)]
-    interpreter, rows, gaps = Interpreter(RunSettings(None)), 0, 0
-    interpreter.hurried = behind
+    interpreter, rows, gaps = Interpreter(RunSettings(selector=None)), 0, 0
     began = time.process_time()
     for offset, (t_ns, data) in enumerate(encoded):
         body = codec.decode(data, Readings, Events, Notes)
-        for output in interpreter.hear(Frame("log", offset, "host", t_ns, "t", b""), body):
-            rows += isinstance(output, WindowRow)
-            gaps += isinstance(output, GapRow)
+        frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")
+        for row in interpreter.handle(Logged(frame, body, hurried=behind), t_ns).rows:
+            rows += isinstance(row, WindowRow)
+            gaps += isinstance(row, GapRow)
     took_s = time.process_time() - began
     steps = sessions * rate * seconds
     print(

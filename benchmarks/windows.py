@@ -35,7 +35,7 @@ def errors(step_ms: int, period_ms: int) -> tuple[float, float]:
     """Return the mean absolute error in % of step windows, and that of direct reads."""
     count = max(40, 20_000 // step_ms)
     device = f"simulated:a40x1,period_ms={period_ms},seed={step_ms}"
-    world = World(device, Training("imagenet", step_ms / 1000 * 0.987, count), RunSettings(None))
+    world = World(device, Training("imagenet", step_ms / 1000 * 0.987, count), RunSettings(selector=None))
     world.run()
     [gpu] = world.hosts[0].gpus.values()
     rows = [row for row in world.rows(WindowRow) if row.kind == "step" and row.energy_j is not None]

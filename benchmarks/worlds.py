@@ -9,7 +9,7 @@ and made up ones of the kinds that were hard: runs that fall into two groups, an
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import pairwise
 from math import ceil, exp, log2
@@ -106,7 +106,9 @@ def _between(traces: Traces) -> Traces:
         for low, high in pairwise(sorted(reached)):
             ends = reached[low], reached[high]
             epoch = None if None in ends else ceil(fmean(end for end in ends if end is not None))
-            trained.append(Trained(*of, round((low + high) / 2, 5), epoch))
+            names = (field.name for field in fields(Trained))
+            values = (*of, round((low + high) / 2, 5), epoch)
+            trained.append(Trained(**dict(zip(names, values, strict=True))))
     return replace(traces, trained=tuple(trained))
 
 
@@ -159,8 +161,10 @@ def _made_up(name: str, dice: Random, epochs: Mapping[int, Sequence[float]]) -> 
     sizes = {batch_size: size(batch_size) for batch_size in epochs}
     mean = {b: one.mean_epochs * one.best.cost_j for b, one in sizes.items()}
     fit = [b for b, cost in mean.items() if cost <= FAR * min(mean.values()) and sizes[b].mean_epochs >= 2]
-    job = Job(tuple(sizes), dice.choice(fit or list(sizes)), MAX_EPOCHS, target=1.0)
-    return World(name, "made up", name, job, sizes, tuple(LIMITS))
+    job = Job(
+        batch_sizes=tuple(sizes), default=dice.choice(fit or list(sizes)), max_epochs=MAX_EPOCHS, target=1.0
+    )
+    return World(name=name, gpu="made up", dataset=name, job=job, sizes=sizes, limits_w=tuple(LIMITS))
 
 
 def _others(traces: Traces, gpu: str, workload: Workload) -> Iterator[World]:

@@ -8,6 +8,7 @@ from collectors.controls.supervisor import Guards
 from collectors.log.sqlite import Log
 from collectors.publish_server import Intake
 from collectors.status import Row
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -21,6 +22,7 @@ from zeus_stream.protocol.commands import (
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
+from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.keys import Role
@@ -29,7 +31,9 @@ FETCH_BYTES = 1_000_000
 """Frames in one reply to a fetch, about."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
-Asked: TypeAlias = Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | Answer | Advice
+Asked: TypeAlias = (
+    Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | AskNow | Answer | Advice
+)
 
 
 class ControlServer:
@@ -43,10 +47,12 @@ class ControlServer:
         host: str,
         incarnation: str,
         status: Callable[[], list[Row]],
+        now: Callable[[AskNow, int], bytes],
         *,
         observe: bool,
     ) -> None:
         self._control = control
+        self._now = now
         self._gate = gate
         self._store = log
         self._host = host
@@ -99,29 +105,31 @@ class ControlServer:
                 self._guards.renew(request)
             case Answer() | Advice():
                 self._intake.answer(request)
-            case Hello() | Fetch() | AskStatus():
+            case Hello() | Fetch() | AskStatus() | AskNow():
                 parts = self._answer(request, message.sender)
                 self._control.send(message.sender, correlation, *parts)
 
-    def _answer(self, request: Hello | Fetch | AskStatus, sender: bytes) -> list[bytes]:
+    def _answer(self, request: Hello | Fetch | AskStatus | AskNow, sender: bytes) -> list[bytes]:
         match request:
             case Hello(role):
                 if role == "analyzer":
                     self._analyzer = sender
                 extent = self._store.extent
                 welcome: Reply = Welcome(
-                    self._host,
-                    self._incarnation,
-                    extent.log_id,
-                    extent.first_offset,
-                    extent.next_offset,
-                    self._observe,
+                    host=self._host,
+                    incarnation=self._incarnation,
+                    log_id=extent.log_id,
+                    first_offset=extent.first_offset,
+                    next_offset=extent.next_offset,
+                    observe=self._observe,
                 )
                 return [codec.encode(welcome)]
             case Fetch():
                 return self._fetch(request)
             case AskStatus():
                 return [codec.encode(Status(tuple(self._status())))]
+            case AskNow():
+                return [self._now(request, monotonic_ns())]
 
     def _fetch(self, request: Fetch) -> list[bytes]:
         extent = self._store.extent
@@ -154,7 +162,7 @@ class ControlServer:
 def _role(request: Asked) -> Role:
     """Return what somebody on another host needs, to ask this."""
     match request:
-        case Hello("watcher") | Fetch() | AskStatus():
+        case Hello("watcher") | Fetch() | AskStatus() | AskNow():
             return "follow"
         case _:
             return "command"

@@ -14,7 +14,7 @@ from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """What a device is and can do. Asked once, when it is opened or comes back."""
 

@@ -187,7 +187,7 @@ class Intake:
         ticks = processes.start_ticks(pid) if pid else None
         known = not pid or processes.is_peer(pid, uid, self._connected_ticks[sender]) is not False
         return Session(
-            name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
+            session=name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
         )
 
     def _make_room(self) -> bool:
@@ -242,7 +242,12 @@ class Intake:
         self._sessions[session.session] = session
         self._journal.say(
             RunAdmitted(
-                monotonic_ns(), session.session, session.run, word.gpus, word.may_command, word.reason
+                t_ns=monotonic_ns(),
+                session=session.session,
+                run=session.run,
+                gpus=word.gpus,
+                may_command=word.may_command,
+                reason=word.reason,
             )
         )
         self._journal.remember(_memory(session))

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from os import geteuid
 from secrets import token_hex
 
@@ -27,13 +26,17 @@ from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
 from collectors.ingest.user_budget import UserBudgets
+from collectors.live_host import host_snapshot
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
+from zeus_stream.live.answer import LiveAnswers
+from zeus_stream.package_version import package_version
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
@@ -137,6 +140,7 @@ class Collector:
             host,
             self._incarnation,
             self._status,
+            LiveAnswers(self._now).answer,
             observe=settings.observe,
         )
         self._warden = None if settings.observe else Warden(settings.device, where)
@@ -194,13 +198,13 @@ class Collector:
         now = anchor()
         self._journal.say(
             CollectorStarted(
-                now.monotonic_ns,
-                self._incarnation,
-                _version(),
-                boot_id(),
-                now.wall_ns,
-                now.error_ns,
-                self._settings.observe,
+                t_ns=now.monotonic_ns,
+                incarnation=self._incarnation,
+                version=package_version(),
+                boot_id=boot_id(),
+                wall_ns=now.wall_ns,
+                wall_error_ns=now.error_ns,
+                observe=self._settings.observe,
             )
         )
         if self._store.begun_anew is not None:
@@ -240,6 +244,24 @@ class Collector:
             await anyio.sleep(ANCHOR_S)
             now = anchor()
             self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
+
+    def _now(self, host: str | None) -> Snapshot:
+        """Return the live state of this host, as seen by the collector."""
+        return host_snapshot(
+            self._journal.latest,
+            self._intake.sessions,
+            self._host,
+            monotonic_ns(),
+            version=package_version(),
+            wall_ns=anchor().wall_ns,
+            trouble=self._journal.trouble or self._guards.trouble or "",
+            counters=[
+                ("leases", self._guards.leases),
+                ("failed writes of the log", self._journal.failures),
+                ("messages refused", self._intake.senders.wrong_messages),
+            ],
+            host=host,
+        )
 
     # ---- status ----------------------------------------------------------------------------------------
 
@@ -285,10 +307,3 @@ class Collector:
         for guard in self._guards.guards:
             rows += device_rows(guard)
         return rows
-
-
-def _version() -> str:
-    try:
-        return version("zeus-stream")
-    except PackageNotFoundError:
-        return "not installed"

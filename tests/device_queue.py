@@ -193,7 +193,18 @@ class Placing:
 
 def train(world: World, steps: int) -> list[Placing]:
     """Run a loop of steps as `Publisher.steps` does. Returns the boundaries as they reached a collector."""
-    started = RunStarted(0, "job", "run", 0, 1, (), 1, "boot", 0, 0)
+    started = RunStarted(
+        t_ns=0,
+        job="job",
+        run="run",
+        rank=0,
+        world_size=1,
+        gpus=(),
+        pid=1,
+        boot_id="boot",
+        wall_ns=0,
+        wall_error_ns=0,
+    )
     outbox = Outbox(started, lambda: "session")
     nudges = Nudges()
     boundaries = Boundaries(world.now, _fail, nudges)

@@ -48,6 +48,7 @@ from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
+from zeus_stream.protocol.snapshots import AskNow
 
 EXTREMES: tuple[object, ...] = (
     *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
@@ -79,7 +80,18 @@ SQL = (
 def _started(rng: random.Random) -> RunStarted:
     gpus = tuple(f"GPU-{n}" for n in range(rng.choice((0, 1, 256))))
     name = rng.choice(("r", "x" * 200, f"r{rng.random()}"))
-    return RunStarted(monotonic_ns(), "job", name, 0, rng.choice((1, 2**53)), gpus, 1, "b", 0, 0)
+    return RunStarted(
+        t_ns=monotonic_ns(),
+        job="job",
+        run=name,
+        rank=0,
+        world_size=rng.choice((1, 2**53)),
+        gpus=gpus,
+        pid=1,
+        boot_id="b",
+        wall_ns=0,
+        wall_error_ns=0,
+    )
 
 
 def _event(rng: random.Random) -> Event:
@@ -94,18 +106,18 @@ def _event(rng: random.Random) -> Event:
             WindowEnded(t_ns, rng.randrange(5_000)),
             Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
             TryWanted(
-                t_ns,
-                index,
-                f"job{rng.randrange(5)}",
-                (1, 2**40),
-                2**40,
-                rng.choice((0.0, -1e308)),
-                "n",
-                rng.random() < 0.5,
-                rng.choice((1, 1_000_000)),
-                rng.choice((0.0, 1.0)),
-                1e6,
-                2**53,
+                t_ns=t_ns,
+                attempt=index,
+                job=f"job{rng.randrange(5)}",
+                batch_sizes=(1, 2**40),
+                default=2**40,
+                target=rng.choice((0.0, -1e308)),
+                metric="n",
+                lower_is_better=rng.random() < 0.5,
+                max_epochs=rng.choice((1, 1_000_000)),
+                eta=rng.choice((0.0, 1.0)),
+                beta=1e6,
+                window=2**53,
             ),
             TryBegan(t_ns, index, rng.choice((1, 2**40))),
             TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
@@ -150,6 +162,7 @@ def commanded(rng: random.Random) -> object:
             ),
             RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             AskStatus(),
+            AskNow("h"),
             Answer("q", None, (), "no"),
             Advice("q", None, go_on=True, reason="no"),
         )
@@ -158,7 +171,7 @@ def commanded(rng: random.Random) -> object:
 
 def asked(rng: random.Random) -> object:
     return rng.choice(
-        (AskStatus(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+        (AskStatus(), AskNow(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
     )
 
 
@@ -177,7 +190,9 @@ def logged(rng: random.Random) -> object:
             lambda: Notes((DeviceGone(2**62, "GPU-1", ""), Lost(2**62, "x", 2**53, "r" * 2000))),
             lambda: Notes(
                 (
-                    RunAdmitted(0, "s", "r", ("GPU-1",) * 256, may_command=True, reason=""),
+                    RunAdmitted(
+                        t_ns=0, session="s", run="r", gpus=("GPU-1",) * 256, may_command=True, reason=""
+                    ),
                     SessionEnded(0, "s", ""),
                 )
             ),
@@ -189,7 +204,14 @@ def replied(rng: random.Random) -> object:
     offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
     return rng.choice(
         (
-            Welcome("h", "i", rng.choice(("l", "k")), offsets[0], offsets[1], observe=False),
+            Welcome(
+                host="h",
+                incarnation="i",
+                log_id=rng.choice(("l", "k")),
+                first_offset=offsets[0],
+                next_offset=offsets[1],
+                observe=False,
+            ),
             Fetched(rng.choice(("l", "k")), *offsets),
             No("no"),
             Ack("s", 2**53),

@@ -17,21 +17,11 @@ FOLDER_MODULES = 12
 COMPLEXITY = 15
 
 LONG_MODULES: set[str] = {
-    "analyzers/batch_size/tracker.py",
-    "analyzers/interpreter.py",
-    "analyzers/power_budget/enforcer.py",
-    "analyzers/power_limit/per_gpu.py",
-    "analyzers/power_limit/profiler.py",
     "analyzers/power_limit/run.py",
-    "analyzers/results/rows.py",
 }
 """Modules that are to be split. Nothing is added here."""
-LONG_FUNCTIONS: set[str] = {
-    "analyzers/simulation/simulated_jobs.py:play",
-}
-COMPLEX_FUNCTIONS: set[str] = {
-    "analyzers/interpreter.py:Interpreter._event",
-}
+LONG_FUNCTIONS: set[str] = set()
+COMPLEX_FUNCTIONS: set[str] = set()
 FULL_FOLDERS: set[str] = set()
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

@@ -46,7 +46,7 @@ def _setting(
     return field(default=default, metadata=about)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting. The help texts are those of the command line and of the reference."""
 

@@ -42,9 +42,7 @@ from analyzers.archive.sandbox import query_process
 from analyzers.archive.store import Question, Received
 from analyzers.archive.tables import DERIVED, WITH_UTC
 from analyzers.results.readings import well_formed
-from analyzers.results.rows import (
-    Row,
-)
+from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes

@@ -157,18 +157,23 @@ def _too_long(question: Question) -> str:
 def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
     """Answer one query from the file. Raises StorageError, RefusedError."""
     with opened(path, settings) as archive:
-        timeout_ms = round(settings.query_seconds * 1000)
         queries = Queries(archive, settings)
         try:
-            done, parts = queries.answer(Query(sql, settings.query_rows, timeout_ms))
+            table, truncated = answer_some(queries, sql, settings.query_rows, settings.query_seconds)
         finally:
             queries.stop()
-    if done.truncated:
+    if truncated:
         raise RefusedError(
             f"query: could not return everything: there are more than {settings.query_rows} rows."
             " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
         )
-    return pa.ipc.open_stream(b"".join(parts)).read_all()
+    return table
+
+
+def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
+    """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
+    done, parts = queries.answer(Query(sql, max_rows, round(seconds * 1000)))
+    return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 
 def export(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-from analyzers.results.rows import (
-    AtLimit,
-    JobRow,
-    ProfileRow,
-    RecallRow,
-    TryRow,
-)
+from analyzers.results.rows import AtLimit, JobRow, ProfileRow, RecallRow, TryRow
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -190,7 +184,7 @@ class ReplaySource:
         with self.cursor() as cursor:
             names = ", ".join(column.name for column in fields(ProfileRow))
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
-        return [ProfileRow(*row) for row in rows]
+        return [_as(ProfileRow, row) for row in rows]
 
     def heard_again(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
@@ -251,7 +245,7 @@ class ReplaySource:
                 [sessions],
             ).fetchall()
         return {
-            (row[0], row[2]): replace(RecallRow(*row), limits=tuple(AtLimit(**limit) for limit in limits))
+            (row[0], row[2]): _as(RecallRow, (*row, tuple(AtLimit(**limit) for limit in limits)))
             for *row, limits in rows
         }
 
@@ -285,7 +279,7 @@ def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Ite
         [log_id, first, until],
     ).fetchall()
     for row in rows:
-        frame = Frame(*row)
+        frame = _as(Frame, row)
         try:
             body: Body = codec.decode(frame.body, *_KEPT)
         except MalformedError:
@@ -300,9 +294,15 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
     ).to_arrow_table()
     [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchall()
     for offset, logged_ns, body in columns.to_readings(table):
-        yield Frame(log_id, offset, host, logged_ns, f"readings/{host}", b""), body
+        yield (
+            Frame(
+                log_id=log_id, offset=offset, host=host, t_ns=logged_ns, topic=f"readings/{host}", body=b""
+            ),
+            body,
+        )
 
 
 def _as(kind: type[R], row: Sequence[Any]) -> R:
     """Return a row of the archive, its lists as tuples."""
-    return kind(*(tuple(value) if isinstance(value, list) else value for value in row))
+    values = (tuple(value) if isinstance(value, list) else value for value in row)
+    return kind(**dict(zip((field.name for field in fields(kind)), values, strict=True)))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from analyzers.results.rows import (
     BudgetRow,
+    BudgetShareRow,
     CommandRow,
     DecisionRow,
     GapRow,
@@ -10,7 +11,6 @@ from analyzers.results.rows import (
     JobRow,
     MetricRow,
     ProfileRow,
-    RationRow,
     RecallRow,
     RunRow,
     SimulatedTryRow,
@@ -30,7 +30,7 @@ DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     GpuLimitRow: ("gpu_limits", ("run", "round", "gpu"), True),
     CommandRow: ("commands", ("command",), True),
     BudgetRow: ("budgets", ("budget", "set_ns"), True),
-    RationRow: ("rations", ("gpu",), True),
+    BudgetShareRow: ("rations", ("gpu",), True),
     WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
     MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
     JobRow: ("jobs", ("job", "version"), True),

@@ -34,7 +34,7 @@ NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostBelief:
     """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
 
@@ -100,14 +100,14 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         tuple((of, index[size], *price) for (of, size), price in (prices | whole).items()),
     )
     return CostBelief(
-        epochs,
-        noise,
-        weight,
-        cost,
-        never,
-        scatter**2,
-        np.array([float((group, size) not in prices) for size in job.batch_sizes]),
-        tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
+        epochs=epochs,
+        noise=noise,
+        weight=weight,
+        cost=cost,
+        never=never,
+        price_noise=scatter**2,
+        fresh=np.array([float((group, size) not in prices) for size in job.batch_sizes]),
+        proven=tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
     )
 
 

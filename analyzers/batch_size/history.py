@@ -32,7 +32,7 @@ class Known:
     """The latest of each, of whatever version; ascending by number."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Learned:
     """A job, and all its tries that count."""
 
@@ -79,14 +79,14 @@ class Learned:
 def job_of(row: JobRow) -> Job:
     """Return what a policy is told of a job."""
     return Job(
-        row.batch_sizes,
-        row.default_batch_size,
-        row.max_epochs,
-        row.eta,
-        row.beta,
-        row.cost_window,
-        row.target,
-        row.lower_is_better,
+        batch_sizes=row.batch_sizes,
+        default=row.default_batch_size,
+        max_epochs=row.max_epochs,
+        eta=row.eta,
+        beta=row.beta,
+        window=row.cost_window,
+        target=row.target,
+        lower_is_better=row.lower_is_better,
     )
 
 
@@ -94,15 +94,15 @@ def try_of(row: TryRow) -> Try:
     """Return what a policy is told of a try. One whose cost is not known is lost to it."""
     ended: Ended = "lost" if row.ended != "running" and row.cost_j is None else row.ended
     return Try(
-        row.number,
-        row.recurrence,
-        row.batch_size,
-        row.setup,
-        row.epochs,
-        row.cost_j or 0.0,
-        row.epoch_cost_j,
-        row.metrics,
-        ended,
+        number=row.number,
+        recurrence=row.recurrence,
+        batch_size=row.batch_size,
+        setup=row.setup,
+        epochs=row.epochs,
+        cost_j=row.cost_j or 0.0,
+        epoch_cost_j=row.epoch_cost_j,
+        metrics=row.metrics,
+        ended=ended,
     )
 
 
@@ -122,7 +122,12 @@ def learn(policy: Policy[Any], learned: Learned) -> Any:
         if over:
             state = policy.ended(state, a_try)
         else:
-            state = policy.began(state, Try(number, a_try.recurrence, a_try.batch_size, a_try.setup))
+            state = policy.began(
+                state,
+                Try(
+                    number=number, recurrence=a_try.recurrence, batch_size=a_try.batch_size, setup=a_try.setup
+                ),
+            )
     learned.state, learned.waits = state, []
     learned.heard = waits[-1] if waits else learned.heard
     return state
@@ -169,7 +174,7 @@ def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> Verdict:
 
 def by_job(known: Known) -> dict[str, Learned]:
     """Return what is known of each job."""
-    jobs = {row.job: Learned(row) for row in known.jobs}
+    jobs = {row.job: Learned(row=row) for row in known.jobs}
     for row in known.tries:
         if row.job in jobs:
             jobs[row.job].put(row)

@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 from analyzers.results.rows import Ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What does not change from recurrence to recurrence."""
 
@@ -46,7 +46,7 @@ class Job:
     lower_is_better: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
     """One training of a recurrence, as far as it has come."""
 

@@ -44,7 +44,7 @@ Group: TypeAlias = tuple[int, str]
 """Price era and setup."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Seen:
     """A summary of the tries that have ended, in the order of their numbers. None equals another."""
 

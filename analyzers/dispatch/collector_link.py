@@ -11,13 +11,7 @@ from typing import TypeAlias
 import anyio
 
 from analyzers.dispatch.lease_length import LeaseLength
-from analyzers.results.rows import (
-    ApplyControl,
-    GiveAdvice,
-    GiveAnswer,
-    Instruction,
-    RestoreControl,
-)
+from analyzers.results.instructions import ApplyControl, GiveAdvice, GiveAnswer, Instruction, RestoreControl
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
@@ -196,7 +190,7 @@ class Link:
                     self.malformed += 1
                     continue
                 match reply:
-                    case Welcome(host) if self._bound not in (None, host):
+                    case Welcome(host=host) if self._bound not in (None, host):
                         self._objection = (
                             f"the collector of {self._bound}: speaks for {host}, so it is not commanded. Make"
                             " another key there if its name has changed."

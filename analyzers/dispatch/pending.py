@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzers.results.rows import ApplyControl, Command, Instruction, RestoreControl
+from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import UNLOCKED, Control, Unknown
 from zeus_stream.protocol.notes import (
     CollectorStarted,
@@ -27,7 +27,7 @@ MAX_SENT = 1_000
 ControlOfGpu = tuple[str, Control]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Host:
     followed: bool = False
     connected: bool = False

@@ -1,6 +1,6 @@
 """GPUs and hosts that are followed, and the commands on their way. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
@@ -12,6 +12,8 @@ from analyzers.results.rows import CommandRow, GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
 
+Clocks = Mapping[str, int]
+"""By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
 MAX_COMMANDS = 10_000
 """Commands remembered; the oldest without outcome go."""
 
@@ -25,7 +27,7 @@ class Use:
     ended_ns: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Gpu:
     """What is known of one GPU."""
 
@@ -88,15 +90,23 @@ class Fleet:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
     """By host: its CPUs and their memory, which are among ``gpus``."""
-    now_ns: dict[str, int] = field(default_factory=dict)
-    """By host: the latest frame's time."""
     commands: dict[str, CommandRow] = field(default_factory=dict)
     """Those without outcome."""
 
-    def asking(self, command: str, run: str, gpu: str, limit_mw: int | None) -> CommandRow:
+    def asking(self, command: str, run: str, gpu: str, limit_mw: int | None, now: Clocks) -> CommandRow:
         """Return the row of a command that is sent now. None: release."""
         limit_w = None if limit_mw is None else limit_mw / 1000
-        row = CommandRow(command, run, gpu, self.now_ns[self.gpus[gpu].host], limit_w, None, None, None, "")
+        row = CommandRow(
+            command=command,
+            run=run,
+            gpu=gpu,
+            asked_ns=now[self.gpus[gpu].host],
+            limit_w=limit_w,
+            outcome=None,
+            outcome_ns=None,
+            outcome_limit_w=None,
+            reason="",
+        )
         self.commands[command] = row
         if len(self.commands) > MAX_COMMANDS:
             del self.commands[next(iter(self.commands))]

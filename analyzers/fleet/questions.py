@@ -8,7 +8,8 @@ frame time  -> an answer without energy for those who have waited too long
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analyzers.results.rows import GiveAnswer, WindowRow
+from analyzers.results.instructions import GiveAnswer
+from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.events import Answer, Ask, GpuEnergy
 from zeus_stream.protocol.fields import of_host
 

@@ -46,7 +46,7 @@ Z = 1.96
 Estimator = Literal["counter", "power", "shaped"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
     """What a GPU used between two instants."""
 

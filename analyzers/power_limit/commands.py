@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from analyzers.fleet.fleet import Allocation, Fleet
+from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
-from analyzers.results.rows import ApplyControl, CommandRow, RestoreControl
+from analyzers.results.instructions import ApplyControl, Command, RestoreControl
+from analyzers.results.result import Result
+from analyzers.results.rows import Row
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
-
-Asked = CommandRow | ApplyControl | RestoreControl
 
 
 @dataclass(slots=True)
@@ -54,17 +54,17 @@ class Commands:
         self._count = 0
         self._first = ""
 
-    def ask(self, attempt: Attempt, limits_mw: Mapping[str, int]) -> list[Asked]:
+    def ask(self, attempt: Attempt, limits_mw: Mapping[str, int], now: Clocks) -> Result:
         """Ask for limits of GPUs; what was asked for before is not waited for any longer."""
         self._attempt = attempt
         self.asked_mw |= limits_mw
-        asked: list[Asked] = []
+        rows, commands = list[Row](), list[Command]()
         for gpu, limit_mw in limits_mw.items():
             command, share = self._name(gpu), self._allocations.get(gpu)
             holder = self._run if share is None else share.holder
             attempt.waiting.add(command)
-            asked += [self._fleet.asking(command, self._run, gpu, limit_mw)]
-            asked += [
+            rows.append(self._fleet.asking(command, self._run, gpu, limit_mw, now))
+            commands.append(
                 ApplyControl(
                     command=command,
                     run=holder,
@@ -73,18 +73,18 @@ class Commands:
                     control="power_limit",
                     value=limit_mw,
                 )
-            ]
-        return asked
+            )
+        return Result(tuple(rows), tuple(commands))
 
-    def give_back(self) -> list[Asked]:
+    def give_back(self, now: Clocks) -> Result:
         """Give back every limit that is ours, but where it is a power budget's to say."""
         held, self.held, self._attempt, self.asked_mw = self.held, {}, None, {}
-        asked: list[Asked] = []
+        rows, commands = list[Row](), list[Command]()
         for gpu in held:
             if gpu not in self._allocations:
                 command = self._name(gpu)
-                asked += [self._fleet.asking(command, self._run, gpu, None)]
-                asked += [
+                rows.append(self._fleet.asking(command, self._run, gpu, None, now))
+                commands.append(
                     RestoreControl(
                         command=command,
                         run=self._run,
@@ -92,8 +92,8 @@ class Commands:
                         gpu=gpu,
                         control="power_limit",
                     )
-                ]
-        return asked
+                )
+        return Result(tuple(rows), tuple(commands))
 
     def applied(self, note: ControlApplied, host: str) -> None:
         """A GPU's limit was set as asked."""

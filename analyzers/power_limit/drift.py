@@ -81,7 +81,7 @@ class Window:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What was seen since the limit was chosen."""
 
@@ -124,7 +124,7 @@ def begun(trial: Trial | None, blocks: Sequence[Trial] = (), wide: int = 1) -> W
         wide: times the usual hypotheses.
     """
     noisy = tuple(window for block in blocks if (window := _window(block)) is not None)
-    return Watch(None if trial is None else _window(trial), noisy[-KEPT:], wide)
+    return Watch(chosen=None if trial is None else _window(trial), noisy=noisy[-KEPT:], wide=wide)
 
 
 def seen(watch: Watch, trial: Trial) -> Watch:

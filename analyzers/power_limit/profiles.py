@@ -24,7 +24,7 @@ Workload = tuple[str, str, int, int, int | None]
 """Job, GPU model, number of GPUs, world size, batch size."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Whose steps can be compared. A batch size that is not known is no other one's."""
 
@@ -45,7 +45,7 @@ class Identity:
         return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What one round of one machine has left."""
 
@@ -103,13 +103,13 @@ def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
 def _of_rows(rows: list[ProfileRow]) -> Profile:
     row = max(rows, key=lambda each: each.measured_wall_ns)
     return Profile(
-        Identity(**{field.name: getattr(row, field.name) for field in fields(Identity)}),
-        row.session,
-        row.run,
-        row.round,
-        row.measured_wall_ns,
-        row.chosen_limit_w,
-        tuple(
+        identity=Identity(**{field.name: getattr(row, field.name) for field in fields(Identity)}),
+        session=row.session,
+        run=row.run,
+        round=row.round,
+        measured_wall_ns=row.measured_wall_ns,
+        chosen_w=row.chosen_limit_w,
+        limits=tuple(
             AtLimit(
                 each.power_limit_w,
                 each.steps,

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from analyzers.fleet.fleet import Allocation, Fleet
+from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Missing
-from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
+from analyzers.power_limit import per_gpu, profiler, profiles, run_events, warm_start
 from analyzers.power_limit.commands import Attempt, Commands
 from analyzers.power_limit.curve_fit.belief import Confidence
 from analyzers.power_limit.profiler import (
@@ -47,14 +47,28 @@ from analyzers.power_limit.profiler import (
     TrialMissing,
 )
 from analyzers.power_limit.profiles import KnownProfiles
+from analyzers.power_limit.run_events import (
+    EpochPassed,
+    LimitLost,
+    LimitSet,
+    RankEnded,
+    ReadingsCame,
+    RunEvent,
+    SearchAsked,
+    SetAside,
+    ShareChanged,
+    StepPassed,
+)
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress, progress
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, taken, trial_row
 from analyzers.power_limit.warm_start import Recollection
-from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, Instruction, ProfileRow, Row, TrialRow
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
-from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
+from zeus_stream.protocol.notes import ControlRefused, LeaseCause
 
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
@@ -64,8 +78,6 @@ FINER = 4
 """Levels of a single GPU's limit within a stride."""
 MAX_LOOKS = 3
 """Times that a round looks for GPUs which wait, if a lapse cuts it short."""
-
-Output = Row | Instruction
 
 
 class Used(NamedTuple):
@@ -136,59 +148,78 @@ class Run:
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
         self._recollection: Recollection | None = None
         """None: no machine has begun."""
+        self._now: Clocks = {}
+        """Frame times at the event under way, by host."""
         self._steps = 0
         """Steps of the lead that have begun."""
 
     # ---- what happens to it
 
-    def step_boundary(self, session: Session, boundary: StepBoundary) -> list[Output]:
-        """A rank went on to its next step, or pauses."""
+    def handle(self, event: RunEvent, now: Clocks) -> Result:
+        """Take in an event. Return rows, and the limits to be set or given back."""
+        self._now = now
+        match event:
+            case StepPassed(session, boundary):
+                return self._step_passed(session, boundary)
+            case EpochPassed(session):
+                return self._epoch_passed(session)
+            case SearchAsked(wish):
+                return self._asked(wish)
+            case RankEnded(session):
+                return self._rank_ended(session)
+            case LimitSet(host, applied):
+                self._commands.applied(applied, host)
+                return self._land()
+            case run_events.LimitRefused(refused):
+                return self._refused(refused)
+            case LimitLost(gpu, cause, reason):
+                return self._lost(gpu, cause, reason)
+            case ShareChanged():
+                return self._reallocated()
+            case ReadingsCame():
+                return self._measure()
+            case SetAside():
+                return self._abandon()
+
+    def _step_passed(self, session: Session, boundary: StepBoundary) -> Result:
         session.note(boundary)
-        outputs: list[Output] = []
+        result = NOTHING
         if self._state is not None and session not in self._ranks and session.admitted:
-            outputs += self._break_up(f"rank {session.started.rank} has joined")
+            result |= self._break_up(f"rank {session.started.rank} has joined")
         if self._lead is None:
             self._lead = self._choose_lead()
         if session is self._lead:
             if boundary.began_ns is not None:
                 if self._state is None:
-                    outputs += self._start_if_complete(session, boundary.began_ns)
+                    result |= self._start_if_complete(session, boundary.began_ns)
                 self._steps = boundary.index + 1
-                outputs += self._feed_both(StepBegan(boundary.index, boundary.began_ns))
+                result |= self._feed_both(StepBegan(boundary.index, boundary.began_ns))
             elif boundary.ended_ns is not None:
-                outputs += self._feed_both(StepsPaused(boundary.index, boundary.ended_ns))
+                result |= self._feed_both(StepsPaused(boundary.index, boundary.ended_ns))
             elif (began_ns := session.began_ns(boundary.index - 1)) is not None:  # it was cancelled
-                outputs += self._feed_both(StepsPaused(boundary.index - 1, began_ns))
-        return outputs + self._land()
+                result |= self._feed_both(StepsPaused(boundary.index - 1, began_ns))
+        return result | self._land()
 
-    def epoch_ended(self, session: Session) -> list[Output]:
-        """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
+    def _epoch_passed(self, session: Session) -> Result:
         if session is not self._lead or session.step is None:
-            return []
+            return NOTHING
         began_ns = session.began_ns(session.step)
-        return [] if began_ns is None else self._feed_both(StepsPaused(session.step, began_ns))
+        return NOTHING if began_ns is None else self._feed_both(StepsPaused(session.step, began_ns))
 
-    def applied(self, note: ControlApplied, host: str) -> list[Output]:
-        """A GPU's limit was set as asked."""
-        self._commands.applied(note, host)
-        return self._land()
-
-    def refused(self, note: ControlRefused) -> list[Output]:
-        """A GPU's limit was not set."""
+    def _refused(self, note: ControlRefused) -> Result:
         if (attempt := self._commands.refused(note)) is None:
-            return []
+            return NOTHING
         refused = LimitRefused(attempt.number, note.cause, note.reason)
         return self._feed_single(refused) if attempt.single else self._feed(refused)
 
-    def lost(self, gpu: str, cause: LeaseCause, reason: str) -> list[Output]:
-        """A GPU's limit is not ours any longer."""
+    def _lost(self, gpu: str, cause: LeaseCause, reason: str) -> Result:
         if gpu not in self._commands.held:
-            return []
+            return NOTHING
         del self._commands.held[gpu]
         what = f"{gpu}: the lease on its power limit ended: {reason}"
         match cause:
             case "released" | "run":
-                return []
+                return NOTHING
             case "stranger" | "device":
                 return self._feed(Barred(what))
             case "lapsed" | "shutdown" | "restart":
@@ -198,35 +229,34 @@ class Run:
         """Return the GPUs of a host whose limit is ours."""
         return [gpu for gpu in self._commands.held if self._fleet.gpus[gpu].host == host]
 
-    def session_ended(self, session: Session) -> list[Output]:
-        """A rank has ended; so has the machine that was about it."""
+    def _rank_ended(self, session: Session) -> Result:
         assert session.ended is not None
         if session in self._ranks:
             how = "" if session.ended[1] == "ended" else f" ({session.ended[1]})"
             return self._break_up(f"rank {session.started.rank} has ended{how}")
         if session is self._lead:
             self._lead = self._choose_lead() or session
-        return []
+        return NOTHING
 
-    def _break_up(self, why: str) -> list[Output]:
-        """The ranks are others than the machine is about: it is over, and limits are given back."""
-        outputs = self._feed(RunOver())
+    def _break_up(self, why: str) -> Result:
+        """End the machine, since the ranks are others than it is about; limits are given back."""
+        result = self._feed(RunOver())
         for gpu in self._fleet.gpus.values():
             if gpu.commander == self.name:
                 gpu.commander = None
         self._lead, self._state, self._ranks = self._choose_lead() or self._lead, None, ()
         self._changed = why, self._now_ns()
         self._trials.clear()
-        return outputs
+        return result
 
-    def abandon(self) -> list[Output]:
-        """Give back every limit, and leave the machine: what it is about cannot be interpreted."""
+    def _abandon(self) -> Result:
+        """Give back every limit, and leave the machine."""
         self._state, self._even, self._ranks, self._lead = None, None, (), None
         self._trials.clear()
         for gpu in self._fleet.gpus.values():
             if gpu.commander == self.name:
                 gpu.commander = None
-        return [*self._commands.give_back()]
+        return self._commands.give_back(self._now)
 
     @property
     def lead(self) -> Session | None:
@@ -248,14 +278,19 @@ class Run:
         edges = [edge for span in spans if (found := session.edges(span)) for edge in found]
         return edges + [began for index in opened if (began := session.began_ns(index)) is not None]
 
-    def measure(self) -> list[Output]:
+    def _measure(self) -> Result:
         """Measure what trials can be measured by now."""
-        outputs: list[Output] = []
+        result = NOTHING
         for trial in tuple(self._trials):
             if trial in self._trials and (took := self._take(trial)) is not None:
                 self._trials.remove(trial)
-                outputs += self._tell(trial.asked, took)
-        return outputs
+                result |= self._tell(trial.asked, took)
+        return result
+
+    @property
+    def progress(self) -> SearchProgress:
+        """Where the search stands, for people."""
+        return progress(self._state, self._plan)
 
     # ---- under a power budget
 
@@ -280,35 +315,36 @@ class Run:
             return ()
         return self._plan.remembered if self._state is None else profiler.curve(self._state, self._plan)
 
-    def reallocated(self) -> list[Output]:
+    def _reallocated(self) -> Result:
         """Take in what power budgets allow its GPUs by now."""
         shares = [share for gpu in self._gpus() if (share := self._allocations.get(gpu))]
         least = min(shares, key=lambda share: share.most_mw, default=None)
         cap = Capped(None) if least is None else Capped(least.most_mw, f"budget {least.group}")
-        return [] if self._state is None or self._state.cap == cap else self._feed(cap)
+        return NOTHING if self._state is None or self._state.cap == cap else self._feed(cap)
 
     # ---- the machine
 
-    def want(self, wish: SearchWanted) -> None:
+    def _asked(self, wish: SearchWanted) -> Result:
         """Search as the script wishes, unless the search has begun."""
         if self._state is None:
             self.settings = self.settings.wished(wish)
+        return NOTHING
 
     def _choose_lead(self) -> Session | None:
         living = [session for session in self.sessions.values() if session.ended is None]
         return min(living, key=lambda session: session.started.rank, default=None)
 
-    def _start_if_complete(self, lead: Session, t_ns: int) -> list[Output]:
+    def _start_if_complete(self, lead: Session, t_ns: int) -> Result:
         """Start the machine once all ranks are there, or have been waited for."""
         if (selector := self.settings.selector) is None:
-            return []
+            return NOTHING
         living = [session for session in self.sessions.values() if session.ended is None]
         ranks = tuple(session for session in living if session.admitted)
         complete = len(living) == len(ranks) >= lead.started.world_size
         since_ns = max(lead.started.t_ns, self._changed[1] if self._changed else 0)
         waited = t_ns - since_ns >= self.settings.timeout_ns
         if not (complete or (waited and lead.admitted)):
-            return []
+            return NOTHING
         self._ranks = ranks
         gpus, plan = self._gpus(), self.settings
         limits_mw, goal = self._limits_mw(gpus), None if plan.exhaustive else selector.goal
@@ -317,28 +353,28 @@ class Run:
         )
         recalled = self._recollection.recalled
         self._plan = profiler.Plan(
-            limits_mw,
-            len(gpus),
-            selector,
-            plan.wait_steps,
-            plan.warmup_steps if goal is None else 0,
-            plan.profile_steps,
-            plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
-            0,
-            plan.timeout_ns,
-            goal,
+            limits_mw=limits_mw,
+            gpus=len(gpus),
+            selector=selector,
+            wait_steps=plan.wait_steps,
+            warmup_steps=plan.warmup_steps if goal is None else 0,
+            profile_steps=plan.profile_steps,
+            settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
+            window_ns=0,
+            outcome_ns=plan.timeout_ns,
+            goal=goal,
             remembered=profiles.trials(recalled.limits),
             profiling_share=plan.profiling_share,
         )
         self._state = profiler.start(self._plan, self.numbers, self.rounds)
         self.rounds = self._state.round
         if (barred := self._barred(gpus, limits_mw)) is not None:
-            return [recalled, *self._feed(Barred(barred))]
+            return rows_only([recalled]) | self._feed(Barred(barred))
         for gpu in gpus:
             self._fleet.gpus[gpu].commander = self.name
-        return [recalled, *self._gathered(lead.started.world_size), *self.reallocated()]
+        return rows_only([recalled, *self._gathered(lead.started.world_size)]) | self._reallocated()
 
-    def _gathered(self, world_size: int) -> list[Output]:
+    def _gathered(self, world_size: int) -> list[Row]:
         """Return the row that says with whom a round begins, where that is not all of them from the start."""
         if self._changed is None and len(self._ranks) >= world_size:
             return []
@@ -376,46 +412,46 @@ class Run:
             return "the run uses no GPU"
         return None if limits_mw else "its GPUs have no power limit in common that could be set"
 
-    def _feed(self, event: profiler.Event) -> list[Output]:
-        """Tell the machine what happened and carry out what it wants."""
+    def _feed(self, event: profiler.Event) -> Result:
+        """Pass an event to the machine and carry out what it wants."""
         if self._state is None or self._plan is None:
-            return []
+            return NOTHING
         self._state, wanted = profiler.step(self._state, event, self._plan)
         self.numbers, self.rounds = self._state.numbers, self._state.round
         if not isinstance(self._state.phase, Measuring):
             self._even = None  # whatever it tries: the limits of all are about to change
-        return [output for instruction in wanted for output in self._carry_out(instruction)]
+        return in_order([self._carry_out(instruction) for instruction in wanted])
 
-    def _feed_both(self, event: StepBegan | StepsPaused) -> list[Output]:
-        return self._feed(event) + self._feed_single(event)
+    def _feed_both(self, event: StepBegan | StepsPaused) -> Result:
+        return self._feed(event) | self._feed_single(event)
 
-    def _carry_out(self, instruction: profiler.Instruction) -> list[Output]:
+    def _carry_out(self, instruction: profiler.Instruction) -> Result:
         match instruction:
             case Apply(attempt, limit_mw):
                 return self._apply(attempt, limit_mw)
             case Release():
-                return [*self._commands.give_back()]
+                return self._commands.give_back(self._now)
             case MeasureTrial():
                 self._trials.append(_Trial(instruction, self._now_ns()))
-                return []
+                return NOTHING
             case Decide():
-                return self._decided(instruction)
+                return rows_only(self._decided(instruction))
             case Observe(number, trials, reason):
-                return [self._observation(number, trials, reason)]
+                return rows_only([self._observation(number, trials, reason)])
 
-    def _apply(self, attempt: int, limit_mw: int) -> list[Output]:
+    def _apply(self, attempt: int, limit_mw: int) -> Result:
         """Ask for a limit on every GPU; what is measured at it holds enough refreshes of the slowest."""
         assert self._plan is not None
         gpus = self._gpus()
         periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
         self._plan = replace(self._plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
         self._evened = False
-        return [*self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw))]
+        return self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw), self._now)
 
-    def _land(self) -> list[Output]:
-        """Tell a machine that its limits are in force, once they are."""
+    def _land(self) -> Result:
+        """Pass on to a machine that its limits are in force, once they are."""
         if (landed := self._commands.landed(self._ranks, self._lead)) is None:
-            return []
+            return NOTHING
         attempt, event = landed
         return self._feed_single(event) if attempt.single else self._feed(event)
 
@@ -424,7 +460,7 @@ class Run:
         return list(dict.fromkeys(gpu for session in self._ranks for gpu in session.gpus))
 
     def _now_ns(self) -> int:
-        return self._fleet.now_ns[self._lead.host] if self._lead else 0
+        return self._now[self._lead.host] if self._lead else 0
 
     # ---- limits of single GPUs
 
@@ -433,20 +469,20 @@ class Run:
         """Whether limits of single GPUs are being tried."""
         return self._even is not None and not self._even.over
 
-    def _look_for_waiting(self, asked: MeasureTrial, took: Taken) -> list[Output]:
+    def _look_for_waiting(self, asked: MeasureTrial, took: Taken) -> Result:
         """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
         if not self.settings.per_gpu or self._trying or self._evened or self._plan is None:
-            return []
+            return NOTHING
         if asked.purpose is Purpose.PROFILE or self._state is None:
-            return []
+            return NOTHING
         phase, looks = self._state.phase, self._looks[1] if self._looks[0] == self.rounds else 0
         if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
-            return []
+            return NOTHING
         least_mw, finer_mw = self._plan.limits_mw[-1], max(1000, self.settings.stride_mw // FINER)
         levels_mw = profiler.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(took.energy_uj, key=lambda gpu: -took.energy_uj[gpu]))
         if len(gpus) < 2 or len(levels_mw) < 2:
-            return []
+            return NOTHING
         self._looks = self.rounds, looks + 1
         self._trials = [trial for trial in self._trials if isinstance(trial.asked, MeasureTrial)]
         self._even_plan = per_gpu.Plan(
@@ -455,15 +491,15 @@ class Run:
         self._even, wanted = per_gpu.start(self._even_plan, self._state.step)
         return self._carry_out_single(wanted)
 
-    def _feed_single(self, event: per_gpu.Event) -> list[Output]:
-        """Tell the machine of single GPUs what happened, if there is one, and carry out what it wants."""
+    def _feed_single(self, event: per_gpu.Event) -> Result:
+        """Pass an event to the machine of single GPUs, if there is one, and carry out what it wants."""
         if self._even is None or self._even_plan is None:
-            return []
+            return NOTHING
         self._even, wanted = per_gpu.step(self._even, event, self._even_plan)
         return self._carry_out_single(wanted)
 
-    def _carry_out_single(self, wanted: Sequence[per_gpu.Instruction]) -> list[Output]:
-        outputs: list[Output] = []
+    def _carry_out_single(self, wanted: Sequence[per_gpu.Instruction]) -> Result:
+        result = NOTHING
         assert self._even_plan is not None
         gpus = self._even_plan.gpus
         for instruction in wanted:
@@ -471,17 +507,17 @@ class Run:
                 case per_gpu.Set(attempt, limits_mw):
                     wished = dict(zip(gpus, limits_mw, strict=True))
                     others = {gpu: mw for gpu, mw in wished.items() if mw != self._commands.asked_mw.get(gpu)}
-                    outputs += self._commands.ask(Attempt(attempt, single=True), others)
+                    result |= self._commands.ask(Attempt(attempt, single=True), others, self._now)
                 case per_gpu.Measure():
                     self._trials.append(_Trial(instruction, self._now_ns()))
                 case per_gpu.Found(step=since):
                     self._evened = True
-                    outputs += self._gpu_limits(gpus, instruction)
-                    outputs += self._feed(Shifted(since))
+                    result |= rows_only(self._gpu_limits(gpus, instruction))
+                    result |= self._feed(Shifted(since))
                 case per_gpu.GiveUp(reason):
                     self._looks = self.rounds, MAX_LOOKS
-                    outputs += self._feed(Lapsed(reason))
-        return outputs
+                    result |= self._feed(Lapsed(reason))
+        return result
 
     def _gpu_limits(self, gpus: Sequence[str], found: per_gpu.Found) -> list[GpuLimitRow]:
         assert self._even_plan is not None
@@ -514,16 +550,16 @@ class Run:
             trial.asked.spans, self._ranks, lambda gpu: self._fleet.gpus[gpu].meter, now_ns, timely=timely
         )
 
-    def _tell(self, asked: _Asked, took: Taken | Missing) -> list[Output]:
-        """Tell the machine that asked for them what steps took."""
+    def _tell(self, asked: _Asked, took: Taken | Missing) -> Result:
+        """Pass what steps took to the machine that asked for them."""
         if isinstance(asked, MeasureTrial):
             if isinstance(took, Missing):
                 return self._feed(TrialMissing(asked.number, took.reason))
             row = None if asked.purpose is Purpose.WATCH else self._row(asked, took)
-            told = self._feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
-            rows: list[Output] = [] if row is None else [row]
-            learned = [] if row is None else self._learned(row)
-            return [*rows, *told, *learned, *self._look_for_waiting(asked, took)]
+            follows = self._feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
+            if row is not None:
+                follows = rows_only([row]) | follows | rows_only(self._learned(row))
+            return follows | self._look_for_waiting(asked, took)
         if isinstance(took, Missing):
             return self._feed_single(TrialMissing(asked.number, took.reason))
         assert self._even_plan is not None
@@ -559,7 +595,7 @@ class Run:
         kept = self._recollection.keep(state.round, state.trials, state.trials)
         return [each for each in kept if each.power_limit_w == row.power_limit_w]
 
-    def _decided(self, decided: Decide) -> list[Output]:
+    def _decided(self, decided: Decide) -> list[Row]:
         """Return the rows of a decision, and what it leaves to later runs."""
         assert self._state is not None
         assert self._plan is not None

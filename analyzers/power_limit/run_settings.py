@@ -16,7 +16,7 @@ PLANNED = (
 """The settings that `RunSettings` is made of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of one run. A run keeps those under which it began."""
 
@@ -57,17 +57,17 @@ class RunSettings:
                 " Choose adaptive or exhaustive."
             )
         return cls(
-            selector,
-            round(settings.stride_w * 1000),
-            settings.wait_steps,
-            settings.warmup_steps,
-            settings.profile_steps,
-            settings.settle_ms * 1_000_000,
-            settings.refreshes,
-            settings.window_timeout_ms * 1_000_000,
-            settings.search == "exhaustive",
-            settings.per_gpu,
-            settings.profiling_share,
+            selector=selector,
+            stride_mw=round(settings.stride_w * 1000),
+            wait_steps=settings.wait_steps,
+            warmup_steps=settings.warmup_steps,
+            profile_steps=settings.profile_steps,
+            settle_ns=settings.settle_ms * 1_000_000,
+            refreshes=settings.refreshes,
+            timeout_ns=settings.window_timeout_ms * 1_000_000,
+            exhaustive=settings.search == "exhaustive",
+            per_gpu=settings.per_gpu,
+            profiling_share=settings.profiling_share,
             only_measures=settings.select == "none",
             start=start,
         )

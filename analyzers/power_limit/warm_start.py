@@ -15,7 +15,7 @@ from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Recollection:
     """Of a run, as long as its ranks are the same."""
 
@@ -50,13 +50,13 @@ class Recollection:
             return []
         self._sources |= {trial.limit_mw: (self._run, number) for trial in measured}
         profile = Profile(
-            who,
-            self._lead.session,
-            self._run,
-            number,
-            self._measured_wall_ns,
-            None if chosen_mw is None else chosen_mw / 1000,
-            tuple(
+            identity=who,
+            session=self._lead.session,
+            run=self._run,
+            round=number,
+            measured_wall_ns=self._measured_wall_ns,
+            chosen_w=None if chosen_mw is None else chosen_mw / 1000,
+            limits=tuple(
                 AtLimit(
                     trial.limit_mw / 1000,
                     trial.steps,
@@ -98,10 +98,12 @@ def begin(
     """
     who = _identify(fleet, ranks, lead, limits_mw)
     recalled = known.recalled.get((lead.session, number)) or _recall(
-        known, who, RecallRow(lead.session, run, number)
+        known, who, RecallRow(session=lead.session, run=run, round=number)
     )
     sources = {round(at.power_limit_w * 1000): (at.run, at.round) for at in recalled.limits}
-    return Recollection(recalled, run, known, lead, who, sources)
+    return Recollection(
+        recalled=recalled, _run=run, _known=known, _lead=lead, _identity=who, _sources=sources
+    )
 
 
 def _recall(known: KnownProfiles, who: Identity | None, nothing: RecallRow) -> RecallRow:

@@ -72,7 +72,7 @@ pre { max-height: 20rem; overflow: auto; font-size: 12px; }
 _OF_PLAYERS = "the default batch size at the highest power limit"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A section of the page."""
 
@@ -139,26 +139,28 @@ def _recorded(sweep: Rows) -> list[Figure]:
     savings = {name: at for at, name in enumerate(figures.SAVINGS)}
     return [
         Figure(
-            "What there is to be saved",
-            "The least energy of any batch size at the highest limit, of any limit at the default batch size,"
+            title="What there is to be saved",
+            text="The least energy of any batch size at the highest limit, of any limit at the default"
+            " batch size,"
             f" and of both together. 1 is {_OF_PLAYERS}.",
-            lambda: figures.potential(sweep), sweep, key=savings, when=bool(sweep),
+            charts=lambda: figures.potential(sweep), data=sweep, key=savings, when=bool(sweep),
         ),
         Figure(
-            "Time against energy",
-            "Every batch size and power limit that reaches the target, relative to the default at (1, 1). The"
+            title="Time against energy",
+            text="Every batch size and power limit that reaches the target, relative to the default at (1,"
+            " 1). The"
             " lines are Pareto fronts: no other point needs less of both.",
-            lambda: figures.pareto(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+            charts=lambda: figures.pareto(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
         ),
         Figure(
-            "Energy by batch size",
-            "Mean energy of a training at the power limit of least cost, relative to the default.",
-            lambda: figures.by_size(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+            title="Energy by batch size",
+            text="Mean energy of a training at the power limit of least cost, relative to the default.",
+            charts=lambda: figures.by_size(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
         ),
         Figure(
-            "Energy by power limit",
-            "Mean energy of a training at the default batch size, relative to the highest limit.",
-            lambda: figures.by_limit(sweep, gpus), sweep, key=gpus, when=bool(sweep),
+            title="Energy by power limit",
+            text="Mean energy of a training at the default batch size, relative to the highest limit.",
+            charts=lambda: figures.by_limit(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
         ),
     ]  # fmt: skip
 
@@ -181,29 +183,32 @@ def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) 
     at_usual = _usual(against)
     return [
         Figure(
-            "Cumulative regret",
-            "Cost of the recurrences above the least mean cost of any batch size, in units of that. Mean of"
+            title="Cumulative regret",
+            text="Cost of the recurrences above the least mean cost of any batch size, in units of that."
+            " Mean of"
             " all seeds; the scale is linear around 0 and logarithmic far from it.",
-            lambda: figures.regrets(steady, players), steady, sql.get("regret", ""), when=bool(steady),
+            charts=lambda: figures.regrets(steady, players),
+            data=steady, sql=sql.get("regret", ""), when=bool(steady),
         ),
         Figure(
-            "Search paths",
-            "Batch sizes and power limits that were tried with the first seed, over the cost of each"
+            title="Search paths",
+            text="Batch sizes and power limits that were tried with the first seed, over the cost of each"
             " combination: the darker, the cheaper; blank where a run misses the target. Within a cell, time"
             " runs from left to right.",
-            lambda: figures.paths(rows["paths"], sweep, players), rows["paths"], sql.get("paths", ""),
+            charts=lambda: figures.paths(rows["paths"], sweep, players),
+            data=rows["paths"], sql=sql.get("paths", ""),
             when=bool(sweep and at_usual),
         ),
         Figure(
-            "Energy and time against the default",
-            f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.",
-            lambda: [figures.against(against, players, quantity) for quantity in ("energy", "time")],
-            against, sql.get("against", ""), when=bool(against),
+            title="Energy and time against the default",
+            text=f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.",
+            charts=lambda: [figures.against(against, players, quantity) for quantity in ("energy", "time")],
+            data=against, sql=sql.get("against", ""), when=bool(against),
         ),
         Figure(
-            "GPU models",
-            f"The last {LAST} recurrences by GPU model: geometric means over the workloads.",
-            lambda: figures.by_gpu(at_usual, players), at_usual, sql.get("against", ""),
+            title="GPU models",
+            text=f"The last {LAST} recurrences by GPU model: geometric means over the workloads.",
+            charts=lambda: figures.by_gpu(at_usual, players), data=at_usual, sql=sql.get("against", ""),
             when=len({row["gpu"] for row in at_usual}) > 1,
         ),
     ]  # fmt: skip
@@ -217,39 +222,44 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
     names = {row["player"] for row in rows["against"]}
     return [
         Figure(
-            "What eta trades",
-            f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for each eta"
+            title="What eta trades",
+            text=f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for"
+            " each eta"
             f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order.",
-            lambda: figures.etas(rows["frontier"], players), rows["frontier"], sql.get("frontier", ""),
+            charts=lambda: figures.etas(rows["frontier"], players),
+            data=rows["frontier"], sql=sql.get("frontier", ""),
             when=len(etas) > 1,
         ),
         Figure(
-            "What beta costs",
-            "Energy of all recurrences, relative to the default, by the bound of a try in units of the least"
+            title="What beta costs",
+            text="Energy of all recurrences, relative to the default, by the bound of a try in units of the"
+            " least"
             " cost: geometric means over the worlds.",
-            lambda: figures.betas(of_all, players), of_all, sql.get("against", ""),
+            charts=lambda: figures.betas(of_all, players), data=of_all, sql=sql.get("against", ""),
             when=len({row["beta"] for row in of_all}) > 1,
         ),
         Figure(
-            "Without a part of the policy",
-            "Energy of all recurrences without early stopping, pruning or just-in-time profiling, over that"
+            title="Without a part of the policy",
+            text="Energy of all recurrences without early stopping, pruning or just-in-time profiling, over"
+            " that"
             " of the whole policy (reference). A point for each world.",
-            lambda: figures.ablations(at_usual), at_usual, sql.get("against", ""),
+            charts=lambda: figures.ablations(at_usual), data=at_usual, sql=sql.get("against", ""),
             key={}, when="reference" in names and any(name.startswith("reference-") for name in names),
         ),
         Figure(
-            "When the job changes",
-            "Cost of each recurrence where the best batch size moves or the job gets harder, relative to the"
+            title="When the job changes",
+            text="Cost of each recurrence where the best batch size moves or the job gets harder, relative"
+            " to the"
             " default before the change. Mean of all seeds.",
-            lambda: figures.drifts(regret, players), regret, sql.get("regret", ""),
+            charts=lambda: figures.drifts(regret, players), data=regret, sql=sql.get("regret", ""),
             when=any(row["drift"] != "none" for row in regret),
         ),
         Figure(
-            "A synthetic cluster",
-            "Energy and time of all recurrences of overlapping job groups, relative to the default."
+            title="A synthetic cluster",
+            text="Energy and time of all recurrences of overlapping job groups, relative to the default."
             " Synthetic: groups and their overlap come from a file of parameters, not from a record.",
-            lambda: figures.cluster(cluster, players), cluster,
-            sql.get("cluster", ""), when=bool(rows.get("cluster")),
+            charts=lambda: figures.cluster(cluster, players), data=cluster,
+            sql=sql.get("cluster", ""), when=bool(rows.get("cluster")),
         ),
     ]  # fmt: skip
 

@@ -36,7 +36,7 @@ from analyzers.batch_size.policy import Job
 # ---- tables ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """One recorded run of a training: when it first reached a level of its metric."""
 
@@ -51,7 +51,7 @@ class Trained:
     """Whole epochs; None: never."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Powered:
     """One epoch, recorded at a power limit."""
 
@@ -64,7 +64,7 @@ class Powered:
     power_w: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A training task and its target."""
 
@@ -151,7 +151,7 @@ class Size:
         return fmean(run.epochs or inf for run in self.trainings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     name: str
     """Unique among those of a tournament."""
@@ -231,11 +231,24 @@ def world(
             f" recorded with {workload.optimizer} and target {workload.target:g}. Name another."
         )
     job = Job(
-        tuple(sizes), workload.default, workload.max_epochs, eta, beta, window, workload.target,
-        workload.lower_is_better,
-    )  # fmt: skip
+        batch_sizes=tuple(sizes),
+        default=workload.default,
+        max_epochs=workload.max_epochs,
+        eta=eta,
+        beta=beta,
+        window=window,
+        target=workload.target,
+        lower_is_better=workload.lower_is_better,
+    )
     limits = sorted({limit for size in sizes for limit in by_size[size]}, reverse=True)
-    return World(f"{gpu} {workload.dataset}", gpu, workload.dataset, job, sizes, tuple(limits))
+    return World(
+        name=f"{gpu} {workload.dataset}",
+        gpu=gpu,
+        dataset=workload.dataset,
+        job=job,
+        sizes=sizes,
+        limits_w=tuple(limits),
+    )
 
 
 def pooled(members: Sequence[World]) -> World:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import ceil, exp, floor, inf, log, sqrt
 from random import Random
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
@@ -142,71 +142,98 @@ def play(
         state: what the policy knows before; None: nothing.
         first: number of the first try and recurrence, as the policy hears of them: above those it knows.
     """
-    job = worlds[0].job
-    now = policy.start(job) if state is None else state
-    draws, choices, submissions, prices = (
-        Random(f"{part} {seed}")  # noqa: S311  (dice of a game)
-        for part in ("draws", "choices", "submissions", "prices")
-    )
-    lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
-    factors = [[exp(here.cost_scatter * prices.gauss(0, 1)) for _ in range(TRIES)] for here in worlds]
-    profiled: dict[tuple[str, int], int] = {}
-    played: list[Played] = []
-    number = first
-
-    def recurrence(at: int) -> Generator[float, None, None]:
-        """Play a recurrence; yield how long it goes on, s, before anything else happens to it."""
-        nonlocal now, number
-        here = worlds[at]
-        for luck, factor in zip(lucks[at], factors[at], strict=True):
-            choice = policy.choose(now, here.gpu, choices)
-            size = here.sizes[choice.batch_size]
-            training = size.trainings[floor(luck * len(size.trainings))]
-            before = profiled.get((here.gpu, choice.batch_size), 0)
-            profiled[here.gpu, choice.batch_size] = before + 1
-            opening, later = _epochs(size, before, factor, rules)
-            known = later.cost_j if opening is later else None
-            a_try = Try(number, first + at, choice.batch_size, here.gpu, epoch_cost_j=known)
-            number += 1
-            now = policy.began(now, a_try)
-            epochs, ended = 0, _ended(training, 0, job.max_epochs)
-            spent = NOTHING
-            if rules.faithful:
-                epochs, ended = _paid(training, choice.stop_cost_j, later.cost_j, job.max_epochs)
-                spent = opening.plus(later.times(epochs - 1)) if epochs else NOTHING
-                yield spent.time_s
-            while not rules.faithful and ended == "running":
-                an_epoch = later if epochs else opening
-                yield an_epoch.time_s
-                epochs += 1
-                spent = spent.plus(an_epoch)
-                ended = _ended(training, epochs, job.max_epochs)
-                if ended == "running":
-                    a_try = _so_far(a_try, training, epochs, spent, later)
-                    over = spent.cost_j + later.cost_j > choice.stop_cost_j * EXACT
-                    ended = "stopped" if over or not policy.verdict(now, a_try).go_on else "running"
-            a_try = replace(_so_far(a_try, training, epochs, spent, later), ended=ended)
-            now = policy.ended(now, a_try)
-            played.append(Played(at, choice.batch_size, epochs, spent, ended))
-            if ended == "converged":
-                return
-
+    start = policy.start(worlds[0].job) if state is None else state
+    game = _Game(worlds, policy, seed, rules, start, first)
     if rules.overlap == 0:
         for at in range(len(worlds)):
-            for _ in recurrence(at):
+            for _ in game.recurrence(at):
                 pass
-        return played
-    rate_hz = rules.overlap / worlds[0].by_default.time_s
+    else:
+        _play_overlapping(game, seed)
+    return game.played
+
+
+def _play_overlapping(game: "_Game[S]", seed: int) -> None:
+    """Play recurrences that are submitted at random times, so that several run at a time."""
+    submissions = Random(f"submissions {seed}")  # noqa: S311  (dice of a game)
+    rate_hz = game.rules.overlap / game.worlds[0].by_default.time_s
     at_s = 0.0
     running: list[tuple[float, int, Generator[float, None, None]]] = []
-    for at in range(len(worlds)):
-        heappush(running, (at_s, at, recurrence(at)))
+    for at in range(len(game.worlds)):
+        heappush(running, (at_s, at, game.recurrence(at)))
         at_s += submissions.expovariate(rate_hz)
     while running:
         at_s, at, rest = heappop(running)
         if (takes_s := next(rest, None)) is not None:
             heappush(running, (at_s + takes_s, at, rest))
-    return played
+
+
+class _Game(Generic[S]):
+    """A game under way: what the policy knows, and the tries that have ended."""
+
+    def __init__(
+        self, worlds: Sequence[World], policy: Policy[S], seed: int, rules: Rules, state: S, first: int
+    ) -> None:
+        draws, self._choices, prices = (
+            Random(f"{part} {seed}")  # noqa: S311  (dice of a game)
+            for part in ("draws", "choices", "prices")
+        )
+        self.worlds, self.rules = worlds, rules
+        self.played: list[Played] = []
+        self._policy, self._state = policy, state
+        self._first = self._number = first
+        self._lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
+        self._factors = [
+            [exp(here.cost_scatter * prices.gauss(0, 1)) for _ in range(TRIES)] for here in worlds
+        ]
+        self._profiled: dict[tuple[str, int], int] = {}
+
+    def recurrence(self, at: int) -> Generator[float, None, None]:
+        """Play a recurrence; yield how long it goes on, s, before anything else happens to it."""
+        for luck, factor in zip(self._lucks[at], self._factors[at], strict=True):
+            ended = yield from self._try(at, luck, factor)
+            if ended == "converged":
+                return
+
+    def _try(self, at: int, luck: float, factor: float) -> Generator[float, None, Ended]:
+        """Play one try; return how it ended."""
+        here, rules, policy = self.worlds[at], self.rules, self._policy
+        max_epochs = self.worlds[0].job.max_epochs
+        choice = policy.choose(self._state, here.gpu, self._choices)
+        size = here.sizes[choice.batch_size]
+        training = size.trainings[floor(luck * len(size.trainings))]
+        before = self._profiled.get((here.gpu, choice.batch_size), 0)
+        self._profiled[here.gpu, choice.batch_size] = before + 1
+        opening, later = _epochs(size, before, factor, rules)
+        a_try = Try(
+            number=self._number,
+            recurrence=self._first + at,
+            batch_size=choice.batch_size,
+            setup=here.gpu,
+            epoch_cost_j=later.cost_j if opening is later else None,
+        )
+        self._number += 1
+        self._state = policy.began(self._state, a_try)
+        epochs, ended = 0, _ended(training, 0, max_epochs)
+        spent = NOTHING
+        if rules.faithful:
+            epochs, ended = _paid(training, choice.stop_cost_j, later.cost_j, max_epochs)
+            spent = opening.plus(later.times(epochs - 1)) if epochs else NOTHING
+            yield spent.time_s
+        while not rules.faithful and ended == "running":
+            an_epoch = later if epochs else opening
+            yield an_epoch.time_s
+            epochs += 1
+            spent = spent.plus(an_epoch)
+            ended = _ended(training, epochs, max_epochs)
+            if ended == "running":
+                a_try = _so_far(a_try, training, epochs, spent, later)
+                over = spent.cost_j + later.cost_j > choice.stop_cost_j * EXACT
+                ended = "stopped" if over or not policy.verdict(self._state, a_try).go_on else "running"
+        a_try = replace(_so_far(a_try, training, epochs, spent, later), ended=ended)
+        self._state = policy.ended(self._state, a_try)
+        self.played.append(Played(at, choice.batch_size, epochs, spent, ended))
+        return ended
 
 
 def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[Spent, Spent]:
@@ -240,9 +267,15 @@ def _paid(training: Training, bound_j: float, epoch_j: float, max_epochs: int) -
 
 def _so_far(a_try: Try, training: Training, epochs: int, spent: Spent, later: Spent) -> Try:
     return Try(
-        a_try.number, a_try.recurrence, a_try.batch_size, a_try.setup, epochs, spent.cost_j, later.cost_j,
-        training.metrics[:epochs],
-    )  # fmt: skip
+        number=a_try.number,
+        recurrence=a_try.recurrence,
+        batch_size=a_try.batch_size,
+        setup=a_try.setup,
+        epochs=epochs,
+        cost_j=spent.cost_j,
+        epoch_cost_j=later.cost_j,
+        metrics=training.metrics[:epochs],
+    )
 
 
 # ---- what came of it ------------------------------------------------------------------------------------
@@ -260,11 +293,17 @@ def tries(world: World, played: Sequence[Played]) -> list[Try]:
     """Return the tries of a game in a world as a policy hears of them when they have ended."""
     return [
         Try(
-            number, one.recurrence, one.batch_size, world.gpu, one.epochs, one.spent.cost_j,
-            world.sizes[one.batch_size].best.cost_j, ended=one.ended,
+            number=number,
+            recurrence=one.recurrence,
+            batch_size=one.batch_size,
+            setup=world.gpu,
+            epochs=one.epochs,
+            cost_j=one.spent.cost_j,
+            epoch_cost_j=world.sizes[one.batch_size].best.cost_j,
+            ended=one.ended,
         )
         for number, one in enumerate(played)
-    ]  # fmt: skip
+    ]
 
 
 def regret(played: Sequence[Played], worlds: Sequence[World]) -> list[float]:

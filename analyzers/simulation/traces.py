@@ -145,14 +145,14 @@ def _whole(text: str) -> int:
 def _trained(row: _Row) -> Trained:
     never = (row.fields.get("target_epoch") or "nan").lower() == "nan"
     return Trained(
-        row.text("dataset"),
-        row.text("network"),
-        row.whole("batch_size"),
-        row.text("optimizer"),
-        row.text("learning_rate"),
-        row.text("run"),
-        row.number("target_metric"),
-        None if never else row.whole("target_epoch", MAX_EPOCHS),
+        dataset=row.text("dataset"),
+        network=row.text("network"),
+        batch_size=row.whole("batch_size"),
+        optimizer=row.text("optimizer"),
+        learning_rate=row.text("learning_rate"),
+        run=row.text("run"),
+        level=row.number("target_metric"),
+        epoch=None if never else row.whole("target_epoch", MAX_EPOCHS),
     )
 
 
@@ -161,13 +161,13 @@ def _powered(row: _Row) -> Powered:
     if min(epoch_s, power_w) <= 0:
         raise row.wrong("time_per_epoch and average_power have to be above 0")
     return Powered(
-        row.text("dataset"),
-        row.text("network"),
-        row.whole("batch_size"),
-        row.text("optimizer"),
-        row.whole("power_limit"),
-        epoch_s,
-        power_w,
+        dataset=row.text("dataset"),
+        network=row.text("network"),
+        batch_size=row.whole("batch_size"),
+        optimizer=row.text("optimizer"),
+        limit_w=row.whole("power_limit"),
+        epoch_s=epoch_s,
+        power_w=power_w,
     )
 
 
@@ -176,12 +176,12 @@ def _workload(row: _Row) -> Workload:
     if lower not in {"0", "1"}:
         raise row.wrong(f"lower_is_better is {lower[:40]!r}, not 0 or 1")
     return Workload(
-        row.text("dataset"),
-        row.whole("default_batch_size"),
-        row.text("optimizer"),
-        row.number("target_metric"),
-        row.whole("max_epochs", MAX_EPOCHS),
-        lower == "1",
+        dataset=row.text("dataset"),
+        default=row.whole("default_batch_size"),
+        optimizer=row.text("optimizer"),
+        target=row.number("target_metric"),
+        max_epochs=row.whole("max_epochs", MAX_EPOCHS),
+        lower_is_better=lower == "1",
     )
 
 
@@ -203,8 +203,22 @@ def _derived(dataset: str, trained: Sequence[Trained]) -> Workload:
         reached = {row.level for row in its if row.batch_size == size} - missed
         if reached:
             target = min(reached) if lower else max(reached)
-            return Workload(dataset, size, optimizer, target, most, lower)
-    return Workload(dataset, its[0].batch_size, optimizer, its[0].level, most, lower)
+            return Workload(
+                dataset=dataset,
+                default=size,
+                optimizer=optimizer,
+                target=target,
+                max_epochs=most,
+                lower_is_better=lower,
+            )
+    return Workload(
+        dataset=dataset,
+        default=its[0].batch_size,
+        optimizer=optimizer,
+        target=its[0].level,
+        max_epochs=most,
+        lower_is_better=lower,
+    )
 
 
 def _falls(its: Sequence[Trained]) -> bool:

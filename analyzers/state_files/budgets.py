@@ -144,14 +144,14 @@ def _read(group: str, values: Mapping[str, Any], groups: Mapping[str, tuple[str,
     set_ns = at("set", 0)
     before = values.get("before_watts")
     return Budget(
-        group,
-        round(values["watts"] * 1000),
-        tuple(values["gpus"]) if "gpus" in values else members(group, (), groups),
-        set_ns,
-        at("from", set_ns),
-        at("until", NEVER_NS),
-        round(values.get("ramp_s", RAMP_S) * 1e9),
-        None if before is None else round(before * 1000),
+        group=group,
+        limit_mw=round(values["watts"] * 1000),
+        gpus=tuple(values["gpus"]) if "gpus" in values else members(group, (), groups),
+        set_ns=set_ns,
+        begin_ns=at("from", set_ns),
+        end_ns=at("until", NEVER_NS),
+        ramp_ns=round(values.get("ramp_s", RAMP_S) * 1e9),
+        before_mw=None if before is None else round(before * 1000),
     )
 
 

@@ -263,7 +263,9 @@ class Watch:
         try:
             if self._record is None:
                 return lease_messages.RecordFailed(limits, "no restore record can be kept.")
-            self._record.write(Record(self.gpu, limits, self._boot_id, now, control=control))
+            self._record.write(
+                Record(gpu=self.gpu, limits=limits, boot_id=self._boot_id, time=now, control=control)
+            )
         except StorageError as wrong:
             _log.warning("%s", wrong)
             return lease_messages.RecordFailed(limits, str(wrong))

@@ -113,23 +113,23 @@ def begin(
         settled: how somebody else has settled the record meanwhile.
     """
     if left is None:
-        return Guarded(Limits(requested)), ()
+        return Guarded(limits=Limits(requested)), ()
     if settled is not None:
         said = _ended(rules, DEAD, Ending("restart", settled), requested, now_ns)
-        return Guarded(Limits(requested)), (ClearRecord(), said)
+        return Guarded(limits=Limits(requested)), (ClearRecord(), said)
     if not same_boot:
         reason = "the host was restarted, which ended what the record says was set; nothing was changed"
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
-        return Guarded(Limits(requested)), (ClearRecord(), said)
+        return Guarded(limits=Limits(requested)), (ClearRecord(), said)
     if rules.observe:
         reason = (
             f"it was not restored to {spell(rules.control, left.found)}, because this collector only"
             " observes. Start it without --observe once"
         )
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
-        return Guarded(Limits(left.found)), (said,)
+        return Guarded(limits=Limits(left.found)), (said,)
     lease = Lease(DEAD, "", now_ns, LEFT_OVER)
-    return _go_on(rules, Guarded(left, lease), now_ns)
+    return _go_on(rules, Guarded(limits=left, lease=lease), now_ns)
 
 
 def step(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:

@@ -11,7 +11,7 @@ DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What does not change while a control is leased, and what its machine has to know of the rest."""
 
@@ -79,7 +79,7 @@ class Waiting:
     """Why its run may not command this device."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
     """State of one device."""
 

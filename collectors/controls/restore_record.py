@@ -43,7 +43,7 @@ PATIENCE_S = 5.0
 _ASK_AGAIN_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     gpu: str
     limits: Limits
@@ -173,12 +173,12 @@ def _parse(content: object, control: Control) -> Record:
     )
     settled = content.get("settled")
     return Record(
-        str(content["gpu"]),
-        limits,
-        str(content["boot_id"]),
-        str(content["time"]),
-        None if settled is None else str(settled),
-        control,
+        gpu=str(content["gpu"]),
+        limits=limits,
+        boot_id=str(content["boot_id"]),
+        time=str(content["time"]),
+        settled=None if settled is None else str(settled),
+        control=control,
     )
 
 

@@ -60,7 +60,7 @@ class Guarding:
     state: lease_state.Guarded
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Guard:
     """One device."""
 
@@ -113,6 +113,13 @@ class Guards:
     @property
     def descriptions(self) -> tuple[Description, ...]:
         return tuple(guard.description for guard in self._guards.values())
+
+    @property
+    def leases(self) -> int:
+        """Return the number of controls that are held under a lease."""
+        return sum(
+            c.state.lease is not None for guard in self._guards.values() for c in guard.controls.values()
+        )
 
     @property
     def looked(self) -> bool:
@@ -293,24 +300,24 @@ class Guards:
                 if control != "power_limit":
                     self._tell(guard, control, lease_messages.Returned(), found.t_ns)
         else:
-            guard = self._guards[watch.gpu] = Guard(watch, description)
+            guard = self._guards[watch.gpu] = Guard(watch=watch, description=description)
             todo = [(each.control, self._begin(guard, each, found.t_ns)) for each in found.controls]
         limit = guard.controls.get("power_limit")
         self._journal.say(
             DeviceFound(
-                found.t_ns,
-                description.gpu,
-                description.index,
-                description.name,
-                description.driver,
-                description.counts_energy,
-                description.min_limit_mw,
-                description.max_limit_mw,
-                description.default_limit_mw,
-                found.requested_mw if limit is None else limit.state.limits.found,
-                description.mig,
-                description.scope,
-                description.tenants,
+                t_ns=found.t_ns,
+                gpu=description.gpu,
+                index=description.index,
+                name=description.name,
+                driver=description.driver,
+                counts_energy=description.counts_energy,
+                min_limit_mw=description.min_limit_mw,
+                max_limit_mw=description.max_limit_mw,
+                default_limit_mw=description.default_limit_mw,
+                found_limit_mw=found.requested_mw if limit is None else limit.state.limits.found,
+                mig=description.mig,
+                scope=description.scope,
+                tenants=description.tenants,
             )
         )
         for control, instructions in todo:
@@ -324,13 +331,13 @@ class Guards:
         """Take a control of a new device under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
         rules = lease_state.Rules(
-            description.gpu,
-            self._incarnation,
-            description.min_limit_mw or 0,
-            self._settings.observe,
-            found.trouble,
-            found.control,
-            description.clocks_mhz(found.control),
+            gpu=description.gpu,
+            incarnation=self._incarnation,
+            least_mw=description.min_limit_mw or 0,
+            observe=self._settings.observe,
+            trouble=found.trouble,
+            control=found.control,
+            clocks_mhz=description.clocks_mhz(found.control),
         )
         state, todo = lease.begin(
             rules,

@@ -50,7 +50,7 @@ class Surroundings(Protocol):
     def locked_mhz(self, control: Control) -> int:
         """Return at what a clock is locked, MHz, or UNLOCKED."""
 
-    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+    def lock_clock(self, control: Control, clock_mhz: int, since_ns: int) -> None:
         """Lock a clock, MHz, or unlock it (UNLOCKED)."""
 
     def counter(self) -> tuple[int, int] | None:
@@ -74,11 +74,13 @@ class Schedule:
     pending: list[Load] = field(default_factory=list)
     """Loads the GPU has not been told of. Append a load later than it begins, and it arrives late."""
     _changes: list[LimitChange] = field(init=False)
+    _limit_mw: int = field(init=False)
     _told: int = 0
     _locked_mhz: dict[Control, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._changes = [self.first]
+        self._limit_mw = self.first.limit_mw
 
     def limits(self) -> list[LimitChange]:
         changes, self._changes = self._changes, []
@@ -91,13 +93,16 @@ class Schedule:
         return told
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
-        self._changes.append(LimitChange(since_ns, limit_mw))
+        self._limit_mw = limit_mw
+        self._changes.append(LimitChange(since_ns, limit_mw, self.locked_mhz("graphics_clock")))
 
     def locked_mhz(self, control: Control) -> int:
         return self._locked_mhz.get(control, UNLOCKED)
 
-    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+    def lock_clock(self, control: Control, clock_mhz: int, since_ns: int) -> None:
         self._locked_mhz[control] = clock_mhz
+        if control == "graphics_clock":
+            self._changes.append(LimitChange(since_ns, self._limit_mw, clock_mhz))
 
     def counter(self) -> None:
         return None
@@ -176,8 +181,7 @@ class SimulatedDevice:
         load, limit_mw = self._draw.load_at(now_ns), self._draw.limit_mw
         clock_mhz = model.idle_clock_mhz
         if load:
-            clock_mhz = round(model.max_clock_mhz / model.workloads[load.workload].slowdown(limit_mw))
-            clock_mhz = min(clock_mhz, self.locked_mhz("graphics_clock") or clock_mhz)
+            clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, self.locked_mhz("graphics_clock"))
         return Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
@@ -205,12 +209,12 @@ class SimulatedDevice:
         elif value != UNLOCKED:
             check_clock(self.gpu, control, value, self._clocks_mhz[control])
         self._permit(what)
-        if control != "power_limit":
-            self._surroundings.lock_clock(control, value)
-            return
         if self._spec.set_ms:
             self._sleep(self._spec.set_ms / 1000)
-        self._surroundings.set_limit(value, self._now())
+        if control == "power_limit":
+            self._surroundings.set_limit(value, self._now())
+        else:
+            self._surroundings.lock_clock(control, value, self._now())
 
     def locked_mhz(self, control: Control) -> int:
         """Return at what a clock is locked, MHz, or UNLOCKED: what no driver reports."""

@@ -19,13 +19,13 @@ After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100
 ``slower``
     Times as long as the model takes for everything, 1 to 10: one GPU of a job that the others wait for.
 ``set_ms``
-    How long a change of the limit blocks; it takes effect at the end.
+    How long a change of the limit or of a clock's lock blocks; it takes effect at the end.
 ``fault``
     ``lost``, ``timeout``, ``permission`` or ``reset`` (of the counter), any number of them; ``@5`` from 5 s
     after the bus was opened, ``@5-8`` until 8 s; for ever where it does not say. A reset is an instant.
 
-The graphics and the memory clock can be locked. The lock of the graphics clock shows in the clock; no lock
-changes the draw or the time of a step.
+The graphics and the memory clock can be locked. The lock of the graphics clock lowers the draw and slows the
+work (`zeus_stream.simulated_gpu.workloads`); that of the memory clock changes neither.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class Fault:
     end_s: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What one simulated GPU is like. The module's docstring tells its text form."""
 
@@ -123,7 +123,7 @@ def _group(text: str, group: str) -> tuple[Spec, ...]:
     period_ms = chosen.setdefault("period_ms", model.period_ms)
     boxcar = chosen.get("kind") is Kind.BOXCAR
     chosen.setdefault("window_ms", period_ms * BOXCAR_SHARE if boxcar else min(period_ms, model.window_ms))
-    spec = Spec(key, model.slowed(chosen.get("slower", 1.0)), **chosen, faults=tuple(faults))
+    spec = Spec(key=key, model=model.slowed(chosen.get("slower", 1.0)), **chosen, faults=tuple(faults))
     if not 2 * spec.jitter_ms < spec.period_ms:
         raise _wrong(text, "jitter_ms has to be below half of period_ms")
     if not spec.window_ms <= spec.period_ms:

@@ -1,6 +1,6 @@
 """A GPU made of arithmetic: what it drew, and what its counter says of it. Pure.
 
-Power is piecewise constant: idle, or what the workload draws under the limit in force, times noise that
+Power is piecewise constant: idle, or what the workload draws under limit and clock in force, times noise that
 is fixed by a seed for every `NOISE_SLOT_NS`. So the energy of any interval is a sum, exact in pJ
 (1 mW for 1 ns), and the same question has the same answer whenever it is asked.
 
@@ -23,6 +23,7 @@ LOADS_KEPT = 65_536
 """Loads remembered, at the least; the oldest are forgotten. At 100 steps/s that is ten minutes."""
 LIMITS_KEPT = 4_096
 """Changes of the limit remembered, at the least."""
+POWERS_KEPT = 1_024
 SUMS_KEPT = 1_024
 """Refreshes that a late load can still correct."""
 
@@ -51,6 +52,7 @@ class Draw:
         self._loads: list[Load] = []
         self._newest = 0
         self._limits = [first]
+        self._powers: dict[tuple[str, int, int], int] = {}
         self.known_since_ns = first.since_ns
         """Nothing, or not all, is known of earlier times."""
         self.loads_lost = 0
@@ -64,7 +66,7 @@ class Draw:
     def learn_limit(self, change: LimitChange) -> int:
         """Take in a change of the limit. Returns the first instant whose power it may change, ns."""
         since_ns = max(change.since_ns, self._limits[-1].since_ns)
-        self._limits.append(LimitChange(since_ns, change.limit_mw))
+        self._limits.append(LimitChange(since_ns, change.limit_mw, change.locked_mhz))
         if len(self._limits) > 2 * LIMITS_KEPT:
             del self._limits[:LIMITS_KEPT]
             self.known_since_ns = max(self.known_since_ns, self._limits[0].since_ns)
@@ -109,10 +111,10 @@ class Draw:
     def _segments(self, t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int, int, Load | None]]:
         """Yield (begin ns, end ns, mW, load) without gap or overlap."""
         for begin_ns, end_ns, load in self._stretches(t0_ns, t1_ns):
-            for start_ns, stop_ns, limit_mw in self._limited(begin_ns, end_ns):
+            for start_ns, stop_ns, limit_mw, locked_mhz in self._limited(begin_ns, end_ns):
                 power_mw = self._model.idle_mw
                 if load:
-                    power_mw = self._model.workloads[load.workload].power_mw(limit_mw)
+                    power_mw = self._power_mw(load.workload, limit_mw, locked_mhz)
                 if not self._swing:
                     yield start_ns, stop_ns, power_mw, load
                     continue
@@ -142,18 +144,27 @@ class Draw:
         if at_ns < t1_ns:
             yield at_ns, t1_ns, None
 
-    def _limited(self, t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (begin, end, limit)."""
+    def _power_mw(self, workload: str, limit_mw: int, locked_mhz: int) -> int:
+        """Return the draw of a workload; the same few are asked for again and again."""
+        key = workload, limit_mw, locked_mhz
+        if (known := self._powers.get(key)) is None:
+            if len(self._powers) >= POWERS_KEPT:
+                self._powers.clear()
+            known = self._powers[key] = self._model.workloads[workload].power_mw(limit_mw, locked_mhz)
+        return known
+
+    def _limited(self, t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (begin, end, limit, lock of the graphics clock)."""
         index = max(bisect_right(self._limits, t0_ns, key=lambda change: change.since_ns) - 1, 0)
-        at_ns, limit_mw = t0_ns, self._limits[index].limit_mw
+        at_ns, now = t0_ns, self._limits[index]
         for change in self._limits[index + 1 :]:
             if change.since_ns >= t1_ns:
                 break
             if change.since_ns > at_ns:
-                yield at_ns, change.since_ns, limit_mw
+                yield at_ns, change.since_ns, now.limit_mw, now.locked_mhz
                 at_ns = change.since_ns
-            limit_mw = change.limit_mw
-        yield at_ns, t1_ns, limit_mw
+            now = change
+        yield at_ns, t1_ns, now.limit_mw, now.locked_mhz
 
 
 @dataclass(frozen=True, slots=True)

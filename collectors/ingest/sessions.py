@@ -33,7 +33,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """What the collector knows of one publisher. Outlives the collector in the log."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from collectors.log.sqlite import UNKNOWN_UID, Log, SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
+from zeus_stream.live.latest import Latest
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import Lost, Note, Notes
@@ -35,6 +36,8 @@ class Journal:
         self._host = host
         self._notes: deque[Note] = deque()
         self._lost: dict[str, tuple[int, str]] = {}
+        self.latest = Latest()
+        """What was logged last of each device, for those who ask."""
         self.trouble: str | None = None
         self.failures = 0
         """Appends that failed."""
@@ -49,12 +52,15 @@ class Journal:
 
     def readings(self, readings: Readings, count: int) -> None:
         """Log ``count`` readings, or drop them."""
+        now_ns = monotonic_ns()
+        self.latest.take_readings(self._host, now_ns, readings, now_ns)
         if not self._append(f"readings/{self._host}", readings):
             self.lose("readings", count, self.trouble or "")
 
     def say(self, *notes: Note) -> None:
         """Log notes now, or as soon as there is room."""
         for note in notes:
+            self.latest.take_note(self._host, note)
             if len(self._notes) >= MAX_NOTES:
                 self._notes.popleft()
                 self.lose("notes", 1, "too many waited for room in the log")
@@ -64,6 +70,7 @@ class Journal:
     def lose(self, what: str, count: int, reason: str) -> None:
         """Count what was dropped; the log says so when it can."""
         self.dropped += count
+        self.latest.add_gap(self._host, what, count, reason)
         before, _ = self._lost.get(what, (0, ""))
         self._lost[what] = before + count, reason
 

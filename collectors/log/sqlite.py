@@ -135,7 +135,14 @@ class Log:
             StorageError: nothing was added; it may be tried again.
         """
         frames = [
-            Frame(self.log_id, self._next + place, self._host, t_ns, topic, body)
+            Frame(
+                log_id=self.log_id,
+                offset=self._next + place,
+                host=self._host,
+                t_ns=t_ns,
+                topic=topic,
+                body=body,
+            )
             for place, (topic, body) in enumerate(entries)
         ]
         with self._explained("be written"), self._db:
@@ -182,7 +189,11 @@ class Log:
                 max_bytes -= _size(topic, body)
                 if frames and (max_bytes < 0 or offset != frames[-1].offset + 1):
                     break
-                frames.append(Frame(self.log_id, offset, self._host, t_ns, topic, body))
+                frames.append(
+                    Frame(
+                        log_id=self.log_id, offset=offset, host=self._host, t_ns=t_ns, topic=topic, body=body
+                    )
+                )
         return frames
 
     def sessions(self) -> list[SessionMemory]:

@@ -62,9 +62,30 @@ RUN = RunRow(
     command_reason="",
 )
 STARTED = RunStarted(
-    RUN.began_ns, RUN.job, RUN.run, 0, 1, RUN.gpus, RUN.pid, "boot-1", RUN.began_wall_ns, 1000
+    t_ns=RUN.began_ns,
+    job=RUN.job,
+    run=RUN.run,
+    rank=0,
+    world_size=1,
+    gpus=RUN.gpus,
+    pid=RUN.pid,
+    boot_id="boot-1",
+    wall_ns=RUN.began_wall_ns,
+    wall_error_ns=1000,
 )
-FOUND = DeviceFound(1, A, 0, "Model X", "1.0", True, 100_000, 300_000, 300_000, 300_000, mig=False)  # noqa: FBT003 (a message)
+FOUND = DeviceFound(
+    t_ns=1,
+    gpu=A,
+    index=0,
+    name="Model X",
+    driver="1.0",
+    counts_energy=True,
+    min_limit_mw=100_000,
+    max_limit_mw=300_000,
+    default_limit_mw=300_000,
+    found_limit_mw=300_000,
+    mig=False,
+)
 
 
 def energy_mj(gpu: str, second: float) -> int:
@@ -100,12 +121,22 @@ def frame(offset: int, body: Body, *, log_id: str = LOG, t_ns: int | None = None
     topic = {Readings: "readings", Events: "events", Notes: "notes"}[type(body)]
     name = f"{topic}/{HOST}"
     logged_ns = offset * SECOND if t_ns is None else t_ns
-    return Frame(log_id, offset, HOST, logged_ns, name, codec.encode(body)), body
+    return Frame(
+        log_id=log_id, offset=offset, host=HOST, t_ns=logged_ns, topic=name, body=codec.encode(body)
+    ), body
 
 
 def frames() -> Iterator[tuple[Frame, Body]]:
     """Yield the log: the collector's start, then every second its readings; events of the run among them."""
-    started = CollectorStarted(0, "inc-1", "0.1.0", "boot-1", BOOTED_NS, 500, observe=False)
+    started = CollectorStarted(
+        t_ns=0,
+        incarnation="inc-1",
+        version="0.1.0",
+        boot_id="boot-1",
+        wall_ns=BOOTED_NS,
+        wall_error_ns=500,
+        observe=False,
+    )
     bodies: list[Body] = [Notes((started, FOUND, replace(FOUND, gpu=B, index=1)))]
     for second in range(1, SECONDS + 1):
         bodies.append(readings(second))
@@ -153,46 +184,56 @@ def trial(
     number: int, limit_w: float, *, run: str = RUN.run, round_: int = 1, confirms: bool = False
 ) -> TrialRow:
     return TrialRow(
-        run, number, round_, limit_w, 5, 5.0, 5 * limit_w, limit_w, 7.5, 60.0, 0, 5 * SECOND, confirms
+        run=run,
+        number=number,
+        round=round_,
+        power_limit_w=limit_w,
+        steps=5,
+        duration_s=5.0,
+        energy_j=5 * limit_w,
+        average_power_w=limit_w,
+        cost=7.5,
+        temperature_c=60.0,
+        began_ns=0,
+        ended_ns=5 * SECOND,
+        confirms=confirms,
     )
 
 
 DECISION = DecisionRow(
-    RUN.run,
-    0,
-    1,
-    30 * SECOND,
-    "cost:0.5",
-    200.0,
-    20,
-    300.0,
-    300.0,
-    1.0,
-    400.0,
-    0.8,
+    run=RUN.run,
+    number=0,
+    round=1,
+    t_ns=30 * SECOND,
+    selector="cost:0.5",
+    power_limit_w=200.0,
+    steps=20,
+    default_limit_w=300.0,
+    energy_per_step_j=300.0,
+    step_s=1.0,
+    default_energy_per_step_j=400.0,
+    default_step_s=0.8,
     applied=True,
     reason="least cost",
     excess_percent=0.1,
     excess_p95_percent=0.5,
 )
 GPU = GpuRow(
-    *(
-        A,
-        HOST,
-        0,
-        "Model X",
-        "1.0",
-        True,
-        100.0,
-        300.0,
-        300.0,
-        300.0,
-        False,
-        100.0,
-        "integrating",
-        100.0,
-        None,
-    )
+    gpu=A,
+    host=HOST,
+    index=0,
+    name="Model X",
+    driver="1.0",
+    counts_energy=True,
+    min_limit_w=100.0,
+    max_limit_w=300.0,
+    default_limit_w=300.0,
+    found_limit_w=300.0,
+    mig=False,
+    period_ms=100.0,
+    counter_kind="integrating",
+    sensor_window_ms=100.0,
+    gone=None,
 )
 
 
@@ -209,12 +250,43 @@ def rows() -> list[Row]:
         derived.append(window("run", 0, 10, 50, gpu))
     derived += [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0, confirms=True), DECISION]
     derived += [
-        GpuLimitRow(RUN.run, 1, B, 35 * SECOND, 150.0, 200.0, 300, -5.0, 0.1, "the job does not wait for it"),
-        CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, None, None, None, ""),
-        CommandRow("run-1/1", RUN.run, A, 30 * SECOND, 200.0, "applied", 31 * SECOND, 200.0, ""),
+        GpuLimitRow(
+            run=RUN.run,
+            round=1,
+            gpu=B,
+            t_ns=35 * SECOND,
+            power_limit_w=150.0,
+            job_limit_w=200.0,
+            steps=300,
+            energy_percent=-5.0,
+            time_percent=0.1,
+            reason="the job does not wait for it",
+        ),
+        CommandRow(
+            command="run-1/1",
+            run=RUN.run,
+            gpu=A,
+            asked_ns=30 * SECOND,
+            limit_w=200.0,
+            outcome=None,
+            outcome_ns=None,
+            outcome_limit_w=None,
+            reason="",
+        ),
+        CommandRow(
+            command="run-1/1",
+            run=RUN.run,
+            gpu=A,
+            asked_ns=30 * SECOND,
+            limit_w=200.0,
+            outcome="applied",
+            outcome_ns=31 * SECOND,
+            outcome_limit_w=200.0,
+            reason="",
+        ),
         GapRow(HOST, "events", 40 * SECOND, 3, "the publisher's buffer was full"),
-        MetricRow(RUN.session, RUN.run, "accuracy", 20 * SECOND, 9, 0.8),
-        MetricRow(RUN.session, RUN.run, "accuracy", 40 * SECOND, 29, 0.9),
+        MetricRow(session=RUN.session, run=RUN.run, name="accuracy", t_ns=20 * SECOND, step=9, value=0.8),
+        MetricRow(session=RUN.session, run=RUN.run, name="accuracy", t_ns=40 * SECOND, step=29, value=0.9),
         replace(RUN, ended_ns=50 * SECOND, ended_how="ended"),
     ]
     return derived

@@ -4,29 +4,27 @@ from itertools import product
 
 import pytest
 
-from analyzers import interpreter
 from analyzers.fleet.fleet import MAX_COMMANDS
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.rows import (
-    ApplyControl,
     CommandRow,
     DecisionRow,
     GapRow,
-    GiveAnswer,
     GpuRow,
     MetricRow,
     ProfileRow,
     RecallRow,
-    RestoreControl,
     RunRow,
     TrialRow,
     WindowRow,
 )
+from analyzers.routes import followed_gpus
 from tests.analyzers.readings import steady
-from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World
+from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World, asked, outputs_of, replayed
 from zeus_stream.protocol.events import (
     Ask,
     EventsDropped,
@@ -54,7 +52,7 @@ from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 QUICK = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -81,7 +79,7 @@ def after(earlier: World, training: Training, plan: RunSettings = QUICK) -> Worl
     made = World(f"{ONE},seed=9", training, plan, host="elsewhere")
     made.interpreter = Interpreter(plan)
     for frame, body in (*earlier.frames, *made.frames):
-        made.interpreter.hear(frame, body)
+        outputs_of(made.interpreter, frame, body)
     return made
 
 
@@ -98,7 +96,7 @@ def test_the_same_frames_give_the_same_outputs(exhaustive: bool) -> None:  # noq
     made = world(plan=plan)
     made.run()
     again = Interpreter(plan)
-    assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
+    assert replayed(again, made.frames) == made.outputs
     assert made.rows(ApplyControl)
 
 
@@ -106,8 +104,8 @@ def test_a_gain_is_taken_out_of_every_window_and_its_bounds_and_named() -> None:
     made = only_measuring()
     gain = Gain(0.5, 0.001, 0.0, "meter.csv", "today")
     again = Interpreter(replace(QUICK, selector=None))
-    again.calibrate({gpu(made): gain})
-    outputs = [output for frame, body in made.frames for output in again.hear(frame, body)]
+    again.handle(Calibrated({gpu(made): gain}), 0)
+    outputs = replayed(again, made.frames)
     plain = [row for row in made.rows(WindowRow) if row.energy_j is not None]
     rows = [row for row in outputs if isinstance(row, WindowRow) and row.energy_j is not None]
     assert len(rows) == len(plain) > 0
@@ -249,7 +247,15 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
 def test_after_a_collector_started_anew_its_limit_is_asked_for_again() -> None:
     made = world(plan=replace(QUICK, timeout_ns=S))
     host = made.hosts[0]
-    again = CollectorStarted(START_NS + 1, "other", "0", "boot", 0, 0, observe=False)
+    again = CollectorStarted(
+        t_ns=START_NS + 1,
+        incarnation="other",
+        version="0",
+        boot_id="boot",
+        wall_ns=0,
+        wall_error_ns=0,
+        observe=False,
+    )
     made.at(BEGIN_NS + 300_000_000, lambda: host.note(again))
     made.run()
     asked = [(row.asked_ns, row.limit_w) for row in made.rows(CommandRow) if row.outcome is None]
@@ -266,10 +272,20 @@ def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     host = made.hosts[0]
     made.ended = True
     host._offset_ns = -made.now_ns + 1 * S
-    host.note(CollectorStarted(host.now(), "other", "0", "another boot", 0, 0, observe=False))
+    host.note(
+        CollectorStarted(
+            t_ns=host.now(),
+            incarnation="other",
+            version="0",
+            boot_id="another boot",
+            wall_ns=0,
+            wall_error_ns=0,
+            observe=False,
+        )
+    )
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
-    assert not made.interpreter._sessions
+    assert not made.interpreter._sessions.of
 
 
 def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> None:
@@ -281,8 +297,25 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
 
     def intrude() -> None:
         now_ns = made.now_ns
-        publish(RunStarted(now_ns, "job", "intruder", 0, 1, (gpu(made),), 2, "boot", now_ns, 0))
-        host.note(RunAdmitted(now_ns, second, "intruder", (gpu(made),), may_command=True, reason=""))
+        publish(
+            RunStarted(
+                t_ns=now_ns,
+                job="job",
+                run="intruder",
+                rank=0,
+                world_size=1,
+                gpus=(gpu(made),),
+                pid=2,
+                boot_id="boot",
+                wall_ns=now_ns,
+                wall_error_ns=0,
+            )
+        )
+        host.note(
+            RunAdmitted(
+                t_ns=now_ns, session=second, run="intruder", gpus=(gpu(made),), may_command=True, reason=""
+            )
+        )
         publish(StepBoundary(0, None, now_ns + 1))
         publish(StepBoundary(1, now_ns + 2, now_ns + 2))
 
@@ -305,7 +338,9 @@ def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:
     try:
         for at, gpu in product(range(0, len(rows), 10), range(gpus)):
             body = Readings((f"GPU-{gpu}",), rows[at : at + 10].tobytes())
-            heard.hear(Frame("log", 0, "host", 60 * S, "", b""), body)
+            outputs_of(
+                heard, Frame(log_id="log", offset=0, host="host", t_ns=60 * S, topic="", body=b""), body
+            )
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -318,9 +353,24 @@ def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> N
 
     def look() -> None:
         now_ns = made.now_ns
-        started = RunStarted(now_ns, "measure", "watching", 0, 0, (gpu(made),), 2, "boot", now_ns, 0)
+        started = RunStarted(
+            t_ns=now_ns,
+            job="measure",
+            run="watching",
+            rank=0,
+            world_size=0,
+            gpus=(gpu(made),),
+            pid=2,
+            boot_id="boot",
+            wall_ns=now_ns,
+            wall_error_ns=0,
+        )
         host.log(Events(watcher, 0, 0, 2, (started, WindowBegan(now_ns, 0, "w"))))
-        host.note(RunAdmitted(now_ns, watcher, "watching", (gpu(made),), may_command=True, reason=""))
+        host.note(
+            RunAdmitted(
+                t_ns=now_ns, session=watcher, run="watching", gpus=(gpu(made),), may_command=True, reason=""
+            )
+        )
 
     def look_away() -> None:
         host.log(Events(watcher, 2, 0, 2, (WindowEnded(made.now_ns, 0), RunEnded(made.now_ns))))
@@ -397,14 +447,20 @@ def test_a_metric_belongs_to_the_step_under_way() -> None:
     made = only_measuring()
     made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5))
     made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "loss", made.now_ns, made.step, 0.5)]
+    assert made.rows(MetricRow) == [
+        MetricRow(session="session-h0", run="run", name="loss", t_ns=made.now_ns, step=made.step, value=0.5)
+    ]
 
 
 def test_a_metric_that_names_its_step_and_epoch_belongs_there_also_after_the_loop() -> None:
     made = only_measuring()
     made.hosts[0].publish(Metric(made.now_ns, "accuracy", 0.5, 3, 2))
     made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [MetricRow("session-h0", "run", "accuracy", made.now_ns, 3, 0.5, 2)]
+    assert made.rows(MetricRow) == [
+        MetricRow(
+            session="session-h0", run="run", name="accuracy", t_ns=made.now_ns, step=3, value=0.5, epoch=2
+        )
+    ]
 
 
 def test_what_a_newer_sender_says_is_passed_over() -> None:
@@ -438,9 +494,28 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     trials = made.rows(TrialRow)[-1].number
     uuid = gpu(made)
     host.log(
-        Events("again", 0, 0, 2, (RunStarted(now_ns, "job", "run", 0, 1, (uuid,), 2, "boot", now_ns, 0),))
+        Events(
+            "again",
+            0,
+            0,
+            2,
+            (
+                RunStarted(
+                    t_ns=now_ns,
+                    job="job",
+                    run="run",
+                    rank=0,
+                    world_size=1,
+                    gpus=(uuid,),
+                    pid=2,
+                    boot_id="boot",
+                    wall_ns=now_ns,
+                    wall_error_ns=0,
+                ),
+            ),
+        )
     )
-    host.note(RunAdmitted(now_ns, "again", "run", (uuid,), may_command=True, reason=""))
+    host.note(RunAdmitted(t_ns=now_ns, session="again", run="run", gpus=(uuid,), may_command=True, reason=""))
     before = len(made.outputs)
     index, made.ended = 0, False
 
@@ -480,7 +555,7 @@ def remembered(
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     limits = [at.power_limit_w for at in recalled.limits]
-    machine = made.interpreter._runs["second"]._plan
+    machine = made.interpreter._sessions.runs["second"]._plan
     assert machine is not None
     assert [trial.limit_mw / 1000 for trial in machine.remembered] == limits
     return recalled.profile_run, recalled.profile_round or 0, limits
@@ -497,7 +572,7 @@ def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_rememb
     while not made.rows(TrialRow):
         made.run(0.1)
     assert not made.rows(DecisionRow)
-    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._runs["second"].profile}
+    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._sessions.runs["second"].profile}
     measured = {row.power_limit_w: row for row in made.rows(TrialRow)}
     assert set(known) == {250.0, 175.0, 100.0} > set(measured)
     for limit_w, row in measured.items():
@@ -516,7 +591,7 @@ def test_a_run_of_another_workload_starts_from_nothing(first: World, other: dict
 
 def test_what_was_forgotten_meanwhile_is_not_started_from(first: World) -> None:
     made = after(first, replace(SHORT, run="second"))
-    made.interpreter.forget_profiles({"other": 2**60, "job": first.now_ns})
+    made.interpreter.handle(Forgotten({"other": 2**60, "job": first.now_ns}), 0)
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     assert recalled.limits == ()
@@ -553,11 +628,11 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
     made = only_measuring()
     host = made.hosts[0]
     host.publish(WindowBegan(made.now_ns - S, 7, "w"))
-    assert made.interpreter.ask("h0", Ask("early", "session-h0", 7)) == []
+    assert asked(made.interpreter, "h0", Ask("early", "session-h0", 7)) == []
     host.publish(WindowEnded(made.now_ns, 7))
     made.run(0.4)
     assert answered(made) == [("early", None, 1)]
-    (late,) = made.interpreter.ask("h0", Ask("late", "session-h0", 7))
+    (late,) = asked(made.interpreter, "h0", Ask("late", "session-h0", 7))
     assert isinstance(late, GiveAnswer)
     assert late.answer == replace(made.answers[0].answer, question="late")
     assert late.answer.duration_s == pytest.approx(1.0)
@@ -566,7 +641,7 @@ def test_a_question_waits_for_its_window_and_is_answered_at_once_afterwards() ->
 
 def test_a_question_about_a_window_that_never_ends_is_answered_in_vain() -> None:
     made = only_measuring()
-    made.interpreter.ask("h0", Ask("q", "session-h0", 8))
+    asked(made.interpreter, "h0", Ask("q", "session-h0", 8))
     made.run(11.0)
     ((question, missing, gpus),) = answered(made)
     assert (question, gpus) == ("q", 0)
@@ -578,7 +653,7 @@ def test_a_question_about_a_cancelled_window_is_answered_at_once() -> None:
     made = only_measuring()
     made.hosts[0].publish(WindowBegan(made.now_ns, 9, "w"))
     made.hosts[0].publish(WindowCancelled(made.now_ns, 9))
-    made.interpreter.ask("h0", Ask("q", "session-h0", 9))
+    asked(made.interpreter, "h0", Ask("q", "session-h0", 9))
     made.hosts[0].flush_events()
     assert answered(made) == [("q", "the window was cancelled", 0)]
 
@@ -590,7 +665,11 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
     """Let another session of the host begin, be admitted, and take 10 ms steps from now on."""
     host = made.hosts[0]
     host.log(Events(session, 0, 0, started.pid, (started,)))
-    host.note(RunAdmitted(host.now(), session, started.run, started.gpus, True, ""))  # noqa: FBT003 (a message)
+    host.note(
+        RunAdmitted(
+            t_ns=host.now(), session=session, run=started.run, gpus=started.gpus, may_command=True, reason=""
+        )
+    )
 
     def take(step: int) -> None:
         ended_ns = host.now() if step else None
@@ -603,7 +682,18 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
 
 def begins(made: World, pid: int) -> RunStarted:
     now_ns = made.hosts[0].now()
-    return RunStarted(now_ns, "job", "run", 0, 1, (gpu(made),), pid, "boot", now_ns, 0)
+    return RunStarted(
+        t_ns=now_ns,
+        job="job",
+        run="run",
+        rank=0,
+        world_size=1,
+        gpus=(gpu(made),),
+        pid=pid,
+        boot_id="boot",
+        wall_ns=now_ns,
+        wall_error_ns=0,
+    )
 
 
 def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit() -> None:
@@ -640,12 +730,14 @@ def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
 def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(interpreter, "MAX_GPUS", 2)
+    monkeypatch.setattr(followed_gpus, "MAX_GPUS", 2)
     heard, rows = Interpreter(QUICK), steady(100, 2)
     rows["gpu"] = 0, 1, 1
 
     def hear(body: Body) -> list[str]:
-        outputs = heard.hear(Frame("log", 0, "host", S, "", b""), body)
+        outputs = outputs_of(
+            heard, Frame(log_id="log", offset=0, host="host", t_ns=S, topic="", body=b""), body
+        )
         return [row.what for row in outputs if isinstance(row, GapRow)]
 
     assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []

@@ -6,25 +6,25 @@ from functools import cache
 
 import pytest
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter import Interpreter, Logged
 from analyzers.measurement.energy import Energy, Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.replay import hear
-from analyzers.results.rows import GapRow, RestoreControl, RunRow, WindowRow
+from analyzers.results.instructions import RestoreControl
+from analyzers.results.rows import GapRow, RunRow, WindowRow
 from tests.analyzers.readings import steady
-from tests.simulation.world import Training, World
+from tests.simulation.world import Output, Training, World, outputs_of, replayed
 from zeus_stream.protocol.events import Event, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 
 S = 1_000_000_000
 STEPS = 100
-MEASURE_ONLY = RunSettings(None)
+MEASURE_ONLY = RunSettings(selector=None)
 
 
 @cache
@@ -52,7 +52,7 @@ def uncertain(uncertainty_ns: int) -> list[tuple[Frame, Body]]:
 def test_a_boundary_of_any_uncertainty_is_interpreted_and_every_step_is_measured(uncertainty_ns: int) -> None:
     frames = uncertain(uncertainty_ns)
     interpreter = Interpreter(MEASURE_ONLY)
-    outputs = [output for frame, body in frames for output in interpreter.hear(frame, body)]
+    outputs = replayed(interpreter, frames)
     steps = [row for row in outputs if isinstance(row, WindowRow) and row.kind == "step"]
     assert len(steps) == STEPS
     assert all(row.energy_j is not None for row in steps)
@@ -83,7 +83,7 @@ def _divide(trials: Sequence[Trial], gpus: int) -> int:
 def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on() -> None:
     """A selector of the user's own fails in the middle of a run; its limits are given back."""
     quick = RunSettings(
-        Selector("mine", _divide),
+        selector=Selector("mine", _divide),
         stride_mw=75_000,
         warmup_steps=2,
         profile_steps=5,
@@ -107,16 +107,19 @@ def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on(
     other = World("simulated:v100x1,seed=9", Training("imagenet", 0.02, 100), quick, host="other")
     other.run()
     for frame, body in (*world.frames, *other.frames):
-        outputs += both.hear(frame, body)
+        outputs += outputs_of(both, frame, body)
     others = [row for row in outputs if isinstance(row, WindowRow) and row.session == other.hosts[0].session]
     assert others
 
 
 def test_an_analyzer_that_is_behind_measures_every_step_by_the_counter_and_says_so() -> None:
     interpreter = Interpreter(MEASURE_ONLY)
-    interpreter.hurried = True
-    outputs = [output for frame, body in recorded() for output in interpreter.hear(frame, body)]
-    steps = [row for row in outputs if isinstance(row, WindowRow) and row.kind == "step"]
+    rows = [
+        row
+        for frame, body in recorded()
+        for row in interpreter.handle(Logged(frame, body, hurried=True), frame.t_ns).rows
+    ]
+    steps = [row for row in rows if isinstance(row, WindowRow) and row.kind == "step"]
     assert len(steps) == STEPS
     assert all(row.estimator == "counter" and SHED in row.quality for row in steps)
     for row in steps:  # the bounds are those of the counter, and hold

@@ -4,6 +4,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +32,7 @@ from analyzers.replay import (
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
-from tests.simulation.world import Training, World
+from tests.simulation.world import Training, World, outputs_of, replayed
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame
@@ -114,8 +115,13 @@ def test_the_archive_of_any_world_gives_its_decisions_again(
 def test_a_budget_is_heard_again_with_the_rest(tmp_path: Path) -> None:
     world = World("simulated:v100x1", TRAINING, RunSettings.of(under("time"), selectors.parse("time")))
     world.run(1.5)
-    holds = Budget("rack1", 150_000, (), 0, 0, 1, 0, way=1.0)
-    world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, (holds,)),)))
+    holds = Budget(
+        group="rack1", limit_mw=150_000, gpus=(), set_ns=0, begin_ns=0, end_ns=1, ramp_ns=0, way=1.0
+    )
+    world.hear(
+        Frame(log_id="own", offset=0, host=OWN, t_ns=world.now_ns, topic="budgets", body=b""),
+        Notes((BudgetsSet(0, (holds,)),)),
+    )
     world.run()
     path = tmp_path / "energy.duckdb"
     store(path, under("time"), world.frames, rows_of(world))
@@ -209,7 +215,7 @@ def later(memory: Memory, under: Settings) -> World:
     plan = RunSettings.of(under, selectors.parse(under.select))
     world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
     world.interpreter = Interpreter(plan, memory)
-    world.outputs = [output for frame, body in world.frames for output in world.interpreter.hear(frame, body)]
+    world.outputs = replayed(world.interpreter, world.frames)
     while not world.rows(DecisionRow):
         world.run(0.1)
     return world
@@ -260,9 +266,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
     memory = remembered(archive)
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
-    world.outputs = [
-        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
-    ]
+    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
     archive.close()
     assert heard_before == len(world.frames)
     assert [row.limits for row in world.rows(RecallRow)] == [()]
@@ -293,9 +297,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
         remembered(archive),
         began_under=settings_of_begun(archive, now, selector),
     )
-    world.outputs = [
-        output for page in archive.to_replay() for frame, body in page for output in again.hear(frame, body)
-    ]
+    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
     archive.close()
     world.interpreter, heard_before = again, len(world.frames)
     world.run()
@@ -346,7 +348,7 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
     )
     second.interpreter = world.interpreter
     for frame, body in second.frames:
-        second.interpreter.hear(frame, body)
+        outputs_of(second.interpreter, frame, body)
     second.run()
     (first,), (decision,) = world.rows(DecisionRow), second.rows(DecisionRow)
     assert (first.run, first.number, first.selector) == ("run", 1, "energy")
@@ -438,7 +440,15 @@ def test_measurements_of_one_limit_are_added_up_and_confirming_ones_left_out() -
 
 def test_both_choices_are_shown_per_step() -> None:
     tried = (Trial(300_000, 400_000, 800_000_000, 1), Trial(200_000, 300_000, 10**9, 1))
-    choice = Anew(RUN.run, 1, DECISION, tried, 300_000, (100_000,), "")
+    choice = Anew(
+        run=RUN.run,
+        round=1,
+        decided=DECISION,
+        tried=tried,
+        limit_mw=300_000,
+        unmeasured_mw=(100_000,),
+        reason="",
+    )
     (row,) = compared([choice], "time").to_pylist()
     assert (row["power_limit_w"], row["energy_per_step_j"], row["step_ms"]) == (200, 300, 1000)
     assert (row["other_limit_w"], row["other_energy_per_step_j"], row["other_step_ms"]) == (300, 400, 800)

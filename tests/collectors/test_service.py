@@ -65,6 +65,7 @@ from zeus_stream.protocol.notes import (
 )
 from zeus_stream.protocol.queries import AskStatus, No, Status
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
@@ -88,7 +89,9 @@ class Client:
     async def request(self, message: object) -> tuple[Any, list[bytes]]:
         await self.send(self.control, bytes(8), codec.encode(message))
         (received,) = await self.control.receive()
-        reply = codec.decode(received.parts[1], Welcome, Fetched, ControlApplied, ControlRefused, Status, No)
+        reply = codec.decode(
+            received.parts[1], Welcome, Fetched, ControlApplied, ControlRefused, Status, Snapshot, No
+        )
         return reply, received.parts[2:]
 
     async def send(self, channel: sockets.Channel, *parts: bytes) -> None:
@@ -198,7 +201,18 @@ class Client:
 
 
 def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
-    return RunStarted(monotonic_ns(), "job", run, 0, 1, gpus, os.getpid(), boot_id(), 0, 0)
+    return RunStarted(
+        t_ns=monotonic_ns(),
+        job="job",
+        run=run,
+        rank=0,
+        world_size=1,
+        gpus=gpus,
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=0,
+        wall_error_ns=0,
+    )
 
 
 def notes_of(frame: Frame) -> tuple[object, ...]:
@@ -377,6 +391,7 @@ async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
     assert all(frames[offset] == frame for offset, frame in fed.items())
 
 
+@pytest.mark.sweep
 async def test_a_lost_device_ends_alone_and_is_taken_up_again(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
@@ -559,6 +574,7 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
     assert [(note.cause, note.value) for note in ended] == [("released", UNLOCKED)]
 
 
+@pytest.mark.sweep
 async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_it_is_back(
     zeus_dir: Path,
 ) -> None:
@@ -601,6 +617,7 @@ async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_
     assert bus.devices[0].locks == []
 
 
+@pytest.mark.sweep
 async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
     async with collector(bus, zeus_dir) as client:
@@ -861,3 +878,24 @@ async def test_status_names_devices_limits_leases_and_what_went_wrong(zeus_dir: 
     assert rows["runs", "r"] == f"job on {GPU}"
     assert rows["publish", "sessions"] == "1 of 1 open"
     assert rows["log", "trouble"] == "none"
+
+
+async def test_the_live_state_has_the_gpus_their_limits_and_who_uses_them(zeus_dir: Path) -> None:
+    async with collector(ArithmeticBus(2), zeus_dir, 2) as client:
+        await client.start_run()
+        await client.set("c1", 250)
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                now, _ = await client.request(AskNow())
+                assert isinstance(now, Snapshot)
+                if now.gpus and now.gpus[0].limit_mw == 250_000:
+                    break
+                await anyio.sleep(0.05)
+        elsewhere, _ = await client.request(AskNow("elsewhere"))
+    first, second = now.gpus
+    assert (now.process, now.lag_ms, now.archive_id) == ("collector", None, None)
+    assert (first.gpu, first.run, first.state, first.found_mw) == (GPU, "r", "there", 300_000)
+    assert (second.run, second.limit_mw) == (None, 300_000)
+    assert [(run.run, run.job, run.gpus, run.step_j) for run in now.runs] == [("r", "job", (GPU,), None)]
+    assert dict(now.counters) | {"leases": 1, "commands applied": 1} == dict(now.counters)
+    assert (elsewhere.gpus, elsewhere.totals.gpus) == ((), 2)

@@ -114,6 +114,7 @@ def test_what_an_open_run_needs_comes_again_in_its_order(opened: Open) -> None:
     assert set(range(began, len(stored))) <= set(offsets)
 
 
+@pytest.mark.sweep
 def test_its_own_log_goes_on(opened: Open) -> None:
     log_id, first = opened().own_log()
     assert first == 0

@@ -133,6 +133,7 @@ def test_the_readme_is_one_screen_then_use_then_links() -> None:
     assert len(text(ROOT / "README.md").splitlines()) <= 150
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", [page for page in PAGES if queries(page)], ids=name)
 def test_every_sql_example_works_when_it_is_pasted(page: Path, ran: Ran) -> None:
     """``ran`` is the archive of a training. Each block and each quoted query is given to ``sql`` as it is."""
@@ -144,6 +145,7 @@ def test_every_sql_example_works_when_it_is_pasted(page: Path, ran: Ran) -> None
     assert failed == []
 
 
+@pytest.mark.sweep
 def test_every_command_of_the_tutorial_runs(tmp_path: Path) -> None:
     """The commands after the installation, in their order, in an empty folder; with shorter epochs."""
     page = ROOT / "docs" / "tutorial" / "first-saving.md"

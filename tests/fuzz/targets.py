@@ -10,7 +10,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
-from tests.simulation.world import Training, World
+from tests.simulation.world import Training, World, outputs_of
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -27,11 +27,12 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport.follower import Sequencer
 
 NOW_NS = 10**12
 SETTINGS = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -41,10 +42,10 @@ SETTINGS = RunSettings(
 )
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
-    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, Answer, Advice),
-    (Query, ForgetJob),
+    (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, AskNow, Answer, Advice),
+    (Query, AskNow, ForgetJob),
     (Ack, No),
-    (Welcome, Fetched, ControlApplied, ControlRefused, Status, QueryDone, Forgotten),
+    (Welcome, Fetched, ControlApplied, ControlRefused, Status, Snapshot, QueryDone, Forgotten),
     (Readings, Events, Notes),
 )
 """What is decoded where."""
@@ -64,12 +65,16 @@ def take(message: object) -> None:
     """Hand a message to who would be given it. Raises MalformedError."""
     match message:
         case Batch():
-            session, new = receive(Session(message.session, uid=1, pid=1), message)
+            session, new = receive(Session(session=message.session, uid=1, pid=1), message)
             check(session, new, [session], NOW_NS)
         case Readings() | Events() | Notes():
-            interpreter = Interpreter(RunSettings(None))
+            interpreter = Interpreter(RunSettings(selector=None))
             for offset, t_ns in enumerate((NOW_NS, 2 * NOW_NS)):
-                interpreter.hear(Frame("l", offset, "h", t_ns, "t", b""), message)
+                outputs_of(
+                    interpreter,
+                    Frame(log_id="l", offset=offset, host="h", t_ns=t_ns, topic="t", body=b""),
+                    message,
+                )
         case Welcome():
             Sequencer("l", 3).welcome(message)
         case Fetched():
@@ -96,7 +101,7 @@ def interpret(seed: int) -> list[str]:
         if rng.random() < share:
             with suppress(MalformedError):
                 tampered = codec.decode(hostile.bent(rng, codec.encode(body)), Readings, Events, Notes)
-        for output in interpreter.hear(frame, tampered):
+        for output in outputs_of(interpreter, frame, tampered):
             if isinstance(output, GapRow) and "could not be interpreted" in output.reason:
                 failed.append(output.reason)
     return failed

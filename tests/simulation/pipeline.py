@@ -31,9 +31,9 @@ from analyzers.earlier_runs import remembered
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, DecisionRow, GapRow, RestoreControl, Row, WindowRow
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import DecisionRow, GapRow, Row, WindowRow
 from collectors.controls import lease, lease_messages, lease_state
 from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
@@ -41,6 +41,7 @@ from collectors.devices.simulated_spec import parse
 from collectors.ingest.sessions import Session, from_json, receive
 from collectors.log.sqlite import Log, SessionMemory
 from collectors.sampling import change_detector
+from tests.simulation.world import Output, outputs_of
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -87,7 +88,7 @@ FOUND_MW = 220_000
 RESTORED_NS = 2 * S
 _DECISION = ", ".join(column.name for column in fields(DecisionRow))
 PLAN = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=60_000,
     warmup_steps=1,
     profile_steps=4,
@@ -160,7 +161,18 @@ class Trainer(Process):
         self.pid = number
         self.run = f"run-{number}"
         wall_ns = world.wall_ns()
-        self.started = RunStarted(world.now_ns, "job", self.run, 0, 1, (world.gpu,), number, BOOT, wall_ns, 1)
+        self.started = RunStarted(
+            t_ns=world.now_ns,
+            job="job",
+            run=self.run,
+            rank=0,
+            world_size=1,
+            gpus=(world.gpu,),
+            pid=number,
+            boot_id=BOOT,
+            wall_ns=wall_ns,
+            wall_error_ns=1,
+        )
         self.emitted: list[Event] = [self.started]
         self.sessions: list[str] = []
         self.outbox = Outbox(self.started, self._new_session)
@@ -176,7 +188,7 @@ class Trainer(Process):
         self.sessions.append(f"{self.run}-{len(self.sessions)}")
         return self.sessions[-1]
 
-    def _put(self, kind: type[Event], *values: Any) -> None:
+    def _put(self, kind: Callable[..., Event], *values: Any) -> None:
         self.emitted.append(kind(*values))
         self.outbox.put((kind, *values))
 
@@ -266,7 +278,9 @@ class Collector(Process):
         if self.log.begun_anew is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
-        self._rules = lease_state.Rules(world.gpu, self.incarnation, world.model.min_limit_mw)
+        self._rules = lease_state.Rules(
+            gpu=world.gpu, incarnation=self.incarnation, least_mw=world.model.min_limit_mw
+        )
         self.guarded: lease_state.Guarded | None = None
         self._notes: list[Note] = []
         self._lost = 0
@@ -277,7 +291,15 @@ class Collector(Process):
         self._jobs: list[lease_messages.Instruction] = []
         self.control = Stream(world)
         self._say(
-            CollectorStarted(world.now_ns, self.incarnation, "0", BOOT, world.wall_ns(), 1, observe=False)
+            CollectorStarted(
+                t_ns=world.now_ns,
+                incarnation=self.incarnation,
+                version="0",
+                boot_id=BOOT,
+                wall_ns=world.wall_ns(),
+                wall_error_ns=1,
+                observe=False,
+            )
         )
         if self.log.begun_anew is not None:
             self._say(Lost(world.now_ns, "log", 1, f"begun anew: {self.log.begun_anew}"))
@@ -323,7 +345,7 @@ class Collector(Process):
         if not self.alive:
             return
         known = self._sessions.get(batch.session)
-        before = known or Session(batch.session, uid=0, pid=trainer.pid, boot_id=BOOT)
+        before = known or Session(session=batch.session, uid=0, pid=trainer.pid, boot_id=BOOT)
         try:
             session, new = receive(before, batch)
         except MalformedError as wrong:
@@ -336,10 +358,10 @@ class Collector(Process):
             if known is None:
                 self._say(
                     RunAdmitted(
-                        self.world.now_ns,
-                        session.session,
-                        session.run,
-                        (self.world.gpu,),
+                        t_ns=self.world.now_ns,
+                        session=session.session,
+                        run=session.run,
+                        gpus=(self.world.gpu,),
                         may_command=True,
                         reason="trusted",
                     )
@@ -378,10 +400,19 @@ class Collector(Process):
             self.guarded, todo = lease.begin(
                 self._rules, requested_mw, left, same_boot=True, now_ns=world.now_ns, settled=settled
             )
-        limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, self.guarded.limits.found
         self._say(
             DeviceFound(
-                world.now_ns, told.gpu, 0, told.name, told.driver, told.counts_energy, *limits, mig=False
+                t_ns=world.now_ns,
+                gpu=told.gpu,
+                index=0,
+                name=told.name,
+                driver=told.driver,
+                counts_energy=told.counts_energy,
+                min_limit_mw=told.min_limit_mw,
+                max_limit_mw=told.max_limit_mw,
+                default_limit_mw=told.default_limit_mw,
+                found_limit_mw=self.guarded.limits.found,
+                mig=False,
             )
         )
         self._carry_out(todo)
@@ -476,12 +507,12 @@ class Collector(Process):
                 extent = self.log.extent
                 self._reply(
                     Welcome(
-                        HOST,
-                        self.incarnation,
-                        extent.log_id,
-                        extent.first_offset,
-                        extent.next_offset,
-                        False,  # noqa: FBT003  (a message)
+                        host=HOST,
+                        incarnation=self.incarnation,
+                        log_id=extent.log_id,
+                        first_offset=extent.first_offset,
+                        next_offset=extent.next_offset,
+                        observe=False,
                     )
                 )
             case Fetch(log_id, first, wanted):
@@ -618,7 +649,10 @@ class Stored(Archive):
                 "other frames are stored than were handed over"
             )
             stored = rows("SELECT session, kind, index, gpu, energy_j, quality FROM windows")
-            decisions = [DecisionRow(*row) for row in rows(f"SELECT {_DECISION} FROM decisions")]  # noqa: S608  (our own names)
+            decisions = [
+                DecisionRow(**dict(zip(_DECISION.split(", "), row, strict=True)))
+                for row in rows(f"SELECT {_DECISION} FROM decisions")  # noqa: S608  (our own names)
+            ]
         heard_again = replay.hear(self._file.heard(), PLAN, {}, self._file.recalled())
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
@@ -719,7 +753,7 @@ class Analyzer(Process):
                     self._held.discard(gpu)
                 case _:
                     pass
-        outputs = self._interpreter.hear(frame, body)
+        outputs = outputs_of(self._interpreter, frame, body)
         for output in outputs:
             self.world.derived(output)
             if obey and isinstance(output, ApplyControl | RestoreControl):
@@ -1073,7 +1107,7 @@ class World:
         once: dict[tuple[object, ...], WindowRow] = {
             (row.session, row.kind, row.index, row.gpu): row
             for frame, body in self.archive.frames
-            for row in again.hear(frame, body)
+            for row in outputs_of(again, frame, body)
             if isinstance(row, WindowRow)
         }
         assert once.keys() == self.windows.keys(), "restarts of the analyzer have lost or invented windows"

@@ -6,7 +6,8 @@ from analyzers.measurement.timeline import RECENT_NS
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import ApplyControl, DecisionRow, TrialRow, WindowRow
+from analyzers.results.instructions import ApplyControl
+from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
 from tests.simulation.world import Training, World
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
@@ -32,7 +33,7 @@ def best_limits(model: str, workload: str, selector: str) -> tuple[int, dict[int
 def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
     model: str, workload: str, step_s: float, selector: str
 ) -> None:
-    plan = RunSettings(selectors.parse(selector))
+    plan = RunSettings(selector=selectors.parse(selector))
     world = World(f"simulated:{model}x1,noise=0.02", Training(workload, step_s, round(60 / step_s)), plan)
     while not world.rows(DecisionRow) and world.step < world.training.steps:
         world.run(1)
@@ -53,7 +54,9 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
 
 def test_epochs_of_5_steps_decide() -> None:
     training = Training("imagenet", 0.05, 600, epoch_steps=5, pause_s=0.2)
-    world = World("simulated:v100x1", training, RunSettings(selectors.parse("energy"), exhaustive=True))
+    world = World(
+        "simulated:v100x1", training, RunSettings(selector=selectors.parse("energy"), exhaustive=True)
+    )
     world.run()
     assert world.rows(DecisionRow)[0].applied
     assert len(world.rows(TrialRow)) == 8
@@ -62,7 +65,7 @@ def test_epochs_of_5_steps_decide() -> None:
 @pytest.mark.parametrize(("epoch_steps", "noise"), [(5, 0.02), (7, 0.3), (50, 0.02)])
 def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noise: float) -> None:
     training = Training("imagenet", 0.05, 1_200, epoch_steps=epoch_steps, pause_s=0.2, noise=noise)
-    world = World("simulated:v100x1", training, RunSettings(selectors.parse("energy")))
+    world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
     world.run()
     decision = world.rows(DecisionRow)[0]
     assert decision.applied
@@ -75,7 +78,7 @@ def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noi
 
 def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
     training = Training("imagenet", 0.05, 800, noise=0.02)
-    world = World("simulated:v100x1", training, RunSettings(selectors.parse("energy")))
+    world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
     world.run()
     device = next(iter(world.hosts[0].gpus.values())).device
     last = {row.number: row for row in world.rows(TrialRow)}
@@ -92,7 +95,11 @@ def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
 
 def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured() -> None:
     plan = RunSettings(
-        selectors.parse("energy"), stride_mw=150_000, warmup_steps=1, profile_steps=20, exhaustive=True
+        selector=selectors.parse("energy"),
+        stride_mw=150_000,
+        warmup_steps=1,
+        profile_steps=20,
+        exhaustive=True,
     )
     world = World("simulated:v100x1", Training("imagenet", 2.0, 50), plan)
     world.run()
@@ -108,7 +115,9 @@ def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured
 
 
 def test_a_workload_that_grows_by_a_third_is_profiled_again() -> None:
-    plan = RunSettings(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
+    plan = RunSettings(
+        selector=selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True
+    )
     world = World("simulated:v100x1", Training("imagenet", 0.02, 900, heavier=(400, 1.33)), plan)
     world.run()
     assert [decision.round for decision in world.rows(DecisionRow)] == [1, 2]
@@ -135,7 +144,7 @@ def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() 
     world = World(
         "simulated:v100x1,kind=boxcar,period_ms=100,window_ms=25",
         training,
-        RunSettings(selectors.parse("time")),
+        RunSettings(selector=selectors.parse("time")),
     )
     world.run()
     steps = {row.power_limit_w: row.steps for row in world.rows(TrialRow) if not row.confirms}
@@ -144,7 +153,9 @@ def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() 
 
 
 def test_a_limit_the_device_refuses_is_left_out() -> None:
-    plan = RunSettings(selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True)
+    plan = RunSettings(
+        selector=selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True
+    )
     training = Training("imagenet", 0.02, 300)
     world = World("simulated:v100x1", training, plan, refuse={175_000: "device"})
     world.run()
@@ -154,7 +165,7 @@ def test_a_limit_the_device_refuses_is_left_out() -> None:
 
 
 def test_gpus_without_a_counter_are_profiled_by_their_power() -> None:
-    plan = RunSettings(selectors.parse("energy"), stride_mw=75_000)
+    plan = RunSettings(selector=selectors.parse("energy"), stride_mw=75_000)
     world = World("simulated:v100x1,power_only=1", Training("imagenet", 0.02, 1_000), plan)
     world.run()
     best_mw, _ = best_limits("v100", "imagenet", "energy")

@@ -8,20 +8,31 @@ has a clock of its own.
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import TypeVar
 
-from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
+from analyzers.interpreter import Asked, Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
+from analyzers.results.rows import Row
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
-from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import (
+    Ask,
+    AskTry,
+    EpochBegan,
+    EpochEnded,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepBoundary,
+    WindowBegan,
+    WindowEnded,
+)
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
     Cause,
@@ -49,7 +60,25 @@ COMMAND_NS = 2_000_000
 """From an instruction to its outcome."""
 HEARTBEAT_NS = 500_000_000
 
+Output = Row | Instruction
 R = TypeVar("R")
+
+
+def outputs_of(interpreter: Interpreter, frame: Frame, body: Body) -> list[Output]:
+    """Return what a frame gives: rows, then instructions."""
+    rows, instructions = interpreter.handle(Logged(frame, body), frame.t_ns)
+    return [*rows, *instructions]
+
+
+def replayed(interpreter: Interpreter, frames: Iterable[tuple[Frame, Body]]) -> list[Output]:
+    """Return what frames give, in order."""
+    return [output for frame, body in frames for output in outputs_of(interpreter, frame, body)]
+
+
+def asked(interpreter: Interpreter, host: str, ask: Ask | AskTry) -> list[Output]:
+    """Return what a question of a script gives at once."""
+    rows, instructions = interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
+    return [*rows, *instructions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +95,8 @@ class Training:
     """Between two epochs."""
     load_s: float = 0.0
     """Between two steps, the GPUs idle."""
+    checkpoint_s: float = 0.0
+    """A window ``checkpoint`` at the end of each epoch, in which the GPUs idle."""
     noise: float = 0.0
     """Relative standard deviation of a step's work."""
     heavier: tuple[int, float] | None = None
@@ -100,6 +131,7 @@ class Host:
         self._events: list[Event] = []
         self._offset = count()
         self._sequence = 0
+        self._attempt = 0
         for index, spec in enumerate(parse(device) if isinstance(device, str) else device):
             loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
             made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
@@ -108,7 +140,12 @@ class Host:
 
     @property
     def session(self) -> str:
-        return f"session-{self.name}"
+        return f"session-{self.name}" + (f"-{self._attempt}" if self._attempt else "")
+
+    def restart(self) -> None:
+        """Let the next training process of this host be another session."""
+        self._attempt += 1
+        self._sequence = 0
 
     def now(self) -> int:
         return self._world.now_ns + self._offset_ns
@@ -116,19 +153,31 @@ class Host:
     def start(self) -> None:
         """Find the devices and begin to read them."""
         now_ns = self.now()
-        self.note(CollectorStarted(now_ns, "incarnation", "0", "boot", now_ns, 0, observe=False))
+        self.note(
+            CollectorStarted(
+                t_ns=now_ns,
+                incarnation="incarnation",
+                version="0",
+                boot_id="boot",
+                wall_ns=now_ns,
+                wall_error_ns=0,
+                observe=False,
+            )
+        )
         for gpu in self.gpus.values():
             told = gpu.device.describe()
-            limits = told.min_limit_mw, told.max_limit_mw, told.default_limit_mw, gpu.found_mw
             self.note(
                 DeviceFound(
-                    now_ns,
-                    told.gpu,
-                    told.index,
-                    told.name,
-                    told.driver,
-                    told.counts_energy,
-                    *limits,
+                    t_ns=now_ns,
+                    gpu=told.gpu,
+                    index=told.index,
+                    name=told.name,
+                    driver=told.driver,
+                    counts_energy=told.counts_energy,
+                    min_limit_mw=told.min_limit_mw,
+                    max_limit_mw=told.max_limit_mw,
+                    default_limit_mw=told.default_limit_mw,
+                    found_limit_mw=gpu.found_mw,
                     mig=False,
                 )
             )
@@ -139,13 +188,31 @@ class Host:
         """Let the training's process begin."""
         now_ns, gpus = self.now(), tuple(self.gpus)
         started = RunStarted(
-            *(now_ns, training.job, training.run, rank, world_size, gpus, 1, "boot", now_ns, 0),
+            t_ns=now_ns,
+            job=training.job,
+            run=training.run,
+            rank=rank,
+            world_size=world_size,
+            gpus=gpus,
+            pid=1,
+            boot_id="boot",
+            wall_ns=now_ns,
+            wall_error_ns=0,
             batch_size=training.batch_size,
         )
         self.publish(started)
         self.flush_events()
         reason = "" if training.may_command else "Insufficient Permissions. Run the collector as root."
-        self.note(RunAdmitted(now_ns, self.session, training.run, gpus, training.may_command, reason))
+        self.note(
+            RunAdmitted(
+                t_ns=now_ns,
+                session=self.session,
+                run=training.run,
+                gpus=gpus,
+                may_command=training.may_command,
+                reason=reason,
+            )
+        )
 
     def die(self) -> None:
         """The training process of this host is killed."""
@@ -165,7 +232,14 @@ class Host:
 
     def log(self, body: Body) -> None:
         """Log a frame and have it heard."""
-        frame = Frame(f"log-{self.name}", next(self._offset), self.name, self.now(), "topic", b"")
+        frame = Frame(
+            log_id=f"log-{self.name}",
+            offset=next(self._offset),
+            host=self.name,
+            t_ns=self.now(),
+            topic="topic",
+            body=b"",
+        )
         self._world.hear(frame, body)
 
     def work(self, workload: str) -> int:
@@ -280,7 +354,7 @@ class World:
     def hear(self, frame: Frame, body: Body) -> None:
         """Have the interpreter hear a frame, and carry out what it wants."""
         self.frames.append((frame, body))
-        outputs = self.interpreter.hear(frame, body)
+        outputs = outputs_of(self.interpreter, frame, body)
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, ApplyControl | RestoreControl):
@@ -304,6 +378,13 @@ class World:
         self._stop()
         for host in self.ranks:
             host.die()
+
+    def restart(self, step: int) -> None:
+        """The training was killed, and goes on from this step in new processes of the same run."""
+        self.ended, self.step = False, step
+        for host in self.ranks:
+            host.restart()
+        self.at(self.now_ns, self._begin)
 
     def kill_rank(self, rank: int) -> None:
         """One training process dies, and the others go on without it."""
@@ -408,6 +489,19 @@ class World:
             return
         step = self.step
         self._publish(lambda t_ns: StepBoundary(step, t_ns, None))
+        if training.epoch_steps and training.checkpoint_s:
+            number = step // training.epoch_steps
+            self._publish(lambda t_ns: WindowBegan(t_ns, number, "checkpoint"))
+            self.at(ended_ns + round(training.checkpoint_s * 1e9), lambda: self._end_checkpoint(number))
+        else:
+            self._end_loop()
+
+    def _end_checkpoint(self, number: int) -> None:
+        self._publish(lambda t_ns: WindowEnded(t_ns, number))
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        training, ended_ns, step = self.training, self.now_ns, self.step
         if training.epoch_steps:
             epoch = (step - 1) // training.epoch_steps
             self._publish(lambda t_ns: EpochEnded(t_ns, epoch))

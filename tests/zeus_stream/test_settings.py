@@ -88,6 +88,7 @@ names = st.from_regex(r"[\w.-][\w. -]{0,20}", fullmatch=True).map(str.strip)
 gpus = st.from_regex(r"GPU-[\w-]{1,36}|[a-z][a-z0-9.-]{0,20}(:(\d{1,3}|all))?", fullmatch=True)
 
 
+@pytest.mark.sweep
 @drawn(st.dictionaries(names, st.lists(gpus, min_size=1, max_size=4), max_size=4), st.lists(gpus, max_size=3))
 def test_settings_are_read_back_as_they_were_spelled(groups: dict[str, list[str]], follow: list[str]) -> None:
     settings = load({"budget_groups": groups, "follow": follow, "profile_steps": 7}, {})

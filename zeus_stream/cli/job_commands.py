@@ -186,7 +186,15 @@ def _new_budget(
     if lasts is not None:
         ends_ns = budgets.nanoseconds(begins + budgets.span(lasts))
     begins_ns, now_ns = budgets.nanoseconds(begins), budgets.nanoseconds(now)
-    return Budget(group, round(watts * 1000), names, now_ns, begins_ns, ends_ns, round(ramp * 1e9))
+    return Budget(
+        group=group,
+        limit_mw=round(watts * 1000),
+        gpus=names,
+        set_ns=now_ns,
+        begin_ns=begins_ns,
+        end_ns=ends_ns,
+        ramp_ns=round(ramp * 1e9),
+    )
 
 
 def _texts(_context: click.Context, _option: click.Parameter, given: str) -> tuple[str, ...]:

@@ -8,11 +8,13 @@ import click
 
 from zeus_stream.cli import archive_commands, job_commands, service_commands, training_commands
 from zeus_stream.cli.options import Group
+from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
 COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Train and measure": (training_commands.run, training_commands.measure),
     "Look at the results": (
+        web,
         archive_commands.report,
         archive_commands.sql,
         archive_commands.export,

@@ -52,7 +52,7 @@ FROM runs WHERE run = {run}
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """One window over GPUs of this host, in a process that does not compute on them."""
 
@@ -129,7 +129,16 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
     run, now = f"measure-{secrets.token_hex(4)}", anchor()
     asked = listed_gpus(gpus) or (ALL,)
     started = RunStarted(
-        now.monotonic_ns, named(job), run, 0, 0, asked, os.getpid(), boot_id(), now.wall_ns, now.error_ns
+        t_ns=now.monotonic_ns,
+        job=named(job),
+        run=run,
+        rank=0,
+        world_size=0,
+        gpus=asked,
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=now.wall_ns,
+        wall_error_ns=now.error_ns,
     )
     outbox = Outbox(started, lambda: os.urandom(12).hex())
     said: set[str] = set()
@@ -147,7 +156,14 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
     courier = Courier(outbox, (where.publish,), warn, fail)
     courier.start()
     try:
-        watch = Watch(run, named(name), asked, outbox, Connection(where), now.monotonic_ns)
+        watch = Watch(
+            run=run,
+            name=named(name),
+            gpus=asked,
+            outbox=outbox,
+            connection=Connection(where),
+            since_ns=now.monotonic_ns,
+        )
         watch.wait_until_ready(signals)
         yield watch
     finally:

@@ -49,7 +49,7 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """Games to be played: every combination."""
 
@@ -158,7 +158,9 @@ def _games(wanted: Wanted) -> Iterator[Game]:
         for player in wanted.players:
             for drift in (known for known in drifts if known in wanted.drifts):
                 for seed in range(wanted.seeds):
-                    yield Game(_named(made), player, seed, drift, wanted.overlap)
+                    yield Game(
+                        world=_named(made), player=player, seed=seed, drift=drift, overlap=wanted.overlap
+                    )
     if wanted.cluster is not None:
         yield from _cluster(traces, wanted, wanted.cluster)
 
@@ -177,7 +179,7 @@ def _cluster(traces: Traces, wanted: Wanted, path: Path) -> Iterator[Game]:
         made = replace(made, name=f"cluster {group.name}: {made.name}", count=group.recurrences)
         for player in wanted.players:
             for seed in range(wanted.seeds):
-                yield Game(_named(made), player, seed, overlap=group.overlap)
+                yield Game(world=_named(made), player=player, seed=seed, overlap=group.overlap)
 
 
 def _world(traces: Traces, gpus: str, name: str, eta: float, beta: float, wanted: Wanted) -> World | None:
@@ -232,18 +234,38 @@ def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:
     default = made.by_default
     return [
         SimulationRow(
-            key, made.name, made.gpu, made.dataset, game.player, game.seed, made.job.eta, made.job.beta,
-            made.job.window, game.drift, game.overlap, len(worlds), default.energy_j, default.time_s,
-            default.cost_j,
+            game=key,
+            world=made.name,
+            gpu=made.gpu,
+            workload=made.dataset,
+            player=game.player,
+            seed=game.seed,
+            eta=made.job.eta,
+            beta=made.job.beta,
+            cost_window=made.job.window,
+            drift=game.drift,
+            overlap=game.overlap,
+            recurrences=len(worlds),
+            default_energy_j=default.energy_j,
+            default_time_s=default.time_s,
+            default_cost_j=default.cost_j,
         ),
         *(
             SimulatedTryRow(
-                key, number, one.recurrence, one.batch_size, one.epochs, one.spent.energy_j, one.spent.time_s,
-                one.spent.cost_j, one.ended, optimum[id(worlds[one.recurrence])],
+                game=key,
+                number=number,
+                recurrence=one.recurrence,
+                batch_size=one.batch_size,
+                epochs=one.epochs,
+                energy_j=one.spent.energy_j,
+                time_s=one.spent.time_s,
+                cost_j=one.spent.cost_j,
+                ended=one.ended,
+                optimum_j=optimum[id(worlds[one.recurrence])],
             )
             for number, one in enumerate(tries)
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _which(games: Sequence[Game]) -> str:

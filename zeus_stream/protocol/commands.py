@@ -18,7 +18,7 @@ class Hello:
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     host: Name
     incarnation: Name

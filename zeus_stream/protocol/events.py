@@ -23,7 +23,7 @@ from zeus_stream.protocol.fields import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
@@ -110,7 +110,7 @@ class Metric:
     epoch: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TryWanted:
     """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
 

@@ -26,7 +26,7 @@ class Events:
 Body = Readings | Events | Notes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
     """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
 

@@ -19,7 +19,7 @@ from zeus_stream.protocol.fields import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorStarted:
     t_ns: Ns
     incarnation: Name
@@ -37,7 +37,7 @@ class ClockAnchored:
     wall_error_ns: Ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFound:
     t_ns: Ns
     gpu: Gpu
@@ -64,7 +64,7 @@ class DeviceGone:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunAdmitted:
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
@@ -148,7 +148,7 @@ class Lost:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The power limits of a group of GPUs together are to be no more than this."""
 

@@ -1,6 +1,6 @@
 """Requests on the query socket, and the replies on both request sockets.
 
-any client --query--> analyzer    Query, AskStatus, ForgetJob
+any client --query--> analyzer    Query, AskStatus, AskNow, ForgetJob
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from zeus_stream.protocol.commands import (
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,22 @@ Request = (
     | ReleaseControl
     | RenewLeases
     | AskStatus
+    | AskNow
     | Query
     | ForgetJob
     | Answer
     | Advice
 )
 Reply = (
-    Welcome | Fetched | ControlApplied | ControlRefused | Status | QueryDone | Forgotten | No | Ask | AskTry
+    Welcome
+    | Fetched
+    | ControlApplied
+    | ControlRefused
+    | Status
+    | Snapshot
+    | QueryDone
+    | Forgotten
+    | No
+    | Ask
+    | AskTry
 )

@@ -42,7 +42,7 @@ R = TypeVar("R", JobRow, TryRow)
 Ask = Callable[[str], pa.Table]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """One recurring job: its rows of the archive, and what a policy has learned from them."""
 
@@ -81,13 +81,13 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
         choice = choose(policy, learned, setup)
         chosen.append((setup, choice.batch_size, choice.reason))
     return Shown(
-        learned,
-        name,
-        ask(_HISTORY.format(**about)),
-        ask(_SIZES.format(**about)),
-        ask(_SAVED.format(**about)),
-        tuple(chosen),
-        tuple(
+        learned=learned,
+        policy=name,
+        history=ask(_HISTORY.format(**about)),
+        sizes=ask(_SIZES.format(**about)),
+        saved=ask(_SAVED.format(**about)),
+        next=tuple(chosen),
+        beliefs=tuple(
             f"{size} on {setup} costs {believed}"
             for setup in setups
             for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())

@@ -1,7 +1,7 @@
 """The cost of a run: queries over the archive, and their text."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.tables import write
+from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
 
-_TOTALS = """
+TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
@@ -25,7 +26,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps
 FROM runs WHERE run = {run}
 """
-_WHOLE = """
+WHOLE = """
 SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
@@ -39,7 +40,7 @@ SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, en
     average_power_w AS power_w, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
-_SAVING = "SELECT * FROM savings WHERE run = {run}"
+SAVING = "SELECT * FROM savings WHERE run = {run}"
 _PROFILES = """
 SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
     100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
@@ -56,7 +57,7 @@ PROFILE_COLUMNS = {
     "measured_at": "measured",
 }
 """Columns of `_PROFILES` that fit a terminal of 80 columns, and the names they have there."""
-_SINGLE = """
+SINGLE = """
 SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
     min(power_limit_w) AS lowest_w,
     any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
@@ -72,7 +73,7 @@ SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """One run: its rows of the archive."""
 
@@ -86,6 +87,8 @@ class Summary:
     """Data that the whole archive is known to lack."""
     single: Mapping[str, Any] | None
     """The last round of limits of single GPUs. None: there was none."""
+    waste: Sequence[Mapping[str, Any]] = ()
+    """Where its energy went: rows of ``waste``."""
 
     @property
     def closed(self) -> bool:
@@ -99,13 +102,22 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     def ask(query: str) -> pa.Table:
         return answer(query.format(run=quoted(run), command=quoted(f"{run}{COMMAND}")))
 
-    (totals,) = ask(_TOTALS).to_pylist()
+    (totals,) = ask(TOTALS).to_pylist()
     if not totals["sessions"]:
         return None
-    (whole,) = ask(_WHOLE).to_pylist()
-    (saving,) = ask(_SAVING).to_pylist() or (None,)
-    (single,) = ask(_SINGLE).to_pylist() or (None,)
-    return Summary(run, totals, whole, ask(_TRIALS), saving, ask(_GAPS), single)
+    (whole,) = ask(WHOLE).to_pylist()
+    (saving,) = ask(SAVING).to_pylist() or (None,)
+    (single,) = ask(SINGLE).to_pylist() or (None,)
+    return Summary(
+        run=run,
+        totals=totals,
+        whole=whole,
+        trials=ask(_TRIALS),
+        saving=saving,
+        gaps=ask(_GAPS),
+        single=single,
+        waste=wasted(answer, run),
+    )
 
 
 def last_run(answer: Callable[[str], pa.Table]) -> str | None:
@@ -181,6 +193,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         **summary.totals,
         **summary.whole,
         "saving": summary.saving,
+        "waste": list(summary.waste),
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "gaps": summary.gaps.to_pylist(),
@@ -200,6 +213,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
         )
+    facts += waste_facts(summary.waste)
     if not summary.closed:
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:

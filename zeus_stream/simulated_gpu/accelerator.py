@@ -1,4 +1,4 @@
-"""Train on a simulated GPU: it draws, and slows under a power limit, as published measurements did.
+"""Train on a simulated GPU: it draws, and slows under a power limit or a locked clock, as published GPUs did.
 
     with attach("imagenet") as gpu:
         for _ in range(100):
@@ -10,7 +10,7 @@ The GPUs are those that a collector on this host simulates; see `shared_memory` 
 import fcntl
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil
@@ -74,17 +74,21 @@ class Accelerator:
         """UUIDs."""
         return tuple(lane.gpu for lane in self._lanes)
 
-    def run(self, work_s: float) -> None:
+    def run(self, work_s: float, workload: str | None = None) -> None:
         """Work, and return when the slowest GPU is done.
 
-        Takes ``work_s`` seconds at the highest limit and longer at a lower one or on a slower GPU, following
-        changes of the limit meanwhile. Each GPU draws for as long as its own share takes, then it idles.
+        Takes ``work_s`` seconds at the highest limit and longer at a lower limit or clock or on a slower GPU,
+        following changes of both. Each GPU draws for as long as its own share takes, then it idles.
+
+        Args:
+            work_s: finite, 0 or more.
+            workload: another workload of the GPU's model, for this work only.
         """
         if not 0 <= work_s < float("inf"):
             raise SettingsError(f"run: could not work for {work_s} s: give a finite time of 0 or more.")
         begin_ns = monotonic_ns()
         for lane in self._lanes:
-            lane.begin(begin_ns, work_s * 1e9)
+            lane.begin(begin_ns, work_s * 1e9, workload)
         while True:
             now_ns = monotonic_ns()
             left_ns = max(lane.follow(now_ns) for lane in self._lanes) - now_ns
@@ -168,11 +172,8 @@ class _Lane:
             opened.callback(self._state.close)
             model, _, slower, _ = identity(self._state).decode().split()
             workloads = models[model].slowed(float(slower)).workloads
-            if workload not in workloads:
-                raise SettingsError(
-                    f"{self.gpu}: could not run {workload!r}: it was not measured on this GPU model."
-                    f" Choose one of {', '.join(workloads)}."
-                )
+            self._workloads = workloads
+            self._first_workload = self._check(workload)
             self._work = Region(board.with_suffix(".load"), WORK_BYTES)
             opened.callback(self._work.close)
             try:
@@ -184,25 +185,29 @@ class _Lane:
                 ) from busy
             opened.pop_all()
         self._work.put(PID, 0, os.getpid())
-        self._slowdown = workloads[workload].slowdown
-        self._index = tuple(workloads).index(workload)
+        self._index, self._slowdown = self._choose(workload)
         self._limits = Ring(self._state, LIMIT, LIMITS)
         self._next_limit = self._limits.newest()
+        self._force: tuple[int, int] | None = None
         self._loads = Ring(self._work, LOAD, LOADS)
         self._number = self._loads.newest()
         self._pace = Pace(0, 0.0, 1.0)
         self._begin_ns = self._until_ns = 0
 
-    def begin(self, now_ns: int, work_ns: float) -> None:
+    def begin(self, now_ns: int, work_ns: float, workload: str | None = None) -> None:
         """Start on new work."""
+        self._index, self._slowdown = self._choose(self._check(workload or self._first_workload))
         self._number += 1
-        self._pace = Pace(now_ns, work_ns, self._pace.slowdown)
+        slowdown = 1.0 if self._force is None else self._slowdown(*self._force)
+        self._pace = Pace(now_ns, work_ns, slowdown)
         self._begin_ns, self._until_ns = now_ns, 0
 
     def follow(self, now_ns: int) -> int:
-        """Take in changes of the limit, declare the load, and return when the work will be done."""
-        for number, since_ns, limit_mw in self._limits.since(self._next_limit):
-            self._pace = self._pace.change(since_ns, self._slowdown(limit_mw))
+        """Take in changes of limit and clock, declare the load, and return when the work will be done."""
+        for number, since_ns, *force in self._limits.since(self._next_limit):
+            limit_mw, locked_mhz = force
+            self._force = limit_mw, locked_mhz
+            self._pace = self._pace.change(since_ns, self._slowdown(limit_mw, locked_mhz))
             self._next_limit = number + 1
         end_ns = self._pace.end_ns
         until_ns = min(end_ns, now_ns + LEASE_NS)
@@ -211,6 +216,18 @@ class _Lane:
             self._until_ns = until_ns
             self._loads.put(self._number, self._begin_ns, until_ns, self._index)
         return end_ns
+
+    def _choose(self, workload: str) -> tuple[int, Callable[[int, int], float]]:
+        """Return a workload's place in the model, and the time it takes under a limit and a lock."""
+        return tuple(self._workloads).index(workload), self._workloads[workload].slowdown
+
+    def _check(self, workload: str) -> str:
+        if workload not in self._workloads:
+            raise SettingsError(
+                f"{self.gpu}: could not run {workload!r}: it was not measured on this GPU model."
+                f" Choose one of {', '.join(self._workloads)}."
+            )
+        return workload
 
     def close(self) -> None:
         """Let go of the GPU. Idempotent."""

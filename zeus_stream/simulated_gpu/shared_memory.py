@@ -4,7 +4,8 @@ For a simulated GPU this is what the driver is for a real one, and like a driver
 the processes that use it. It is two files in ``<runtime directory>/simulated``:
 
 ``GPU-*.gpu``
-    Written by the collector's side: model, energy counter, lock of the clock, every change of the limit.
+    Written by the collector's side: model, energy counter, locks of the clocks, and every change of the limit
+    and of the graphics clock's lock.
     Locked, shared, by every process that runs the GPU.
 ``GPU-*.load``
     Written by one training process, which holds the lock on it: its pid and its loads.
@@ -31,13 +32,13 @@ from zeus_stream.simulated_gpu.workloads import load as load_models
 LOADS = 4096
 """Loads a board holds. A collector that looks less often than a trainer fills it counts the loss."""
 LIMITS = 256
-"""Changes of the limit a board holds."""
+"""Changes of the limit and of the graphics clock's lock a board holds."""
 
 IDENTITY = Struct("<64s")  # model, boot and how much slower than the model it is
 COUNTER = Struct("<qQ")  # index of its refresh, nJ
 PID = Struct("<Q")
 CLOCK = Struct("<Q")  # MHz at which it is locked, 0: it is not
-LIMIT = Struct("<QQQ")  # number, since ns, mW
+LIMIT = Struct("<QQQQ")  # number, since ns, mW, MHz at which the graphics clock is locked
 LOAD = Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
 _CHECK = Struct("<I")
 COUNTER_AT = 128
@@ -58,10 +59,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """From ``since_ns`` on, ``limit_mw`` was in force."""
+    """From ``since_ns`` on, ``limit_mw`` was in force, and this lock of the graphics clock."""
 
     since_ns: int
     limit_mw: int
+    locked_mhz: int = UNLOCKED
 
 
 class Board:
@@ -111,14 +113,14 @@ class Board:
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         """Put a limit in force."""
-        self._limits.put(self._limits.newest() + 1, since_ns, limit_mw)
+        self._limits.put(self._limits.newest() + 1, since_ns, limit_mw, self.locked_mhz("graphics_clock"))
 
     def limits(self) -> list[LimitChange]:
         """Return changes of the limit since the last call, oldest first; at first, all the board holds."""
         records = self._limits.since(self._next_limit)
         if records:
             self._next_limit = records[-1][0] + 1
-        return [LimitChange(since_ns, limit_mw) for _, since_ns, limit_mw in records]
+        return [LimitChange(*record[1:]) for record in records]
 
     def loads(self) -> list[tuple[int, Load]]:
         """Return numbered loads since the last call, and the newest of then again if it was renewed.
@@ -149,9 +151,12 @@ class Board:
         saved = self._state.get(CLOCK, CLOCKS_AT[control])
         return UNLOCKED if saved is None else int(saved[0])
 
-    def lock_clock(self, control: Control, clock_mhz: int) -> None:
+    def lock_clock(self, control: Control, clock_mhz: int, since_ns: int) -> None:
         """Lock a clock, MHz, or unlock it (UNLOCKED)."""
         self._state.put(CLOCK, CLOCKS_AT[control], clock_mhz)
+        newest = self._limits.newest()
+        if control == "graphics_clock" and (records := self._limits.since(newest)):
+            self._limits.put(newest + 1, since_ns, records[0][2], clock_mhz)
 
     def processes(self) -> tuple[int, ...]:
         """Return the pid of the training process, if one is there."""

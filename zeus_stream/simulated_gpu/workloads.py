@@ -17,6 +17,14 @@ as the cube root of the draw (`slope`); below `knee_mw` voltage is at its floor 
 so that time grows steeper by `steepness`::
 
     time(power) ~ power ** -slope * (1 + (knee / power) ** 12) ** (steepness / 12)
+
+Clock: a limit lowers the clock, so a clock and a limit that take the same time draw the same. A part
+of the time, `clock_share`, is inversely proportional to the clock; memory and transfers are the rest::
+
+    time(clock) / time(highest clock) = clock_share * highest / clock + 1 - clock_share
+
+Nobody published time and power by clock of these workloads. `clock_share` is fitted to a shape: the clocks of
+the least energy-delay product of other workloads on V100, A100 and H100. The other models have the V100's.
 """
 
 import json
@@ -25,11 +33,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zeus_stream.protocol.fields import UNLOCKED
+
 _KNEE_SHARPNESS = 12.0
 """How suddenly the steep part begins; one value serves all fits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training job on one GPU model. All powers are of one GPU."""
 
@@ -46,28 +56,66 @@ class Workload:
     """Duration of one epoch at `top_limit_mw`, as fitted."""
     slower: float = 1.0
     """Times as long at every limit: a GPU that is worse than the one measured."""
+    top_clock_mhz: int = 1
+    """Graphics clock at `top_limit_mw`."""
+    clock_share: float = 1.0
+    """Part of the time at the highest clock that is inversely proportional to the clock."""
 
-    def power_mw(self, limit_mw: int) -> int:
-        """Return the mean draw while it works under ``limit_mw``; never falls as the limit rises."""
+    def power_mw(self, limit_mw: int, locked_mhz: int = UNLOCKED) -> int:
+        """Return the mean draw while it works under ``limit_mw``; never falls as the limit rises.
+
+        With the graphics clock locked, the lower of both counts.
+        """
+        limited_mw = self._limited_mw(limit_mw)
+        if locked_mhz == UNLOCKED:
+            return limited_mw
+        wanted = self._stretch(locked_mhz)
+        if wanted <= self._relative(limited_mw):
+            return limited_mw
+        low_mw, high_mw = 1.0, float(limited_mw)
+        for _ in range(40):
+            middle_mw = (low_mw + high_mw) / 2
+            low_mw, high_mw = (
+                (middle_mw, high_mw) if self._relative(middle_mw) > wanted else (low_mw, middle_mw)
+            )
+        return round(high_mw)
+
+    def clock_mhz(self, limit_mw: int, locked_mhz: int = UNLOCKED) -> int:
+        """Return the graphics clock while it works."""
+        limited = max(self._relative(self._limited_mw(limit_mw)), 1.0)
+        clock_mhz = round(self.top_clock_mhz * self.clock_share / (limited - 1 + self.clock_share))
+        return clock_mhz if locked_mhz == UNLOCKED else min(clock_mhz, locked_mhz)
+
+    def _limited_mw(self, limit_mw: int) -> int:
         room_mw = max(self.gain * limit_mw - self.floor_mw, 1.0)
         wish_mw = self.uncapped_mw - self.floor_mw
         rounding: float = (1 + (wish_mw / room_mw) ** self.sharpness) ** (-1 / self.sharpness)
         return round(self.floor_mw + wish_mw * rounding)
 
-    def slowdown(self, limit_mw: int) -> float:
+    def slowdown(self, limit_mw: int, locked_mhz: int = UNLOCKED) -> float:
         """Return the time of a unit of work relative to `top_limit_mw`; never falls as the limit falls.
 
-        Of a GPU that is `slower`: relative to one that is not.
+        Of a GPU that is `slower`: relative to one that is not. Of limit and locked clock, the slower counts.
         """
-        relative = self._time(self.power_mw(limit_mw)) / self._time(self.power_mw(self.top_limit_mw))
+        relative = self._relative(self._limited_mw(limit_mw))
+        if locked_mhz != UNLOCKED:
+            relative = max(relative, self._stretch(locked_mhz))
         return self.slower * relative
 
-    def _time(self, power_mw: int) -> float:
+    def _stretch(self, clock_mhz: int) -> float:
+        """Return the time at a clock relative to the highest."""
+        return self.clock_share * self.top_clock_mhz / clock_mhz + 1 - self.clock_share
+
+    def _relative(self, power_mw: float) -> float:
+        """Return the time at a draw relative to that at `top_limit_mw`."""
+        return self._time(power_mw) / self._time(self._limited_mw(self.top_limit_mw))
+
+    def _time(self, power_mw: float) -> float:
         knee = (1 + (self.knee_mw / power_mw) ** _KNEE_SHARPNESS) ** (self.steepness / _KNEE_SHARPNESS)
         return float(power_mw**-self.slope * knee)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A GPU model: what a device of it says of itself, and the workloads measured on it."""
 
@@ -86,6 +134,10 @@ class Model:
     workloads: Mapping[str, Workload]
     source: str
     """Where its figures come from, and whether they were measured on it."""
+    clock_share: float
+    """Of every workload."""
+    clock_source: str
+    """Where `clock_share` comes from, and how far it is off."""
 
     def slowed(self, factor: float) -> "Model":
         """Return a GPU of this model that takes ``factor`` times as long for everything."""
@@ -101,7 +153,12 @@ def load() -> dict[str, Model]:
 
 def _model(entry: dict[str, Any]) -> Model:
     workloads = {
-        name: Workload(top_limit_mw=entry["max_limit_mw"], **fitted["parameters"])
+        name: Workload(
+            top_limit_mw=entry["max_limit_mw"],
+            top_clock_mhz=entry["max_clock_mhz"],
+            clock_share=entry["clock_share"],
+            **fitted["parameters"],
+        )
         for name, fitted in entry["workloads"].items()
     }
     return Model(**{**entry, "workloads": workloads})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from zeus_stream.protocol.events import GpuEnergy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEnergy:
     """The energy of a window, over the GPUs of this process.
 
@@ -33,7 +33,7 @@ class WindowEnergy:
         return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """An energy that is not known, with the reason.
 

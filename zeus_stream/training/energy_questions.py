@@ -30,7 +30,7 @@ class EnergyQuestions:
     def energy(self, name: str, number: int, timeout_s: float) -> WindowEnergy | Missing:
         """Wait for the energy of a window, at most ``timeout_s``. Return at once if nobody can answer."""
         if silent := self._silent():
-            return Missing(f"window {name!r}: its energy is not known: {silent}.", name)
+            return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
         until_ns = _until_ns(timeout_s)
         self._wait_for_device(until_ns)
         answer = self._courier.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
@@ -54,18 +54,18 @@ class EnergyQuestions:
     def _window_energy(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
         what = f"window {name!r}: its energy is not known"
         if answer is None and self._courier.absent:
-            return Missing(f"{what}: {self._courier.silence()}.", name)
+            return Missing(reason=f"{what}: {self._courier.silence()}.", name=name)
         if answer is None:
-            return Missing(f"{what}: {self._courier.silence()} within {timeout_s:g} s.", name)
+            return Missing(reason=f"{what}: {self._courier.silence()} within {timeout_s:g} s.", name=name)
         if answer.missing is not None or answer.duration_s is None or not answer.gpus:
-            return Missing(f"{what}: {answer.missing or 'the run has no GPU.'}", name)
+            return Missing(reason=f"{what}: {answer.missing or 'the run has no GPU.'}", name=name)
         return WindowEnergy(
-            name,
-            answer.duration_s,
-            sum(gpu.energy_j for gpu in answer.gpus),
-            sum(gpu.energy_low_j for gpu in answer.gpus),
-            sum(gpu.energy_high_j for gpu in answer.gpus),
-            answer.gpus,
+            name=name,
+            duration_s=answer.duration_s,
+            energy_j=sum(gpu.energy_j for gpu in answer.gpus),
+            energy_low_j=sum(gpu.energy_low_j for gpu in answer.gpus),
+            energy_high_j=sum(gpu.energy_high_j for gpu in answer.gpus),
+            gpus=answer.gpus,
         )
 
 

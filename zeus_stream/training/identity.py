@@ -36,7 +36,7 @@ _LAUNCHERS = (
 """Rank, world size, rank and number of ranks on this host; the innermost launcher comes first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a `RunStarted` says of its process."""
 

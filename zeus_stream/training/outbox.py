@@ -70,7 +70,7 @@ class Outbox:
             self._started = replace(self._started, batch_size=batch_size)
 
     def put(self, entry: tuple[Any, ...] | Held) -> None:
-        """Take in ``(class, field, ...)``: the training's only cost, without a lock or a wait."""
+        """Take in ``(class, field, ...)``, without a lock or a wait. The class may be any callable."""
         if len(self._entries) < self._room:
             self._entries.append(entry)
         else:

@@ -42,7 +42,7 @@ YES = {"1", "true", "yes", "on"}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """Counters of a publisher."""
 
@@ -247,8 +247,9 @@ class Publisher:
     ) -> Recurring:
         """Return one training of the job that recurs under this name: see `zeus_stream.recurring`."""
         wish = Wish(
-            name, tuple(batch_sizes), default, target, metric, lower_is_better, max_epochs, eta, beta, window
-        )
+            job=name, batch_sizes=tuple(batch_sizes), default=default, target=target, metric=metric,
+            lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta, window=window,
+        )  # fmt: skip
         hooks = PublisherHooks(
             attempts=self._attempts,
             put=self._outbox.put,
@@ -338,13 +339,9 @@ class Publisher:
         """Return the publisher's counters."""
         outbox, courier = self._outbox, self._courier
         return Statistics(
-            outbox.acknowledged,
-            outbox.waiting,
-            outbox.dropped,
-            courier.reconnects,
-            courier.errors,
-            self._boundaries.unplaced,
-        )
+            acknowledged=outbox.acknowledged, waiting=outbox.waiting, dropped=outbox.dropped,
+            reconnects=courier.reconnects, errors=courier.errors, unplaced=self._boundaries.unplaced,
+        )  # fmt: skip
 
     def close(self) -> None:
         """End the run, and wait until the collector has everything. Idempotent.

@@ -16,6 +16,7 @@ import math
 import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +41,7 @@ MOST = 2**40
 Rule: TypeAlias = Literal["sqrt", "linear"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What recurs, and what it is for: what a `TryWanted` says beside its stamp."""
 
@@ -57,10 +58,22 @@ class Wish:
 
     def wanted(self, t_ns: int, attempt: int) -> tuple[Any, ...]:
         """Return the event as an outbox takes it in."""
-        return (
-            TryWanted, t_ns, attempt, self.job, self.batch_sizes, self.default, self.target,
-            self.metric, self.lower_is_better, self.max_epochs, self.eta, self.beta, self.window,
-        )  # fmt: skip
+        event = partial(
+            TryWanted,
+            t_ns=t_ns,
+            attempt=attempt,
+            job=self.job,
+            batch_sizes=self.batch_sizes,
+            default=self.default,
+            target=self.target,
+            metric=self.metric,
+            lower_is_better=self.lower_is_better,
+            max_epochs=self.max_epochs,
+            eta=self.eta,
+            beta=self.beta,
+            window=self.window,
+        )
+        return (event,)
 
     def reached(self, value: float) -> bool:
         """Return whether a metric is as good as the target."""
@@ -92,16 +105,16 @@ def checked(wish: Wish) -> Wish:
             within = "a finite number" if least == -math.inf else f"a number from {least:g} to {most:g}"
             raise wrong(f"{name} is {value!r}", f"Give {within}.")
     return Wish(
-        named(wish.job),
-        sizes,
-        int(wish.default),
-        float(wish.target),
-        named(wish.metric),
-        bool(wish.lower_is_better),
-        int(wish.max_epochs),
-        float(wish.eta),
-        float(wish.beta),
-        int(wish.window),
+        job=named(wish.job),
+        batch_sizes=sizes,
+        default=int(wish.default),
+        target=float(wish.target),
+        metric=named(wish.metric),
+        lower_is_better=bool(wish.lower_is_better),
+        max_epochs=int(wish.max_epochs),
+        eta=float(wish.eta),
+        beta=float(wish.beta),
+        window=int(wish.window),
     )
 
 

@@ -42,18 +42,18 @@ def describe_run(
     who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
     now = anchor()
     return RunStarted(
-        now.monotonic_ns,
-        who.job,
-        who.run,
-        who.rank,
-        who.world_size,
-        who.gpus,
-        os.getpid(),
-        boot,
-        now.wall_ns,
-        now.error_ns,
-        "dispatch" if queue is None else "device",
-        who.batch_size,
+        t_ns=now.monotonic_ns,
+        job=who.job,
+        run=who.run,
+        rank=who.rank,
+        world_size=who.world_size,
+        gpus=who.gpus,
+        pid=os.getpid(),
+        boot_id=boot,
+        wall_ns=now.wall_ns,
+        wall_error_ns=now.error_ns,
+        boundary="dispatch" if queue is None else "device",
+        batch_size=who.batch_size,
     )
 
 
@@ -61,7 +61,16 @@ def describe_command(run: str, job: str) -> RunStarted:
     """Return the event by which a process introduces itself that computes on no GPU."""
     now = anchor()
     return RunStarted(
-        now.monotonic_ns, named(job), named(run), 0, 0, (), os.getpid(), boot_id(), now.wall_ns, now.error_ns
+        t_ns=now.monotonic_ns,
+        job=named(job),
+        run=named(run),
+        rank=0,
+        world_size=0,
+        gpus=(),
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=now.wall_ns,
+        wall_error_ns=now.error_ns,
     )
 
 

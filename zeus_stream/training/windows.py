@@ -134,4 +134,4 @@ class Window:
 
     def _without_energy(self) -> Missing:
         why = "it has not ended" if self._open else "it never began, or was cancelled"
-        return Missing(f"window {self.name!r}: its energy is not known: {why}.", self.name)
+        return Missing(reason=f"window {self.name!r}: its energy is not known: {why}.", name=self.name)

@@ -88,6 +88,7 @@ def test_no_attempt_is_answered_and_no_file_changes(
         "FROM runs PIVOT (count(*) FOR host IN ('a', 'b'))",
         "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b",
         "FROM whole('step') ORDER BY ALL DESC NULLS LAST LIMIT 10% OFFSET 1",
+        "FROM waste_of('a run')",
         "SELECT DISTINCT ON (run) *, random(), uuid() FROM runs USING SAMPLE 10%",
         "FROM (DESCRIBE runs) SELECT column_name",
         "SELECT energy_j::DECIMAL(18, 3), {'type': 'COPY'}, [1, 2][1], lower('X') FROM windows",

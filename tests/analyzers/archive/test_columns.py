@@ -7,6 +7,7 @@ from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.rows import GapRow
+from tests.simulation.world import outputs_of
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import Readings, Seen
 
@@ -39,15 +40,28 @@ def readings(**figures: int) -> Readings:
 def test_figures_that_cannot_be_make_a_gap_and_no_more(figures: dict[str, int]) -> None:
     assert well_formed(readings())
     assert not well_formed(readings(**figures))
-    interpreter = Interpreter(RunSettings(None))
-    (gap,) = interpreter.hear(Frame("l", 0, "h", NOW_NS, "t", b""), readings(**figures))
+    interpreter = Interpreter(RunSettings(selector=None))
+    (gap,) = outputs_of(
+        interpreter,
+        Frame(log_id="l", offset=0, host="h", t_ns=NOW_NS, topic="t", body=b""),
+        readings(**figures),
+    )
     assert isinstance(gap, GapRow)
     assert "cannot be" in gap.reason
 
 
 def test_readings_of_the_future_do_not_stop_what_follows() -> None:
-    interpreter = Interpreter(RunSettings(None))
-    (gap,) = interpreter.hear(Frame("l", 0, "h", NOW_NS, "t", b""), readings(t_hi_ns=2**62))
+    interpreter = Interpreter(RunSettings(selector=None))
+    (gap,) = outputs_of(
+        interpreter,
+        Frame(log_id="l", offset=0, host="h", t_ns=NOW_NS, topic="t", body=b""),
+        readings(t_hi_ns=2**62),
+    )
     assert isinstance(gap, GapRow)
     assert (gap.count, gap.reason) == (2, "they are later than they were logged")
-    assert interpreter.hear(Frame("l", 1, "h", NOW_NS, "t", b""), readings()) == []
+    assert (
+        outputs_of(
+            interpreter, Frame(log_id="l", offset=1, host="h", t_ns=NOW_NS, topic="t", body=b""), readings()
+        )
+        == []
+    )

@@ -24,7 +24,7 @@ from analyzers.archive import opening, snapshot
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import MIGRATIONS
 from analyzers.results.readings import READING
-from analyzers.results.rows import BudgetRow, CommandRow, GapRow, MetricRow, RationRow
+from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, GapRow, MetricRow
 from tests.analyzers.archives import (
     BOOTED_NS,
     DECISION,
@@ -136,7 +136,15 @@ def test_what_a_device_does_not_say_is_null(archive: Archive) -> None:
 
 def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) -> None:
     rebooted_ns = BOOTED_NS + 3600 * SECOND
-    start = CollectorStarted(0, "inc-2", "0.1.0", "boot-2", rebooted_ns, 500, observe=False)
+    start = CollectorStarted(
+        t_ns=0,
+        incarnation="inc-2",
+        version="0.1.0",
+        boot_id="boot-2",
+        wall_ns=rebooted_ns,
+        wall_error_ns=500,
+        observe=False,
+    )
     archive.put_frames(list(frames()))
     end = archive.position(HOST)[1] or 0
     archive.put_frames([frame(end, Notes((start,))), frame(end + 1, readings(1))])
@@ -148,7 +156,18 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) 
 
 def test_events_are_rows_of_their_session(archive: Archive) -> None:
     every = (
-        RunStarted(1, "job", "run", 2, 4, (A,), 7, "boot", 5, 1),
+        RunStarted(
+            t_ns=1,
+            job="job",
+            run="run",
+            rank=2,
+            world_size=4,
+            gpus=(A,),
+            pid=7,
+            boot_id="boot",
+            wall_ns=5,
+            wall_error_ns=1,
+        ),
         EpochBegan(2, 0),
         StepBoundary(0, None, 3),
         StepBoundary(1, 4, None, "device", 7),
@@ -360,7 +379,18 @@ def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(pa
     with opened(path) as archive:
         log_id, first = archive.own_log()
         assert first == 0
-        words = Notes((BudgetsSet(0, (Budget("rack1", 1000, (), 0, 0, 1, 0),)),))
+        words = Notes(
+            (
+                BudgetsSet(
+                    0,
+                    (
+                        Budget(
+                            group="rack1", limit_mw=1000, gpus=(), set_ns=0, begin_ns=0, end_ns=1, ramp_ns=0
+                        ),
+                    ),
+                ),
+            )
+        )
         said = replace(frame(0, words, log_id=log_id)[0], host=""), words
         stored = [frame(0, readings(1)), said, frame(1, readings(2))]
         archive.put_frames(stored)
@@ -374,8 +404,17 @@ def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(pa
 
 
 def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
-    budget = BudgetRow("rack1", 5, 1200.0, 10**9, 2 * 10**9, (A, B), binding=True, reason="")
-    ration = RationRow(A, "rack1", "run", 200.0, 175.0, "")
+    budget = BudgetRow(
+        budget="rack1",
+        set_ns=5,
+        limit_w=1200.0,
+        begin_ns=10**9,
+        end_ns=2 * 10**9,
+        gpus=(A, B),
+        binding=True,
+        reason="",
+    )
+    ration = BudgetShareRow(gpu=A, budget="rack1", run="run", most_w=200.0, limit_w=175.0, reason="")
     archive.put_rows([GPU, budget, ration, replace(ration, gpu=B)], {}, replaying=False)
     archive.put_rows(
         [replace(budget, binding=False), replace(ration, budget=None, most_w=None)], {}, replaying=False
@@ -576,7 +615,11 @@ def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(p
     with pytest.raises(opening.OlderSchemaError, match="version 1, not"):
         Archive.open_read_only(path, SETTINGS)  # the file itself is as it was
     with opened(path) as archive:
-        archive.put_rows([MetricRow("s", "r", "loss", 9, 4, 0.4, 1)], {}, replaying=False)
+        archive.put_rows(
+            [MetricRow(session="s", run="r", name="loss", t_ns=9, step=4, value=0.4, epoch=1)],
+            {},
+            replaying=False,
+        )
         found = ask(archive, "SELECT t_ns, step, value, epoch FROM metrics ORDER BY t_ns")
         assert found == [(5, 3, 0.5, None), (9, 4, 0.4, 1)]
 
@@ -608,8 +651,18 @@ def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> N
 
 def test_gaps_and_metrics_repeat_only_when_replaying(archive: Archive) -> None:
     gap = GapRow(HOST, "events", 5, 2, "full")
-    metric = MetricRow("s", "r", "loss", 5, None, 0.5)
-    asked = CommandRow("c", "r", A, 5, None, None, None, None, "")
+    metric = MetricRow(session="s", run="r", name="loss", t_ns=5, step=None, value=0.5)
+    asked = CommandRow(
+        command="c",
+        run="r",
+        gpu=A,
+        asked_ns=5,
+        limit_w=None,
+        outcome=None,
+        outcome_ns=None,
+        outcome_limit_w=None,
+        reason="",
+    )
     for replaying in (False, True, True):
         archive.put_rows([gap, metric, asked], {}, replaying=replaying)
     assert ask(

@@ -143,6 +143,13 @@ def test_jobs_are_compared_by_run(queries: Queries) -> None:
     }
 
 
+def test_the_parts_of_a_job_add_up_to_all_of_it(queries: Queries) -> None:
+    steps, idle = shipped(queries, "waste")
+    assert (steps["job"], steps["cause"], steps["energy_j"]) == ("train", "steps", 40 * (J_A + J_B))
+    assert steps["percent"] == 100
+    assert (idle["job"], idle["cause"]) == (None, "idle GPU")
+
+
 def test_a_metric_has_the_energy_of_the_steps_until_then(queries: Queries) -> None:
     rows = shipped(queries, "metrics")
     assert [(row["value"], row["energy_j"]) for row in rows] == [(0.8, 10 * 300), (0.9, 30 * 300)]

@@ -192,6 +192,7 @@ def test_a_query_that_needs_too_much_memory_is_refused(archive: StoreClient, que
     archive.put([[frame(archive.position(HOST)[1] or 0, readings(200))]])
 
 
+@pytest.mark.sweep
 def test_each_query_sees_whole_commits_while_others_are_written(
     archive: StoreClient, queries: Queries
 ) -> None:

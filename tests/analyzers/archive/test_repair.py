@@ -55,6 +55,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.sweep
 def test_a_flipped_bit_in_the_wal_is_one_sentence_and_the_wal_can_be_moved_aside(killed: Path) -> None:
     wal = Path(f"{killed}.wal")
     flip(wal, wal.stat().st_size // 2)
@@ -109,6 +110,7 @@ def test_a_whole_archive_is_not_moved(stored: Path) -> None:
     assert stored.exists()
 
 
+@pytest.mark.sweep
 def test_archive_and_wal_are_for_their_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     for _ in range(2):

@@ -59,8 +59,18 @@ def profiled(run: str, costs: Sequence[tuple[float, Sequence[float], Sequence[fl
         rows += steps
         rows.append(
             TrialRow(
-                *(run, number, 1, limit_w, len(steps), sum(steps_s), sum(energies_j), 1.0, None, None),
-                *(first * SECOND, (first + len(steps)) * SECOND),
+                run=run,
+                number=number,
+                round=1,
+                power_limit_w=limit_w,
+                steps=len(steps),
+                duration_s=sum(steps_s),
+                energy_j=sum(energies_j),
+                average_power_w=1.0,
+                cost=None,
+                temperature_c=None,
+                began_ns=first * SECOND,
+                ended_ns=(first + len(steps)) * SECOND,
                 confirms=False,
             )
         )
@@ -68,9 +78,18 @@ def profiled(run: str, costs: Sequence[tuple[float, Sequence[float], Sequence[fl
     top, chosen = costs[0], costs[-1]
     rows.append(
         DecisionRow(
-            *(run, 1, 1, 0, "energy", chosen[0], first, top[0]),
-            *(float(np.mean(chosen[1])), float(np.mean(chosen[2])), float(np.mean(top[1]))),
-            float(np.mean(top[2])),
+            run=run,
+            number=1,
+            round=1,
+            t_ns=0,
+            selector="energy",
+            power_limit_w=chosen[0],
+            steps=first,
+            default_limit_w=top[0],
+            energy_per_step_j=float(np.mean(chosen[1])),
+            step_s=float(np.mean(chosen[2])),
+            default_energy_per_step_j=float(np.mean(top[1])),
+            default_step_s=float(np.mean(top[2])),
             applied=True,
             reason="",
             trials_run=run,

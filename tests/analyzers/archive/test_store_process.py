@@ -110,6 +110,7 @@ def test_no_query_takes_more_than_its_memory_and_time(store: StoreClient, querie
     assert sampler.most_mb < MEMORY_MB + MORE_MB
 
 
+@pytest.mark.sweep
 def test_a_sort_that_does_not_fit_into_memory_is_done_on_disk(queries: Queries) -> None:
     sql = (
         "SELECT max(n) AS n FROM (SELECT row_number() OVER (ORDER BY hash(range)) AS n FROM range(8_000_000))"
@@ -135,6 +136,7 @@ def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
     assert not list(tmp_path.glob("*.tmp/*"))
 
 
+@pytest.mark.sweep
 def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
     store: StoreClient, tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_what_is_interpreted_again_goes_on_with_another_store(store: StoreClient
     assert offsets == whole
 
 
+@pytest.mark.sweep
 def test_a_store_that_keeps_ending_is_given_up_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

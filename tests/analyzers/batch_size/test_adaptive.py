@@ -27,7 +27,7 @@ from analyzers.simulation.simulated_jobs import (
 )
 from analyzers.simulation.traces import read
 
-JOB = Job((16, 32, 64, 128, 256), 128, max_epochs=50)
+JOB = Job(batch_sizes=(16, 32, 64, 128, 256), default=128, max_epochs=50)
 POLICY = Adaptive()
 GPU, OTHER_GPU = "V100 x 1", "A40 x 1"
 EPOCH_J = {16: 80.0, 32: 42.0, 64: 24.0, 128: 16.0, 256: 14.0}
@@ -42,7 +42,16 @@ def training(
     took = EPOCHS[size] if epochs is None else epochs
     epoch_j = EPOCH_J[size] * dearer
     at = number if recurrence is None else recurrence
-    return Try(number, at, size, setup, took, took * epoch_j, epoch_j, ended=ended)
+    return Try(
+        number=number,
+        recurrence=at,
+        batch_size=size,
+        setup=setup,
+        epochs=took,
+        cost_j=took * epoch_j,
+        epoch_cost_j=epoch_j,
+        ended=ended,
+    )
 
 
 def after(*tries: Try) -> State:

@@ -11,11 +11,23 @@ from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, Learned, choose, learn
 from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.batch_size.registry import Default
-from analyzers.results.rows import JobRow, TryRow
+from analyzers.results.rows import Ended, JobRow, TryRow
 from zeus_stream.errors import SettingsError
 
 SETUP = "Tesla V100-PCIE-16GB x1"
-ROW = JobRow("nightly", 1, (16, 32, 64), 32, "accuracy", 0.9, False, 10, 0.5, 2.0, 0)  # noqa: FBT003
+ROW = JobRow(
+    job="nightly",
+    version=1,
+    batch_sizes=(16, 32, 64),
+    default_batch_size=32,
+    metric="accuracy",
+    target=0.9,
+    lower_is_better=False,
+    max_epochs=10,
+    eta=0.5,
+    beta=2.0,
+    cost_window=0,
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,32 @@ class Turns(Default):
 
 
 def a_try(number: int, ended: str, began_s: int, took_s: int, size: int = 32) -> TryRow:
+    how: Ended = ended  # type: ignore[assignment]
     ended_ns = None if ended == "running" else (began_s + took_s) * 10**9
     return TryRow(
-        "nightly", number, 1, number, f"run-{number}", f"s-{number}", 0, SETUP, size, "reference", "", None,
-        began_s * 10**9, ended_ns, 3, 100.0, 1.0, 100.0 + number, 33.0, (0.5, 0.9),
-        ended, "",  # type: ignore[arg-type]
-    )  # fmt: skip
+        job="nightly",
+        number=number,
+        version=1,
+        recurrence=number,
+        run=f"run-{number}",
+        session=f"s-{number}",
+        attempt=0,
+        setup=SETUP,
+        batch_size=size,
+        policy="reference",
+        reason="",
+        stop_cost_j=None,
+        began_wall_ns=began_s * 10**9,
+        ended_wall_ns=ended_ns,
+        epochs=3,
+        energy_j=100.0,
+        duration_s=1.0,
+        cost_j=100.0 + number,
+        epoch_cost_j=33.0,
+        metrics=(0.5, 0.9),
+        ended=how,
+        ended_why="",
+    )
 
 
 HISTORIES = st.lists(
@@ -70,7 +102,7 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
 ) -> None:
     rows = [a_try(number, *one) for number, one in enumerate(history, 1)]
     policy = registry.parse(name)
-    in_order, shuffled = Learned(ROW), Learned(ROW)
+    in_order, shuffled = Learned(row=ROW), Learned(row=ROW)
     for row in rows:
         in_order.put(replace(row, ended="running", ended_wall_ns=None))
         if rng.random() < 0.5:
@@ -90,7 +122,7 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
 def test_a_policy_hears_of_each_try_once_and_of_its_end_after_its_beginning(
     history: list[tuple[str, int, int, int]],
 ) -> None:
-    policy, learned = Turns(), Learned(ROW)
+    policy, learned = Turns(), Learned(row=ROW)
     for number, one in enumerate(history, 1):
         learned.put(a_try(number, *one))
     learn(policy, learned)
@@ -104,7 +136,7 @@ def test_a_policy_hears_of_each_try_once_and_of_its_end_after_its_beginning(
 
 
 def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:
-    learned = Learned(ROW)
+    learned = Learned(row=ROW)
     for number in range(1, MAX_RECURRENCE_TRIES + 1):
         assert learned.next_recurrence() == 1
         learned.put(replace(a_try(number, "stopped", number, 1), recurrence=1))
@@ -114,4 +146,4 @@ def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:
 def test_there_are_so_many_policies_and_no_others() -> None:
     with pytest.raises(SettingsError, match="Choose one of"):
         registry.parse("clever")
-    assert choose(registry.parse("default"), Learned(ROW), SETUP).batch_size == 32
+    assert choose(registry.parse("default"), Learned(row=ROW), SETUP).batch_size == 32

@@ -13,7 +13,7 @@ from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import Belief, History, Reference, draw, observe, prune
 from analyzers.results.rows import Ended
 
-JOB = Job((8, 16, 32, 64, 128, 256), 128, max_epochs=20)
+JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)
 GPU = "V100 x 1"
 MENDED, FAITHFUL = Reference(), Reference(faithful=True)
 POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
@@ -24,7 +24,18 @@ def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> Hi
     state = History(JOB)
     for number, (size, cost_j, how) in enumerate(ended):
         at = number if recurrence is None else recurrence
-        state = state.heard(Try(number, at, size, GPU, 3, cost_j, cost_j / 3, ended=how))
+        state = state.heard(
+            Try(
+                number=number,
+                recurrence=at,
+                batch_size=size,
+                setup=GPU,
+                epochs=3,
+                cost_j=cost_j,
+                epoch_cost_j=cost_j / 3,
+                ended=how,
+            )
+        )
     return state
 
 
@@ -41,7 +52,14 @@ def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
         size = choice.batch_size
         chosen.append(size)
         how: Ended = "stopped" if size in fails else "converged"
-        a_try = Try(number, number, size, GPU, ended=how, cost_j=costs.get(size, 16.0))
+        a_try = Try(
+            number=number,
+            recurrence=number,
+            batch_size=size,
+            setup=GPU,
+            ended=how,
+            cost_j=costs.get(size, 16.0),
+        )
         state = policy.ended(policy.began(state, replace(a_try, ended="running")), a_try)
     assert chosen == [128, 64, 32, 16, 8, 256, 32, 16, 64, 128, 256]
     assert prune(JOB, state.tries, 2).sizes == (32, 64, 128)
@@ -80,7 +98,10 @@ def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
             (2, 128, 10.0, "converged"),
         ]
     ):
-        state = state.heard(Try(number, at, size, GPU, cost_j=cost_j, ended=how))  # type: ignore[arg-type]
+        ended: Ended = how  # type: ignore[assignment]
+        state = state.heard(
+            Try(number=number, recurrence=at, batch_size=size, setup=GPU, cost_j=cost_j, ended=ended)
+        )
     assert {size: belief.mean for size, belief in policy.beliefs(state, GPU).items()} == {64: 18.5, 128: 10}
     # 64 cost 9 and 18 + 10, so 128 with 10 and 10 is what is drawn most of the time.
     rng = Random(1)
@@ -94,11 +115,15 @@ def test_when_all_sizes_fail_the_bound_is_lifted_and_the_job_is_learned_anew() -
     tried = []
     while policy.choose(state, GPU, rng).stop_cost_j < inf:
         size = policy.choose(state, GPU, rng).batch_size
-        state = state.heard(Try(number, 12, size, GPU, cost_j=20, ended="stopped"))
+        state = state.heard(
+            Try(number=number, recurrence=12, batch_size=size, setup=GPU, cost_j=20, ended="stopped")
+        )
         tried.append(size)
         number += 1
     assert sorted(tried) == list(JOB.batch_sizes)
-    state = state.heard(Try(number, 12, 64, GPU, cost_j=25, ended="converged"))
+    state = state.heard(
+        Try(number=number, recurrence=12, batch_size=64, setup=GPU, cost_j=25, ended="converged")
+    )
     assert policy.choose(state, GPU, rng).stop_cost_j == 50
 
 
@@ -159,7 +184,18 @@ def reports(draw_from: st.DrawFn) -> list[Try]:
         size, at = draw_from(sizes), draw_from(st.integers(0, number))
         for how in draw_from(st.lists(hows, min_size=1, max_size=3)):
             cost_j = draw_from(st.sampled_from([0.0, 1.0, 5.0, 10.0, 1e6]))
-            heard.append(Try(number, at, size, GPU, 3, cost_j, None, ended=how))
+            heard.append(
+                Try(
+                    number=number,
+                    recurrence=at,
+                    batch_size=size,
+                    setup=GPU,
+                    epochs=3,
+                    cost_j=cost_j,
+                    epoch_cost_j=None,
+                    ended=how,
+                )
+            )
     return draw_from(st.permutations(heard))
 
 

@@ -11,12 +11,13 @@ from analyzers.batch_size import registry
 from analyzers.batch_size.history import Known, Learned, learn
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.registry import Default
-from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
-from analyzers.results.rows import GiveAdvice, JobRow, TryRow, WindowRow
+from analyzers.interpreter import Interpreter, JobForgotten
+from analyzers.results.instructions import GiveAdvice
+from analyzers.results.result import NOTHING
+from analyzers.results.rows import JobRow, TryRow, WindowRow
 from tests.analyzers.batch_size.test_history import SETUP, Turns
 from tests.analyzers.test_interpreter import QUICK
-from tests.simulation.world import BEGIN_NS, Training, World
+from tests.simulation.world import BEGIN_NS, Output, Training, World, asked, outputs_of
 from zeus_stream.protocol.events import (
     Advice,
     AskTry,
@@ -36,9 +37,19 @@ from zeus_stream.protocol.readings import Readings
 PLAN = replace(QUICK, selector=None, timeout_ns=1_000_000_000)
 TRAINING = Training("imagenet", 0.02, 60, epoch_steps=20)
 WANTED = TryWanted(
-    0, 0, "nightly", (16, 32, 64), 32, 0.9, "accuracy", lower_is_better=False, max_epochs=10, eta=0.5,
-    beta=2.0, window=0,
-)  # fmt: skip
+    t_ns=0,
+    attempt=0,
+    job="nightly",
+    batch_sizes=(16, 32, 64),
+    default=32,
+    target=0.9,
+    metric="accuracy",
+    lower_is_better=False,
+    max_epochs=10,
+    eta=0.5,
+    beta=2.0,
+    window=0,
+)
 HIGHEST_W = 250
 
 
@@ -138,10 +149,10 @@ class Heard:
     def hear(self, frames: Iterable[tuple[Frame, Body]], asks: Iterable[AskTry] = ()) -> "Heard":
         waiting = list(asks)
         for frame, body in frames:
-            self.outputs += self.interpreter.hear(frame, body)
+            self.outputs += outputs_of(self.interpreter, frame, body)
             for ask in [ask for ask in waiting if isinstance(body, Events) and body.session == ask.session]:
                 waiting.remove(ask)
-                self.interpreter.ask(frame.host, ask)
+                asked(self.interpreter, frame.host, ask)
         return self
 
     @property
@@ -324,7 +335,7 @@ def test_a_question_that_comes_before_its_host_is_heard_is_answered_all_the_same
     frames: list[tuple[Frame, Body]],
 ) -> None:
     heard = Heard()
-    heard.interpreter.ask("h0", AskTry("q", "session-h0", 0, 0))
+    asked(heard.interpreter, "h0", AskTry("q", "session-h0", 0, 0))
     heard.hear(frames)
     assert heard.advice["q"].batch_size == 16
 
@@ -405,8 +416,8 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
     heard.hear(both)
     row = heard.tries[0]
     assert (row.ended, row.cost_j, row.energy_j) == ("converged", None, None)
-    assert "another run used it meanwhile" in row.ended_why
-    learned = Learned(heard.known.jobs[0])
+    assert "another run used it at the same time" in row.ended_why
+    learned = Learned(row=heard.known.jobs[0])
     for known in heard.tries:
         learned.put(known)
     learn(policy, learned)
@@ -456,15 +467,14 @@ def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
 ) -> None:
     policy = Turns()
     heard = Heard(policy).hear(frames)
-    forgotten = heard.interpreter.forget("nightly")
-    assert forgotten is not None
-    count, rows = forgotten
-    assert count == 1
+    assert heard.interpreter.tries("nightly") == 1
+    rows = heard.interpreter.handle(JobForgotten("nightly"), 0).rows
     assert [row.version for row in rows if isinstance(row, JobRow)] == [2]
     heard.hear(again(frames, 1))
     assert [(row.version, row.number) for row in heard.tries] == [(1, 1), (2, 2)]
     assert 1 not in {number for _, number, _ in policy.told}
-    assert heard.interpreter.forget("unheard of") is None
+    assert heard.interpreter.tries("unheard of") is None
+    assert heard.interpreter.handle(JobForgotten("unheard of"), 0) == NOTHING
     # Another analyzer does not count it either, nor use its number again, nor take it for new in a replay.
     known = Known(tuple(row for row in rows if isinstance(row, JobRow)), tuple(heard.tries[:1]))
     other = Heard(policy, known).hear(frames)

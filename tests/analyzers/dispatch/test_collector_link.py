@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from analyzers.dispatch.collector_link import Link
-from analyzers.results.rows import ApplyControl, RestoreControl
+from analyzers.results.instructions import ApplyControl, RestoreControl
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl, Welcome
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.anyio
 
 
 def welcome(host: str) -> Welcome:
-    return Welcome(host, "incarnation", "log", 0, 10, observe=False)
+    return Welcome(
+        host=host, incarnation="incarnation", log_id="log", first_offset=0, next_offset=10, observe=False
+    )
 
 
 @asynccontextmanager
@@ -70,9 +72,12 @@ async def linked(
 async def test_a_collector_is_known_by_the_host_it_speaks_for(zeus_dir: Path) -> None:
     async with linked(zeus_dir, welcome("alpha")) as link:
         assert await link.host() == "alpha"
-        assert link.behind(Frame("log", 7, "alpha", 0, "t", b"")) == 2
-        assert link.behind(Frame("log", 20, "alpha", 0, "t", b"")) == 0
-        assert link.behind(Frame("another log", 7, "alpha", 0, "t", b"")) is None
+        assert link.behind(Frame(log_id="log", offset=7, host="alpha", t_ns=0, topic="t", body=b"")) == 2
+        assert link.behind(Frame(log_id="log", offset=20, host="alpha", t_ns=0, topic="t", body=b"")) == 0
+        assert (
+            link.behind(Frame(log_id="another log", offset=7, host="alpha", t_ns=0, topic="t", body=b""))
+            is None
+        )
 
 
 async def test_clocks_are_commanded_until_answered_and_their_leases_renewed(zeus_dir: Path) -> None:

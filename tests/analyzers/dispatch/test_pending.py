@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.dispatch.pending import MAX_SENT, Pending
-from analyzers.results.rows import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from zeus_stream.protocol.events import Answer
 from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.notes import (
@@ -107,7 +107,15 @@ def test_a_lease_is_renewed_from_when_its_command_is_sent_until_it_has_ended() -
         pytest.param(refused("c1"), set(), id="a refusal ends it"),
         pytest.param(refused("c9"), {"g"}, id="a refusal of another command does not"),
         pytest.param(
-            CollectorStarted(3, "i", "0.1", "boot", 0, 0, observe=False),
+            CollectorStarted(
+                t_ns=3,
+                incarnation="i",
+                version="0.1",
+                boot_id="boot",
+                wall_ns=0,
+                wall_error_ns=0,
+                observe=False,
+            ),
             set(),
             id="a collector that starts has given everything back",
         ),

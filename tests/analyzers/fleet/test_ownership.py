@@ -7,10 +7,9 @@ import pytest
 
 from analyzers.fleet.ownership import SILENT_NS
 from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow, GpuRow
-from tests.simulation.world import Training, World
+from tests.simulation.world import Output, Training, World, replayed
 from zeus_stream.protocol.events import RunEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlLeaseEnded, DeviceFound, DeviceGone, Notes, SessionEnded
@@ -18,7 +17,7 @@ from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 OTHER = "other"
-MEASURE_ONLY = RunSettings(None)
+MEASURE_ONLY = RunSettings(selector=None)
 Heard = tuple[Frame, Body]
 
 
@@ -68,7 +67,7 @@ def intrusions() -> list[Body]:
 
 def heard(frames: Sequence[Heard]) -> list[Output]:
     interpreter = Interpreter(MEASURE_ONLY)
-    return [output for frame, body in frames for output in interpreter.hear(frame, body)]
+    return replayed(interpreter, frames)
 
 
 @pytest.mark.parametrize("intrusion", intrusions(), ids=lambda body: repr(body)[:40])
@@ -76,7 +75,13 @@ def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_not
     frames = list(recorded())
     middle, last = frames[len(frames) // 2][0], frames[-1][0]
     for place in (len(frames) // 2, len(frames) // 2 + 3):
-        frames.insert(place, (Frame("log-other", place, OTHER, middle.t_ns, "t", b""), intrusion))
+        frames.insert(
+            place,
+            (
+                Frame(log_id="log-other", offset=place, host=OTHER, t_ns=middle.t_ns, topic="t", body=b""),
+                intrusion,
+            ),
+        )
     assert last.host != OTHER
     outputs = heard(frames)
     gaps = [row for row in outputs if isinstance(row, GapRow)]
@@ -88,7 +93,12 @@ def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_not
 def test_a_gpu_passes_to_another_host_once_its_own_has_been_silent() -> None:
     end_ns = recorded()[-1][0].t_ns
     claims: list[Heard] = [
-        (Frame("log-other", offset, OTHER, end_ns + offset * S, "t", b""), Notes((found(),)))
+        (
+            Frame(
+                log_id="log-other", offset=offset, host=OTHER, t_ns=end_ns + offset * S, topic="t", body=b""
+            ),
+            Notes((found(),)),
+        )
         for offset in range(2 * SILENT_NS // S)
     ]
     outputs = heard([*recorded(), *claims])

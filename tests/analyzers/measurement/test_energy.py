@@ -67,7 +67,14 @@ def test_a_constant_load_polled_every_10_ms_is_measured_to_1_percent_from_500_ms
 def test_a_window_between_two_refreshes_says_so() -> None:
     line = timeline(steady(250, 10))
     assert known(energy(line, 210 * MS, 250 * MS)) == Energy(
-        10_000_000, 0, 25_001_000, 0, 25_001_000, None, "counter", "within one refresh"
+        energy_uj=10_000_000,
+        low_uj=0,
+        high_uj=25_001_000,
+        p2_5_uj=0,
+        p97_5_uj=25_001_000,
+        phase_coverage=None,
+        estimator="counter",
+        quality="within one refresh",
     )
 
 

@@ -182,6 +182,7 @@ def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: i
     assert covered(found) > 0.5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["prompt", "late", "ramped", "mixed"])
 def test_a_rise_and_a_fall_of_power_have_a_lateness_of_their_own(name: Name) -> None:
     biases, shares = [], []

@@ -9,19 +9,40 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.interpreter import Interpreter
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import GiveAnswer, GpuRow, RunRow, WindowRow
+from analyzers.results.instructions import GiveAnswer
+from analyzers.results.rows import GpuRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
+from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
 from zeus_stream.settings import Settings
 
 CPU = "CPU-alpha-package-0"
-BOOT = CollectorStarted(0, "inc-1", "0.1.0", "boot-1", 0, 500, observe=False)
-CPU_FOUND = DeviceFound(1, CPU, 0, "CPU package 0", "powercap", True, None, None, None, None, mig=False)  # noqa: FBT003 (a message)
+BOOT = CollectorStarted(
+    t_ns=0,
+    incarnation="inc-1",
+    version="0.1.0",
+    boot_id="boot-1",
+    wall_ns=0,
+    wall_error_ns=500,
+    observe=False,
+)
+CPU_FOUND = DeviceFound(
+    t_ns=1,
+    gpu=CPU,
+    index=0,
+    name="CPU package 0",
+    driver="powercap",
+    counts_energy=True,
+    min_limit_mw=None,
+    max_limit_mw=None,
+    default_limit_mw=None,
+    found_limit_mw=None,
+    mig=False,
+)
 
 
 def cpu_j(begin_s: float, end_s: float) -> float:
@@ -38,7 +59,9 @@ def started(session: str, run: str, second: int, rank: int = 0, gpus: tuple[str,
     event = replace(
         STARTED, t_ns=second * SECOND, run=run, rank=rank, pid=1000 + int(session), gpus=gpus or ("index:9",)
     )
-    word = RunAdmitted(second * SECOND, session, run, gpus, may_command=False, reason="")
+    word = RunAdmitted(
+        t_ns=second * SECOND, session=session, run=run, gpus=gpus, may_command=False, reason=""
+    )
     return [said(session, second, event), Notes((word,))]
 
 
@@ -60,14 +83,14 @@ def stepped(session: str, *seconds: int) -> list[Body]:
 
 def heard(bodies: Sequence[Body], asks: Sequence[Ask] = (), found: DeviceFound = FOUND) -> list[Output]:
     """Return what an interpreter makes of these, said after 40 s of readings."""
-    interpreter = Interpreter(RunSettings(None))
+    interpreter = Interpreter(RunSettings(selector=None))
     notes = Notes((BOOT, found, CPU_FOUND))
     sampled = [replace(readings(second), gpus=(A, CPU)) for second in range(1, 40)]
     outputs: list[Output] = []
     for offset, body in enumerate([notes, *sampled, *bodies]):
         if offset == 1 + len(sampled):
-            outputs += [output for ask in asks for output in interpreter.ask(HOST, ask)]
-        outputs += interpreter.hear(*frame(offset, body, t_ns=41 * SECOND))
+            outputs += [output for ask in asks for output in asked(interpreter, HOST, ask)]
+        outputs += outputs_of(interpreter, *frame(offset, body, t_ns=41 * SECOND))
     return outputs
 
 
@@ -140,14 +163,14 @@ def test_a_row_says_whose_energy_it_is(found: DeviceFound, quality: str) -> None
 
 def test_a_collector_that_starts_without_cpus_has_none() -> None:
     again = Notes((replace(BOOT, t_ns=15 * SECOND, incarnation="inc-2"),))
-    interpreter = Interpreter(RunSettings(None))
+    interpreter = Interpreter(RunSettings(selector=None))
     bodies = [Notes((BOOT, FOUND, CPU_FOUND)), *started("1", "run", 10), again, Notes((FOUND,))]
     bodies += stepped("1", 20, 22)
     bodies += [replace(readings(second), gpus=(A, "GPU-b")) for second in range(16, 30)]
     outputs = [
         output
         for offset, body in enumerate(bodies)
-        for output in interpreter.hear(*frame(offset, body, t_ns=(20 + offset) * SECOND))
+        for output in outputs_of(interpreter, *frame(offset, body, t_ns=(20 + offset) * SECOND))
     ]
     assert set(windows(outputs, "step")) == {("1", 0, A)}
 

@@ -37,8 +37,23 @@ def named(tmp_path: Path) -> Named:
 def _run(session: str, run: str, job: str, rank: int, host: str) -> RunRow:
     wall_ns = 1_767_225_600 * S
     return RunRow(
-        *(session, run, job, rank, 2, host, 7, 1000, (), "dispatch", 0, None),
-        *(wall_ns, 0, None, True, ""),
+        session=session,
+        run=run,
+        job=job,
+        rank=rank,
+        world_size=2,
+        host=host,
+        pid=7,
+        uid=1000,
+        gpus=(),
+        boundary="dispatch",
+        began_ns=0,
+        ended_ns=None,
+        began_wall_ns=wall_ns,
+        wall_error_ns=0,
+        ended_how=None,
+        may_command=True,
+        command_reason="",
     )
 
 

@@ -23,6 +23,7 @@ def test_the_order_in_which_readings_arrive_does_not_matter(seed: int, powered: 
         assert one.tolist() == other.tolist()
 
 
+@pytest.mark.sweep
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9))
 def test_when_readings_are_looked_at_does_not_matter(seed: int) -> None:
@@ -161,6 +162,7 @@ def test_what_is_forgotten_is_given_back_limits_as_well() -> None:
     assert line.limits_mw([0, end_ns - IDLE_NS], [1, end_ns - IDLE_NS]) == [None, 195]
 
 
+@pytest.mark.sweep
 def test_memory_is_bounded_even_when_everything_is_needed() -> None:
     line = Timeline()
     line.add(steady(100, MAX_KNOTS + 1000, 1 * MS))

@@ -12,7 +12,9 @@ from zeus_stream.protocol.notes import Budget
 S = 1_000_000_000
 W = 1000
 STRIDE = 25 * W
-RACK = Budget("rack1", 300 * W, (), 0, 100 * S, 200 * S, 10 * S)
+RACK = Budget(
+    group="rack1", limit_mw=300 * W, gpus=(), set_ns=0, begin_ns=100 * S, end_ns=200 * S, ramp_ns=10 * S
+)
 
 
 # ---- time ------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import pytest
 
 from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run import Output
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, BudgetRow, CommandRow, DecisionRow, RationRow, RestoreControl
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
-from tests.simulation.world import Training, World
+from tests.simulation.world import Output, Training, World, outputs_of, replayed
 from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -36,13 +36,23 @@ from zeus_stream.protocol.readings import Readings, Seen
 S = 1_000_000_000
 W = 1000
 LEAST, FOUND = 100 * W, 300 * W
-PLAN = RunSettings(selectors.parse("energy"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+PLAN = RunSettings(selector=selectors.parse("energy"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
 
 R = TypeVar("R")
 
 
 def budget(limit_w: int, group: str = "rack1", gpus: tuple[str, ...] = (), way: float = 1.0) -> Budget:
-    return Budget(group, limit_w * W, gpus, 0, 0, 10**15, 0, None, way)
+    return Budget(
+        group=group,
+        limit_mw=limit_w * W,
+        gpus=gpus,
+        set_ns=0,
+        begin_ns=0,
+        end_ns=10**15,
+        ramp_ns=0,
+        before_mw=None,
+        way=way,
+    )
 
 
 @dataclass(slots=True)
@@ -71,20 +81,47 @@ class Site:
             gpu, host = f"g{index}", f"h{index}"
             self.limits[gpu] = FOUND
             self.under_way[gpu] = []
-            self.note(host, CollectorStarted(self.now_ns, "i", "0", "boot", self.now_ns, 0, observe=False))
+            self.note(
+                host,
+                CollectorStarted(
+                    t_ns=self.now_ns,
+                    incarnation="i",
+                    version="0",
+                    boot_id="boot",
+                    wall_ns=self.now_ns,
+                    wall_error_ns=0,
+                    observe=False,
+                ),
+            )
             found = DeviceFound(
-                self.now_ns, gpu, 0, "A40", "0", counts_energy=True, min_limit_mw=LEAST, max_limit_mw=FOUND,
-                default_limit_mw=FOUND, found_limit_mw=FOUND, mig=False,
-            )  # fmt: skip
+                t_ns=self.now_ns,
+                gpu=gpu,
+                index=0,
+                name="A40",
+                driver="0",
+                counts_energy=True,
+                min_limit_mw=LEAST,
+                max_limit_mw=FOUND,
+                default_limit_mw=FOUND,
+                found_limit_mw=FOUND,
+                mig=False,
+            )
             self.note(host, found)
 
     def note(self, host: str, note: Note) -> None:
         self.log(host, Notes((note,)))
 
     def log(self, host: str, body: Body) -> None:
-        frame = Frame(f"log-{host}", next(self._offsets), host, self.now_ns, "topic", b"")
+        frame = Frame(
+            log_id=f"log-{host}",
+            offset=next(self._offsets),
+            host=host,
+            t_ns=self.now_ns,
+            topic="topic",
+            body=b"",
+        )
         self.frames.append((frame, body))
-        outputs = self.interpreter.hear(frame, body)
+        outputs = outputs_of(self.interpreter, frame, body)
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, ApplyControl | RestoreControl):
@@ -100,10 +137,26 @@ class Site:
         gpus = tuple(gpus)
         for rank, gpu in enumerate(gpus):
             session, host = f"{run}-{rank}", gpu.replace("g", "h")
-            started = RunStarted(self.now_ns, run, run, rank, len(gpus), (gpu,), 1, "boot", self.now_ns, 0)
+            started = RunStarted(
+                t_ns=self.now_ns,
+                job=run,
+                run=run,
+                rank=rank,
+                world_size=len(gpus),
+                gpus=(gpu,),
+                pid=1,
+                boot_id="boot",
+                wall_ns=self.now_ns,
+                wall_error_ns=0,
+            )
             self.steps[session] = 0
             self.log(host, Events(session, 0, 0, 1, (started,)))
-            self.note(host, RunAdmitted(self.now_ns, session, run, (gpu,), may_command=True, reason=""))
+            self.note(
+                host,
+                RunAdmitted(
+                    t_ns=self.now_ns, session=session, run=run, gpus=(gpu,), may_command=True, reason=""
+                ),
+            )
 
     def step(self, run: str) -> None:
         for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
@@ -251,7 +304,7 @@ def test_a_gpu_that_is_not_to_be_commanded_counts_and_the_others_make_room() -> 
     site.set(budget(600))
     site.settle()
     assert list(site.limits.values()) == [FOUND, 150 * W, 150 * W]
-    told = {row.gpu: row for row in site.rows(RationRow)}
+    told = {row.gpu: row for row in site.rows(BudgetShareRow)}
     assert (told["g0"].limit_w, told["g0"].reason) == (300, "this collector only observes")
     assert told["g0"].most_w == 200, "what it would have"
     assert len([row for row in site.rows(ApplyControl) if row.gpu == "g0"]) == 1, "it is asked once"
@@ -313,7 +366,18 @@ def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) 
             value=LEAST,
         ),
     )
-    site.note("h1", CollectorStarted(site.now_ns, "i2", "0", "boot", site.now_ns, 0, observe=False))
+    site.note(
+        "h1",
+        CollectorStarted(
+            t_ns=site.now_ns,
+            incarnation="i2",
+            version="0",
+            boot_id="boot",
+            wall_ns=site.now_ns,
+            wall_error_ns=0,
+            observe=False,
+        ),
+    )
     site.settle()
     assert site.limits == {"g0": 200 * W, "g1": 200 * W}
     assert {each.gpu for each in site.rows(ApplyControl)[asked:]} == {"g1"}
@@ -376,6 +440,7 @@ def test_a_limit_that_a_run_set_before_the_budget_is_held_for_the_budget() -> No
     assert site.holders["g0"] == f"{BUDGET}rack1"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
     rng = Random(seed)
@@ -401,18 +466,19 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
             site.step(run)
         site.go_on(rng.randrange(S // 2))
         assert sum(site.limits.values()) <= most_w * W, site.limits
-    assert {row.budget for row in site.rows(RationRow)} == {"rack1"}
+    assert {row.budget for row in site.rows(BudgetShareRow)} == {"rack1"}
     for run in running:
         site.end(run)
     site.set()
     site.settle()
     assert list(site.limits.values()) == [FOUND] * 5
     again = Interpreter(PLAN)
-    assert [output for frame, body in site.frames for output in again.hear(frame, body)] == site.outputs
+    assert replayed(again, site.frames) == site.outputs
 
 
+@pytest.mark.sweep
 def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
-    plan = RunSettings(selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+    plan = RunSettings(selector=selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
     site = Site(2, interpreter=Interpreter(plan))
     site.set(budget(400))
     site.settle()
@@ -432,19 +498,20 @@ def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
             site.log(host, Readings((gpu,), readings(seen).tobytes()))
         site.go_on(tick_ns)
         assert sum(site.limits.values()) <= 400 * W
-        assert ticks < 3000, site.rows(RationRow)
+        assert ticks < 3000, site.rows(BudgetShareRow)
     assert site.limits == {"g0": FOUND, "g1": LEAST}
 
 
 # ---- a real search under a budget ------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exhaustive", [True, False])
 def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     exhaustive: bool,  # noqa: FBT001 - parametrized
 ) -> None:
     plan = RunSettings(
-        selectors.parse("time"),
+        selector=selectors.parse("time"),
         stride_mw=50 * W,
         warmup_steps=2,
         profile_steps=5,
@@ -455,7 +522,10 @@ def test_a_run_decides_within_its_share_and_again_when_the_budget_is_over(
     world = World("simulated:v100x1", Training("imagenet", 0.1, 1000), plan)
 
     def say(*budgets: Budget) -> None:
-        world.hear(Frame("own", 0, OWN, world.now_ns, "budgets", b""), Notes((BudgetsSet(0, budgets),)))
+        world.hear(
+            Frame(log_id="own", offset=0, host=OWN, t_ns=world.now_ns, topic="budgets", body=b""),
+            Notes((BudgetsSet(0, budgets),)),
+        )
 
     def decided(limit_w: int) -> DecisionRow:
         """Return the next decision for a limit."""

@@ -74,6 +74,7 @@ def alarms(factors: Iterable[float]) -> int:
     return raised
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("correlation", [0.9, 0.98])
 def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
     correlation: float,
@@ -85,6 +86,7 @@ def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
     assert sum(raised) <= len(raised)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("period", [30, 300, 1_500])
 def test_a_wave_of_5_percent_raises_an_alarm_in_20000_steps_at_most(period: int) -> None:
     for phase in (0.0, 3.0):

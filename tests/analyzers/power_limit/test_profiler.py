@@ -112,7 +112,7 @@ class Bench:
                     self.tell(LimitRefused(attempt, self.refuse[limit_mw], "refused"))
                 elif not self.silent:
                     self.tell(LimitApplied(attempt, StepBegan(self.index, self.t_ns)))
-            case MeasureTrial(number, _, limit_mw):
+            case MeasureTrial(number=number, round=_, limit_mw=limit_mw):
                 self.trials.append(instruction)
                 if limit_mw in self.blind:
                     self.tell(TrialMissing(number, "no reading"))
@@ -361,6 +361,7 @@ def test_a_single_odd_window_is_no_drift() -> None:
     assert bench.state.round == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("plan", [SHORT, ADAPTIVE], ids=["exhaustive", "adaptive"])
 def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: Plan) -> None:
     plan = replace(plan, profiling_share=0.2)
@@ -372,6 +373,7 @@ def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_roun
     assert bench.state.round >= 3
 
 
+@pytest.mark.sweep
 def test_a_restless_workload_is_not_profiled_for_ever() -> None:
     bench = Bench(replace(SHORT, profiling_share=1.0))
     for turn in range(4 * MAX_ROUNDS):
@@ -727,7 +729,7 @@ def under_fire(
                     event = LimitRefused(attempt, "device", "refused")
                 case MeasureTrial() if draw() < 0.8:
                     event = measured(instruction)
-                case MeasureTrial(number):
+                case MeasureTrial(number=number):
                     event = TrialMissing(number, "no reading")
                 case _:
                     pass
@@ -829,6 +831,7 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
             assert state.phase == Over()
 
 
+@pytest.mark.sweep
 @given(exhaustive, st.randoms(use_true_random=False))
 def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
     plan: Plan, rng: Random

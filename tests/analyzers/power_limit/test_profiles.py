@@ -17,12 +17,29 @@ from analyzers.state_files import forgotten_profiles
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
-WHO = Identity("nightly", "Model X", "550.1", 2, 2, 64, 100.0, 300.0)
+WHO = Identity(
+    job="nightly",
+    gpu_model="Model X",
+    driver="550.1",
+    gpus=2,
+    world_size=2,
+    batch_size=64,
+    least_limit_w=100.0,
+    highest_limit_w=300.0,
+)
 LIMITS = (AtLimit(300.0, 12, 1.5, 400.25, "first", 1), AtLimit(200.0, 12, 1.75, 300.125, "first", 1))
 
 
 def profile(session: str, at_ns: int, *, who: Identity = WHO, whole: bool = True, round_: int = 1) -> Profile:
-    return Profile(who, session, f"run-{session}", round_, at_ns, 200.0 if whole else None, LIMITS)
+    return Profile(
+        identity=who,
+        session=session,
+        run=f"run-{session}",
+        round=round_,
+        measured_wall_ns=at_ns,
+        chosen_w=200.0 if whole else None,
+        limits=LIMITS,
+    )
 
 
 identities = st.builds(
@@ -38,7 +55,7 @@ identities = st.builds(
 )
 profiled = st.builds(
     Profile,
-    identities,
+    identity=identities,
     session=st.sampled_from("abcdef"),
     run=st.just("run"),
     round=st.integers(1, 3),

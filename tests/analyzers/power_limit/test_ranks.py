@@ -7,13 +7,14 @@ import pytest
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import ApplyControl, DecisionRow, GpuLimitRow, RestoreControl, TrialRow
-from tests.simulation.world import BEGIN_NS, Training, World
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import DecisionRow, GpuLimitRow, TrialRow
+from tests.simulation.world import BEGIN_NS, Training, World, replayed
 from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000
 QUICK = RunSettings(
-    selectors.parse("energy"),
+    selector=selectors.parse("energy"),
     stride_mw=75_000,
     warmup_steps=2,
     profile_steps=5,
@@ -106,7 +107,7 @@ def test_a_run_taken_up_again_by_fewer_ranks_goes_on_counting_rounds() -> None:
     made.at(BEGIN_NS + 3 * S, lambda: made.kill_rank(0))
     made.run(5.0)
     made.kill()
-    ((numbers, decisions, rounds),) = made.interpreter._ended_runs.values()
+    ((numbers, decisions, rounds),) = made.interpreter._sessions.ended_runs.values()
     assert numbers >= made.rows(TrialRow)[-1].number
     assert (decisions, rounds) == (len(made.rows(DecisionRow)), 2)
 
@@ -147,7 +148,7 @@ def test_a_gpu_that_waits_is_lowered_and_no_other() -> None:
     even, uneven = (row.energy_j / row.steps for row in confirmed)
     assert uneven / even - 1 == pytest.approx(energy / 100, abs=0.01)
     again = Interpreter(PER_GPU)
-    assert [output for frame, body in made.frames for output in again.hear(frame, body)] == made.outputs
+    assert replayed(again, made.frames) == made.outputs
     # a workload that changes is profiled again, from one limit for all
     made.training = replace(made.training, heavier=(made.step, 1.4))
     before = len(made.outputs)
@@ -164,7 +165,17 @@ def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     job_w = made.rows(DecisionRow)[0].power_limit_w
     host = made.hosts[0]
     before = len(made.outputs)
-    host.note(CollectorStarted(host.now(), "other", "0", "boot", 0, 0, observe=False))
+    host.note(
+        CollectorStarted(
+            t_ns=host.now(),
+            incarnation="other",
+            version="0",
+            boot_id="boot",
+            wall_ns=0,
+            wall_error_ns=0,
+            observe=False,
+        )
+    )
     made.run(8.0)
     asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert [(row.gpu, row.value) for row in asked[:2]] == [

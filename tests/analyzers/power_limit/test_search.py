@@ -130,6 +130,7 @@ def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) 
     assert chosen.limit_mw in world.visited
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("text", GOALS)
 def test_of_21_limits_most_are_not_measured(text: str) -> None:
     counts = []
@@ -151,6 +152,7 @@ def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
     assert np.mean(inside) >= 0.95
 
 
+@pytest.mark.sweep
 def test_warming_up_is_not_taken_for_a_better_limit() -> None:
     """A cold GPU takes 3 % less; where limits differ by less, the incumbent is measured again."""
     excesses = []
@@ -182,6 +184,7 @@ def without_order(seed: int) -> World:
     return World(limits_mw(300_000, 100_000, 10_000), seconds, lambda _: 38.0, noise=0.01, seed=seed)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("text", ["energy", "time"])
 def test_where_limits_differ_without_order_none_is_left_out_that_is_much_better(text: str) -> None:
     worlds = [without_order(seed) for seed in range(12)]
@@ -229,6 +232,7 @@ def sudden_start(seed: int) -> Callable[[int], float]:
     return lambda step: 1.8 if step < until else 1.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [sorted_batches, checkpoints, slow_start, sudden_start])
 def test_what_all_limits_share_is_not_taken_for_a_better_limit(kind: Callable[[int], Any]) -> None:
     chosen = []
@@ -266,6 +270,7 @@ def at_level(trials: Sequence[Trial], energy: float, time: float) -> list[Trial]
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("level", [1.0, 1.02, 0.75, 1.4])
 @pytest.mark.parametrize("text", GOALS)
 def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, level: float) -> None:
@@ -284,6 +289,7 @@ def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, leve
     assert np.mean(excesses) <= 0.005
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("text", GOALS)
 def test_what_is_remembered_wrongly_costs_little(text: str) -> None:
     more, excesses = [], []
@@ -423,6 +429,7 @@ def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
     assert 0 <= chosen.remembered <= 1
 
 
+@pytest.mark.sweep
 @given(st.integers(0, 11), st.sampled_from(list(GOALS)))
 def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
     number: int, text: str

@@ -25,9 +25,22 @@ STEPS = 60
 
 def rank(number: int, *gpus: str, steps: int = STEPS) -> Session:
     """Return a rank that has made so many steps in a row."""
-    started = RunStarted(0, "job", "run", number, 2, gpus, 1, "boot", 0, 0)
+    started = RunStarted(
+        t_ns=0,
+        job="job",
+        run="run",
+        rank=number,
+        world_size=2,
+        gpus=gpus,
+        pid=1,
+        boot_id="boot",
+        wall_ns=0,
+        wall_error_ns=0,
+    )
     session = Session(f"session-{number}", "host", 0, started, timeout_ns=5 * S, steps_kept=1_000)
-    session.admitted = RunAdmitted(0, session.session, "run", gpus, may_command=True, reason="")
+    session.admitted = RunAdmitted(
+        t_ns=0, session=session.session, run="run", gpus=gpus, may_command=True, reason=""
+    )
     for index in range(steps):
         began_ns = index * STEP_MS * MS
         session.note(StepBoundary(index, began_ns if index else None, began_ns))
@@ -92,7 +105,15 @@ def test_blocks_of_a_visit_are_one_row_that_holds_all_of_them(some: list[Taken],
     rows = []
     for number, block in enumerate(some, 3):
         first = 10 * (number - 3)
-        asked = MeasureTrial(number, 2, 250_000, (Span(first, first + 8),), Purpose.PROFILE, 3, 0)
+        asked = MeasureTrial(
+            number=number,
+            round=2,
+            limit_mw=250_000,
+            spans=(Span(first, first + 8),),
+            purpose=Purpose.PROFILE,
+            visit=3,
+            ended_ns=0,
+        )
         rows.append(trial_row("run", asked, block, cost, lead))
     visit = reduce(joined, rows)
     energy_mj = sum(block.energy_mj for block in some)
@@ -112,7 +133,21 @@ def test_blocks_of_a_visit_are_one_row_that_holds_all_of_them(some: list[Taken],
 
 
 def test_of_each_limit_there_is_one_trial() -> None:
-    low = TrialRow("run", 1, 1, 100.0, 8, 2.0, 150.0, 75.0, None, None, 0, 1, confirms=False)
+    low = TrialRow(
+        run="run",
+        number=1,
+        round=1,
+        power_limit_w=100.0,
+        steps=8,
+        duration_s=2.0,
+        energy_j=150.0,
+        average_power_w=75.0,
+        cost=None,
+        temperature_c=None,
+        began_ns=0,
+        ended_ns=1,
+        confirms=False,
+    )
     high = replace(low, number=2, power_limit_w=300.0, energy_j=400.0)
     trials = added_up([low, high, replace(low, number=3)])
     assert {(trial.limit_mw, trial.energy_mj, trial.steps) for trial in trials} == {

@@ -39,17 +39,34 @@ from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
 from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
-WORKLOAD = Workload("digits", 32, "sgd", 0.9, 20)
+WORKLOAD = Workload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
 TABLES = Traces(
     tuple(
-        Trained("digits", "net", size, "sgd", "0.1", str(run), level, reached if level == 0.9 else 2)
+        Trained(
+            dataset="digits",
+            network="net",
+            batch_size=size,
+            optimizer="sgd",
+            learning_rate="0.1",
+            run=str(run),
+            level=level,
+            epoch=reached if level == 0.9 else 2,
+        )
         for size, runs in EPOCHS.items()
         for run, reached in enumerate(runs)
         for level in (0.5, 0.9)
     ),
     {
         "v100": tuple(
-            Powered("digits", "net", size, "sgd", limit_w, 1600 / size * slow, limit_w / 2)
+            Powered(
+                dataset="digits",
+                network="net",
+                batch_size=size,
+                optimizer="sgd",
+                limit_w=limit_w,
+                epoch_s=1600 / size * slow,
+                power_w=limit_w / 2,
+            )
             for size in EPOCHS
             for limit_w, slow in ((200, 1.0), (100, 1.5))
         )
@@ -160,14 +177,14 @@ def test_regret_is_in_units_of_the_optimum() -> None:
 @pytest.mark.parametrize("name", PLAYERS)
 @pytest.mark.parametrize("overlap", [0.0, 3.0])
 def test_a_game_is_the_same_for_the_same_seed_and_reaches_every_target(name: str, overlap: float) -> None:
-    games = [Game(DIGITS, name, seed, overlap=overlap) for seed in (1, 1, 2)]
+    games = [Game(world=DIGITS, player=name, seed=seed, overlap=overlap) for seed in (1, 1, 2)]
     first, again, other = (played for _, played in play_all(games, 1))
     assert first == again
     assert {one.recurrence for one in other if one.ended == "converged"} == set(range(DIGITS.recurrences))
 
 
 def test_games_on_several_processes_are_those_of_one() -> None:
-    games = [Game(DIGITS, "zeus", seed) for seed in range(15)]
+    games = [Game(world=DIGITS, player="zeus", seed=seed) for seed in range(15)]
     assert dict(_by_seed(play_all(games, 2))) == dict(_by_seed(play_all(games, 1)))
 
 
@@ -246,7 +263,15 @@ def test_a_policy_goes_on_with_what_it_knows() -> None:
     policy = Reference()
     taught = History(DIGITS.job)
     for number, size in enumerate((32, 16, 8, 64, 32, 16, 64)):
-        done = Try(number, number, size, "v100", 4, 30_000 if size == 32 else 59_000, ended="converged")
+        done = Try(
+            number=number,
+            recurrence=number,
+            batch_size=size,
+            setup="v100",
+            epochs=4,
+            cost_j=30_000 if size == 32 else 59_000,
+            ended="converged",
+        )
         taught = policy.ended(taught, replace(done, ended="stopped") if size == 8 else done)
     assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, state=taught, first=7)] == [32] * 5
 
@@ -263,7 +288,7 @@ def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
     worlds = [here] * here.recurrences
     regrets: list[float] = []
     energies: list[float] = []
-    for _, played in play_all([Game(here, name, seed) for seed in range(seeds)], 1):
+    for _, played in play_all([Game(world=here, player=name, seed=seed) for seed in range(seeds)], 1):
         regrets.append(regret(played, worlds)[-1])
         last = by_recurrence(played, len(worlds))[-5:]
         energies.append(fmean(took.energy_j for took in last) / here.by_default.energy_j)
@@ -314,7 +339,7 @@ def test_the_published_savings_are_there_to_be_had(
 
 def test_the_default_plays_at_the_highest_limit() -> None:
     assert PLAYERS["default"](DIGITS).policy == Default()
-    (_, played), *_ = play_all([Game(DIGITS, "default", 1)], 1)
+    (_, played), *_ = play_all([Game(world=DIGITS, player="default", seed=1)], 1)
     assert [one.spent.cost_j for one in played] == pytest.approx([30_000] * DIGITS.recurrences)
 
 

@@ -59,12 +59,16 @@ def test_the_package_has_four_gpu_models_and_six_workloads_each_a_world() -> Non
 def test_other_gpu_models_and_workloads_are_taken_from_the_files(tmp_path: Path) -> None:
     given = directory(tmp_path, workloads=WORKLOADS + "digits,sgd,32,0.9,20,0\n")
     traces = read(given)
-    assert traces.workloads == {"digits": Workload("digits", 32, "sgd", 0.9, 20)}
+    assert traces.workloads == {
+        "digits": Workload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
+    }
     assert world(traces, "h100", traces.workloads["digits"]).limits_w == (700, 500)
 
 
 def test_a_workload_without_a_row_takes_the_target_that_its_runs_reach(tmp_path: Path) -> None:
-    assert read(directory(tmp_path)).workloads == {"digits": Workload("digits", 64, "sgd", 0.5, 5)}
+    assert read(directory(tmp_path)).workloads == {
+        "digits": Workload(dataset="digits", default=64, optimizer="sgd", target=0.5, max_epochs=5)
+    }
 
 
 def test_a_metric_that_falls_has_its_lowest_level_as_its_target(tmp_path: Path) -> None:

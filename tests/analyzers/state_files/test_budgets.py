@@ -15,7 +15,15 @@ HOUR_NS = 3_600_000_000_000
 
 
 def of(group: str = "rack1", limit_mw: int = 1_200_000, set_ns: int = NOW_NS, hours: int = 2) -> Budget:
-    return Budget(group, limit_mw, ("h:0",), set_ns, set_ns, set_ns + hours * HOUR_NS, 10_000_000_000)
+    return Budget(
+        group=group,
+        limit_mw=limit_mw,
+        gpus=("h:0",),
+        set_ns=set_ns,
+        begin_ns=set_ns,
+        end_ns=set_ns + hours * HOUR_NS,
+        ramp_ns=10_000_000_000,
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,19 @@ def test_what_is_no_duration_is_named(text: str) -> None:
 
 def test_what_was_stored_is_read(tmp_path: Path) -> None:
     path = tmp_path / "state" / "budgets.json"
-    listed = of(), Budget("all", 500_000, (), NOW_NS, NOW_NS, budgets.NEVER_NS, 0, 700_000)
+    listed = (
+        of(),
+        Budget(
+            group="all",
+            limit_mw=500_000,
+            gpus=(),
+            set_ns=NOW_NS,
+            begin_ns=NOW_NS,
+            end_ns=budgets.NEVER_NS,
+            ramp_ns=0,
+            before_mw=700_000,
+        ),
+    )
     budgets.store(path, listed)
     assert budgets.load(path, {}) == listed
     assert budgets.load(tmp_path / "none.json", {}) == ()
@@ -150,7 +170,15 @@ def test_what_is_said_names_the_gpus_the_times_and_whether_it_holds() -> None:
     assert told == "rack1: 1200 W for h:0, from 12:30 until 14:30, ramp 10 s: holds."
     assert "2026-05-03" not in told
     then_ns = NOW_NS - 48 * HOUR_NS
-    ever = Budget("all", 1000, (), then_ns, then_ns, budgets.NEVER_NS, 0)
+    ever = Budget(
+        group="all",
+        limit_mw=1000,
+        gpus=(),
+        set_ns=then_ns,
+        begin_ns=then_ns,
+        end_ns=budgets.NEVER_NS,
+        ramp_ns=0,
+    )
     assert budgets.says(ever, NOW_NS).startswith("all: 1 W for every GPU of the site, from 2026-04-29")
     assert "until it is ended" in budgets.says(ever, NOW_NS)
 

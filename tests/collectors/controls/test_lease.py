@@ -45,9 +45,9 @@ from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, Contro
 W = 1000
 MS = 1_000_000
 FOUND = 300 * W
-RULES = Rules("GPU-1", "inc", 100 * W)
+RULES = Rules(gpu="GPU-1", incarnation="inc", least_mw=100 * W)
 CLOCKS_MHZ = tuple(range(1380, 134, -15))
-CLOCK_RULES = Rules("GPU-1", "inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
+CLOCK_RULES = Rules(gpu="GPU-1", incarnation="inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
 
 
 def setting(
@@ -113,7 +113,7 @@ class Played:
 
     def __init__(self, rules: Rules = RULES, state: Guarded | None = None) -> None:
         self.rules = rules
-        self.state = state or Guarded(Limits(FOUND))
+        self.state = state or Guarded(limits=Limits(FOUND))
         self.asked: list[Instruction] = []
 
     def play(self, event: Event, at_ms: int = 0) -> list[Instruction]:
@@ -386,7 +386,7 @@ def test_after_a_reboot_the_record_is_closed_and_nothing_is_set() -> None:
     state, asked = begin(RULES, 310 * W, Limits(FOUND, 250 * W), same_boot=False, now_ns=0)
     assert asked[0] == ClearRecord()
     assert causes(list(asked)) == ["restart"]
-    assert state == Guarded(Limits(310 * W))
+    assert state == Guarded(limits=Limits(310 * W))
 
 
 def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_so() -> None:
@@ -402,7 +402,7 @@ def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_s
 
 def locked(clock_mhz: int = 1380) -> Played:
     """Have anna's run r1 hold a locked clock."""
-    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1", clock_mhz)))
     played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
     assert said(played.play(SetDone(clock_mhz))) == [outcome_of(0, "c1", clock_mhz, "graphics_clock")]
@@ -410,7 +410,7 @@ def locked(clock_mhz: int = 1380) -> Played:
 
 
 def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
-    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
     pending = Limits(UNLOCKED, None, 1380)
     assert played.play(Asked(lock("c1"))) == [WriteRecord(pending)]
     assert played.play(RecordWritten(pending)) == [CallSet(1380, UNLOCKED)]
@@ -464,7 +464,7 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
 def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
     rules: Rules, command: Command, cause: str, cure: str
 ) -> None:
-    played = Played(rules, Guarded(Limits(UNLOCKED if rules.control == "graphics_clock" else FOUND)))
+    played = Played(rules, Guarded(limits=Limits(UNLOCKED if rules.control == "graphics_clock" else FOUND)))
     (refused,) = said(played.play(Asked(command)))
     assert isinstance(refused, ControlRefused)
     assert refused.cause == cause
@@ -476,12 +476,12 @@ def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
 def test_the_owner_of_one_control_may_have_the_other_and_so_may_all_once_its_lease_is_over(
     beside: Lease,
 ) -> None:
-    played = Played(replace(CLOCK_RULES, beside=(beside,)), Guarded(Limits(UNLOCKED)))
+    played = Played(replace(CLOCK_RULES, beside=(beside,)), Guarded(limits=Limits(UNLOCKED)))
     assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
 
 
 def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
-    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1")))
     played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
     asked = played.play(SetFailed("permission", "Insufficient Permissions", UNLOCKED))
@@ -491,7 +491,7 @@ def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
 
 
 def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
-    played = Played(CLOCK_RULES, Guarded(Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1")))
     played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
     assert played.play(SetFailed("device", "Timeout", None))[-1] == CallRestore(Limits(UNLOCKED, None, 1380))
@@ -514,7 +514,7 @@ def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_
     assert (note.cause, note.value) == ("restart", UNLOCKED)
     assert asked[0] == ClearRecord()
     assert len(asked) == 2
-    assert state == Guarded(Limits(UNLOCKED))
+    assert state == Guarded(limits=Limits(UNLOCKED))
 
 
 def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
@@ -778,6 +778,7 @@ def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administr
     assert world.record is None or world.stale_record
 
 
+@pytest.mark.sweep
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)

@@ -32,13 +32,23 @@ def gpus(tmp_path: Path) -> Iterator[tuple[SimulatedDevice, ...]]:
 def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a limit in force as a killed collector does."""
     device.set_control("power_limit", OURS_MW)
-    write(directory, device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot or boot_id(), "then"))
+    write(
+        directory,
+        device.gpu,
+        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot or boot_id(), time="then"),
+    )
 
 
 def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a clock locked as a killed collector does."""
     device.set_control("graphics_clock", OURS_MHZ)
-    left = Record(device.gpu, Limits(UNLOCKED, OURS_MHZ), boot or boot_id(), "then", control="graphics_clock")
+    left = Record(
+        gpu=device.gpu,
+        limits=Limits(UNLOCKED, OURS_MHZ),
+        boot_id=boot or boot_id(),
+        time="then",
+        control="graphics_clock",
+    )
     write(directory, device.gpu, left)
 
 
@@ -144,7 +154,11 @@ def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(tmp_path
     bus = BusyBus(1)
     (device,) = bus.devices
     device.requested_mw = OURS_MW
-    write(tmp_path / "restore", device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot_id(), "then"))
+    write(
+        tmp_path / "restore",
+        device.gpu,
+        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
+    )
     said: list[str] = []
     lock = tmp_path / "collector.lock"
     assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)
@@ -157,7 +171,11 @@ def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_p
     bus = ArithmeticBus(1)
     (device,) = bus.devices
     device.requested_mw, device.deaf_sets = OURS_MW, 1
-    write(tmp_path / "restore", device.gpu, Record(device.gpu, Limits(FOUND_MW, OURS_MW), boot_id(), "then"))
+    write(
+        tmp_path / "restore",
+        device.gpu,
+        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
+    )
     said: list[str] = []
     lock = tmp_path / "collector.lock"
     assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)

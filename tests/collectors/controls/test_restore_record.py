@@ -13,7 +13,9 @@ from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED
 
 GPU = "GPU-5a1c"
-RECORD = Record(GPU, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00")
+RECORD = Record(
+    gpu=GPU, limits=Limits(300_000, None, 250_000), boot_id="boot", time="2026-01-02T03:04:05+00:00"
+)
 
 
 def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Path) -> None:
@@ -37,7 +39,11 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
 
 def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
     clock = Record(
-        GPU, Limits(UNLOCKED, 1380, 1365), "boot", "2026-01-02T03:04:05+00:00", control="graphics_clock"
+        gpu=GPU,
+        limits=Limits(UNLOCKED, 1380, 1365),
+        boot_id="boot",
+        time="2026-01-02T03:04:05+00:00",
+        control="graphics_clock",
     )
     file = RecordFile(tmp_path, GPU)
     file.write(RECORD)
@@ -118,7 +124,7 @@ def test_a_record_that_cannot_be_written_says_so_and_leaves_the_old_one(tmp_path
     file.write(RECORD)
     (tmp_path / "GPU-5a1c.new").mkdir()
     with pytest.raises(StorageError, match="could not be written"):
-        file.write(Record(GPU, Limits(300_000, 250_000), "boot", ""))
+        file.write(Record(gpu=GPU, limits=Limits(300_000, 250_000), boot_id="boot", time=""))
     assert file.read() == RECORD
     file.close()
 

@@ -36,10 +36,10 @@ class ArithmeticDevice:
     def describe(self) -> Description:
         self._answer()
         return Description(
-            self.gpu,
-            self.index,
-            "Arithmetic",
-            "1.0",
+            gpu=self.gpu,
+            index=self.index,
+            name="Arithmetic",
+            driver="1.0",
             counts_energy=True,
             min_limit_mw=100_000,
             max_limit_mw=400_000,

@@ -191,3 +191,23 @@ def test_the_counter_runs_on_while_no_collector_does_unless_the_gpu_was_off(
     assert sample.energy_mj == counted_s * 34_000
     assert sample.requested_mw == 150_000
     bus.close()
+
+
+def test_a_locked_clock_lowers_the_draw_from_then_on() -> None:
+    lab = Lab(",phase_ms=0")
+    lab.load(0, 1000)
+    lab.at(400)
+    lab.gpu.set_control("graphics_clock", 600)
+    lab.at(800)
+    before = lab.gpu.energy_mj(START_NS, START_NS + 400 * MS)
+    after = lab.gpu.energy_mj(START_NS + 400 * MS, START_NS + 800 * MS)
+    work = lab.model.workloads["imagenet"]
+    assert after / before == pytest.approx(work.power_mw(250_000, 600) / work.power_mw(250_000))
+    assert after < 0.8 * before
+
+
+def test_a_slow_driver_locks_a_clock_when_its_call_returns() -> None:
+    lab = Lab(",phase_ms=0,set_ms=20")
+    lab.gpu.set_control("graphics_clock", 600)
+    assert lab.now_ns == START_NS + 20 * MS
+    assert lab.schedule.limits()[-1] == LimitChange(START_NS + 20 * MS, 250_000, 600)

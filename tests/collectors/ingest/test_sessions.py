@@ -25,15 +25,26 @@ from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, RunS
 from zeus_stream.protocol.fields import Unknown
 
 SECOND_NS = 1_000_000_000
-STARTED = RunStarted(0, "job", "run", 0, 1, ("index:1",), 7, "boot", 0, 0)
+STARTED = RunStarted(
+    t_ns=0,
+    job="job",
+    run="run",
+    rank=0,
+    world_size=1,
+    gpus=("index:1",),
+    pid=7,
+    boot_id="boot",
+    wall_ns=0,
+    wall_error_ns=0,
+)
 
 
 def device(index: int, gpu: str, driver: str = "550") -> Description:
     return Description(
-        gpu,
-        index,
-        "A40",
-        driver,
+        gpu=gpu,
+        index=index,
+        name="A40",
+        driver=driver,
         counts_energy=True,
         min_limit_mw=100_000,
         max_limit_mw=300_000,
@@ -54,7 +65,7 @@ def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_ord
     count: int, sends: list[tuple[int, int]]
 ) -> None:
     events: list[Event] = [STARTED, *(EpochBegan(0, index) for index in range(1, count))]
-    session, taken = Session("s"), list[object]()
+    session, taken = Session(session="s"), list[object]()
     for first, many in [*sends, (0, count)]:
         batch = Batch("s", first, tuple(events[first : first + many]))
         session, new = receive(session, batch)
@@ -66,11 +77,11 @@ def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_ord
 @pytest.mark.parametrize("events", [(EpochBegan(0, 0),), (STARTED, STARTED)])
 def test_a_session_begins_once_and_with_its_run(events: tuple[Event, ...]) -> None:
     with pytest.raises(MalformedError, match="one RunStarted"):
-        receive(Session("s"), Batch("s", 0, events))
+        receive(Session(session="s"), Batch("s", 0, events))
 
 
 def test_a_session_knows_its_run_and_its_end_and_survives_as_text() -> None:
-    session, _ = receive(Session("s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
+    session, _ = receive(Session(session="s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
     assert (session.job, session.run, session.asked_gpus, session.over) == ("job", "run", ("index:1",), True)
     assert from_json(session.to_json()) == session
 
@@ -108,7 +119,7 @@ def test_a_run_may_command_the_gpus_that_are_its_own(
     *, driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
 ) -> None:
     devices = (device(0, "GPU-aa11", driver), device(1, "GPU-aa22", driver))
-    session = Session("s", uid=1000, pid=7, asked_gpus=("index:1",))
+    session = Session(session="s", uid=1000, pid=7, asked_gpus=("index:1",))
     word = admit(session, devices, frozenset(trusted), owned)
     assert (word.gpus, word.may_command, word.settled) == (("GPU-aa22",), may_command, may_command)
     assert may_command or "--trust-uid 1000" in word.reason
@@ -131,7 +142,7 @@ def test_a_mig_instance_is_its_whole_gpu(
 
 
 def test_one_of_several_tenants_may_not_command_the_gpu_they_share() -> None:
-    session = Session("s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
+    session = Session(session="s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
     word = admit(session, (DIVIDED,), frozenset(), {"GPU-aa11": True})
     assert not word.may_command
     assert "alone (MIG)" in word.reason
@@ -145,7 +156,7 @@ def test_parts_of_the_host_are_nobodys_to_name() -> None:
 
 
 def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
-    session = Session("s", uid=1000, pid=7, asked_gpus=("index:all",))
+    session = Session(session="s", uid=1000, pid=7, asked_gpus=("index:all",))
     word = admit(session, TWO, frozenset(), {"GPU-aa11": True, "GPU-aa22": False})
     assert not word.may_command
     assert "GPU-aa22" in word.reason
@@ -193,21 +204,23 @@ def test_however_many_processes_make_trouble_one_a_second_is_named_and_memory_is
 )
 def test_an_event_of_the_future_is_refused(event: Event) -> None:
     with pytest.raises(MalformedError, match="ahead of this host's CLOCK_MONOTONIC"):
-        check(Session("s"), (event,), (), SECOND_NS)
-    check(Session("s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
+        check(Session(session="s"), (event,), (), SECOND_NS)
+    check(Session(session="s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
 
 
 @pytest.mark.parametrize(
     ("other", "refused"),
     [
-        pytest.param(Session("a", uid=1, pid=1, run="run"), True, id="another user's"),
-        pytest.param(Session("a", uid=1, pid=1, run="run", over=True), False, id="another user's, over"),
-        pytest.param(Session("a", uid=2, pid=1, run="run"), False, id="another rank of its own"),
-        pytest.param(Session("a", uid=1, pid=1, run="another"), False, id="another run"),
+        pytest.param(Session(session="a", uid=1, pid=1, run="run"), True, id="another user's"),
+        pytest.param(
+            Session(session="a", uid=1, pid=1, run="run", over=True), False, id="another user's, over"
+        ),
+        pytest.param(Session(session="a", uid=2, pid=1, run="run"), False, id="another rank of its own"),
+        pytest.param(Session(session="a", uid=1, pid=1, run="another"), False, id="another run"),
     ],
 )
 def test_nobody_joins_another_users_run(other: Session, *, refused: bool) -> None:
-    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
     if refused:
         with pytest.raises(MalformedError, match="run run is user 1's"):
             check(session, new, [other], 0)
@@ -227,12 +240,12 @@ def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
     of_process: int, of_user: int, *, allowed: bool
 ) -> None:
     others = [
-        *(Session(f"p{n}", uid=2, pid=2) for n in range(of_process)),
-        *(Session(f"u{n}", uid=2, pid=3 + n) for n in range(of_user)),
-        *(Session(f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
-        *(Session(f"x{n}", uid=1, pid=9) for n in range(2_000)),
+        *(Session(session=f"p{n}", uid=2, pid=2) for n in range(of_process)),
+        *(Session(session=f"u{n}", uid=2, pid=3 + n) for n in range(of_user)),
+        *(Session(session=f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
+        *(Session(session=f"x{n}", uid=1, pid=9) for n in range(2_000)),
     ]
-    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
     if allowed:
         check(session, new, others, 0)
     else:
@@ -242,6 +255,6 @@ def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
 
 def test_no_run_has_the_name_of_a_budget() -> None:
     started = replace(STARTED, run="budget:rack1")
-    session, new = receive(Session("s", uid=2, pid=2), Batch("s", 0, (started,)))
+    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (started,)))
     with pytest.raises(MalformedError, match="Give this one another name"):
         check(session, new, (), 0)

@@ -145,6 +145,7 @@ def test_a_log_that_was_removed_or_exchanged_begins_anew(path: Path) -> None:
     log.close()
 
 
+@pytest.mark.sweep
 def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
     """Whatever it hits: the log is what it was, or another; never one that lacks or alters a frame."""
     log_id = killed_while_writing(path, frames=400)
@@ -316,7 +317,18 @@ def flooded(log: Log) -> None:
 def everything(log: Log) -> list[Frame | Break]:
     """Return what a follower of the whole log is given."""
     extent, sequencer = log.extent, Sequencer(log.log_id, 0)
-    given = list(sequencer.welcome(Welcome("host", "i", log.log_id, 0, extent.next_offset, observe=False)))
+    given = list(
+        sequencer.welcome(
+            Welcome(
+                host="host",
+                incarnation="i",
+                log_id=log.log_id,
+                first_offset=0,
+                next_offset=extent.next_offset,
+                observe=False,
+            )
+        )
+    )
     while (wanted := sequencer.wanted()) is not None:
         frames = log.fetch(wanted.first_offset, wanted.count, 10**6)
         first = frames[0].offset if frames else wanted.first_offset

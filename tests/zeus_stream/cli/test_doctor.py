@@ -15,7 +15,16 @@ from zeus_stream.reports.tables import Check
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(device=SIMULATED)
-A100 = Description("GPU-a", 0, "A100", "570", True, 100_000, 400_000, 400_000)  # noqa: FBT003  (as a table row)
+A100 = Description(
+    gpu="GPU-a",
+    index=0,
+    name="A100",
+    driver="570",
+    counts_energy=True,
+    min_limit_mw=100_000,
+    max_limit_mw=400_000,
+    default_limit_mw=400_000,
+)
 
 
 @dataclass
@@ -132,6 +141,7 @@ def test_no_port_is_open_unless_it_is_set_and_doctor_says_so(where: Places) -> N
     assert "zeus-stream keys create" in keyless.cure
 
 
+@pytest.mark.sweep
 def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> None:
     well = zeus("doctor", "--device", SIMULATED)
     assert (well.returncode, well.stderr) == (0, "")

@@ -45,7 +45,14 @@ def traces(tmp_path: Path) -> Path:
 
 
 def wanted(traces: Path, seeds: int = 2) -> Wanted:
-    return Wanted(traces, ["default", "reference"], seeds, ["v100"], ["squad"], etas=(0.5, 1.0))
+    return Wanted(
+        traces=traces,
+        players=["default", "reference"],
+        seeds=seeds,
+        gpus=["v100"],
+        workloads=["squad"],
+        etas=(0.5, 1.0),
+    )
 
 
 def played(archive: Path, of: Wanted, report: Path | None = None) -> tuple[pa.Table, str]:
@@ -110,9 +117,13 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
     report, cluster = tmp_path / "report.html", tmp_path / "cluster.csv"
     cluster.write_text("group,gpu,dataset,recurrences,overlap\na,v100,squad,6,2\nb,a40,squad,4,0\n")
     of = Wanted(
-        traces, ["default", "zeus", "reference", "reference-no-stop", "reference-no-pruning"], 1,
-        betas=(2.0, 3.0), drifts=("none", "abrupt"), cluster=cluster,
-    )  # fmt: skip
+        traces=traces,
+        players=["default", "zeus", "reference", "reference-no-stop", "reference-no-pruning"],
+        seeds=1,
+        betas=(2.0, 3.0),
+        drifts=("none", "abrupt"),
+        cluster=cluster,
+    )
     played(tmp_path / "a.duckdb", of, report)
     text = report.read_text(encoding="utf-8")
     titles = re.findall("<h2>(.*?)</h2>", text)
@@ -143,14 +154,16 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
 def test_a_wrong_cluster_is_one_sentence(traces: Path, tmp_path: Path, text: str, says: str) -> None:
     cluster = tmp_path / "cluster.csv"
     cluster.write_text(text)
-    of = Wanted(traces, ["default"], 1, ["v100"], ["squad"], cluster=cluster)
+    of = Wanted(
+        traces=traces, players=["default"], seeds=1, gpus=["v100"], workloads=["squad"], cluster=cluster
+    )
     with pytest.raises((SettingsError, StorageError), match=says):
         played(tmp_path / "a.duckdb", of)
 
 
 def test_overlapping_submissions_are_labelled(traces: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    of = Wanted(traces, ["reference"], 1, ["a40"], ["squad"], overlap=2.0)
+    of = Wanted(traces=traces, players=["reference"], seeds=1, gpus=["a40"], workloads=["squad"], overlap=2.0)
     table, _ = played(tmp_path / "a.duckdb", of, report)
     assert table["overlap"].to_pylist() == [2.0]
     assert "Overlapping submissions are synthetic" in report.read_text(encoding="utf-8")
@@ -174,9 +187,11 @@ def test_what_is_not_known_is_named(
 
 
 def test_what_the_files_have_is_played_and_a_pool_as_one(traces: Path, tmp_path: Path) -> None:
-    every, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+    every, _ = played(tmp_path / "a.duckdb", Wanted(traces=traces, players=["default"], seeds=1))
     assert every["world"].to_pylist() == ["a40 squad", "v100 squad"]
-    pool, _ = played(tmp_path / "a.duckdb", Wanted(traces, ["adaptive"], 1, ["v100+a40"]))
+    pool, _ = played(
+        tmp_path / "a.duckdb", Wanted(traces=traces, players=["adaptive"], seeds=1, gpus=["v100+a40"])
+    )
     assert pool["world"].to_pylist() == ["v100+a40 squad"]
 
 
@@ -185,9 +200,12 @@ def test_a_workload_that_no_size_reaches_is_named(traces: Path, tmp_path: Path) 
         "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\nsquad,adamw,32,84.0,1,0\n"
     )
     with pytest.raises(SettingsError, match="squad on v100 has no batch size at which every run reaches"):
-        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1, ["v100"], ["squad"]))
+        played(
+            tmp_path / "a.duckdb",
+            Wanted(traces=traces, players=["default"], seeds=1, gpus=["v100"], workloads=["squad"]),
+        )
     with pytest.raises(SettingsError, match="the traces have no workload"):
-        played(tmp_path / "a.duckdb", Wanted(traces, ["default"], 1))
+        played(tmp_path / "a.duckdb", Wanted(traces=traces, players=["default"], seeds=1))
 
 
 def test_a_report_that_cannot_be_written_says_so(traces: Path, tmp_path: Path) -> None:

@@ -97,8 +97,17 @@ def test_numbers_of_a_log_are_metrics_of_the_last_step_and_tokens_are_one_of_the
 def interval(count: int, tokens: int | None, *energies_j: float | None) -> Interval:
     def cost(energy_j: float | None) -> Later:
         if energy_j is None:
-            return Later(lambda: Missing("nobody knows"))
-        return Later(lambda: WindowEnergy(INTERVAL, 2.0, energy_j, energy_j, energy_j, ()))
+            return Later(lambda: Missing(reason="nobody knows"))
+        return Later(
+            lambda: WindowEnergy(
+                name=INTERVAL,
+                duration_s=2.0,
+                energy_j=energy_j,
+                energy_low_j=energy_j,
+                energy_high_j=energy_j,
+                gpus=(),
+            )
+        )
 
     return Interval(count, tokens, tuple(cost(energy_j) for energy_j in energies_j))
 

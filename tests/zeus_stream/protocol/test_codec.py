@@ -24,16 +24,16 @@ steps = st.builds(
 metrics = st.builds(Metric, ns, names, st.floats(allow_nan=False, allow_infinity=False))
 started = st.builds(
     RunStarted,
-    ns,
-    names,
-    names,
-    counts,
-    counts,
-    st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
-    counts,
-    names,
-    walls,
-    ns,
+    t_ns=ns,
+    job=names,
+    run=names,
+    rank=counts,
+    world_size=counts,
+    gpus=st.lists(st.text(min_size=1, max_size=80), max_size=8).map(tuple),
+    pid=counts,
+    boot_id=names,
+    wall_ns=walls,
+    wall_error_ns=ns,
 )
 batches = st.builds(Batch, names, counts, st.lists(steps | metrics | started, max_size=20).map(tuple))
 junk = st.recursive(
@@ -142,7 +142,7 @@ def test_a_reading_row_is_the_same_for_struct_and_for_columns() -> None:
 def test_a_frame_comes_back_as_it_went(
     log: str, offset: int, host: str, t_ns: int, topic: str, body: bytes
 ) -> None:
-    frame = Frame(log, offset, host, t_ns, topic, body)
+    frame = Frame(log_id=log, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
     assert codec.decode_frame(*codec.encode_frame(frame)) == frame
 
 

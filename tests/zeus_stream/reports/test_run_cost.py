@@ -14,12 +14,47 @@ from zeus_stream.settings import Settings
 
 S = 1_000_000_000
 RUN = RunRow(
-    *("session", "it's a run", "digits", 0, 1, "host", 1, 1000, ("GPU-a",), "dispatch", 0, 9 * S),
-    *(S, 0, "ended", True, ""),
+    session="session",
+    run="it's a run",
+    job="digits",
+    rank=0,
+    world_size=1,
+    host="host",
+    pid=1,
+    uid=1000,
+    gpus=("GPU-a",),
+    boundary="dispatch",
+    began_ns=0,
+    ended_ns=9 * S,
+    began_wall_ns=S,
+    wall_error_ns=0,
+    ended_how="ended",
+    may_command=True,
+    command_reason="",
 )
 WHOLE = WindowRow(
-    *("session", "it's a run", "digits", 0, "host", "run", "", 0, "GPU-a", 0, 9 * S, 9.0),
-    *(1800.0, 1790.0, 1810.0, 1791.0, 1809.0, 1.0, None, "counter", "ok", False),
+    session="session",
+    run="it's a run",
+    job="digits",
+    rank=0,
+    host="host",
+    kind="run",
+    name="",
+    index=0,
+    gpu="GPU-a",
+    begin_ns=0,
+    end_ns=9 * S,
+    duration_s=9.0,
+    energy_j=1800.0,
+    energy_low_j=1790.0,
+    energy_high_j=1810.0,
+    energy_p2_5_j=1791.0,
+    energy_p97_5_j=1809.0,
+    phase_coverage=1.0,
+    power_limit_w=None,
+    estimator="counter",
+    quality="ok",
+    shared=False,
 )
 STEPS = tuple(
     replace(
@@ -36,12 +71,35 @@ STEPS = tuple(
 )
 TRIALS = tuple(
     TrialRow(
-        "it's a run", n, 0, limit_w, 2, 2.0, 400.0, 200.0, 225.0, 50.0, n * S, (n + 2) * S, confirms=False
+        run="it's a run",
+        number=n,
+        round=0,
+        power_limit_w=limit_w,
+        steps=2,
+        duration_s=2.0,
+        energy_j=400.0,
+        average_power_w=200.0,
+        cost=225.0,
+        temperature_c=50.0,
+        began_ns=n * S,
+        ended_ns=(n + 2) * S,
+        confirms=False,
     )
     for n, limit_w in enumerate((250.0, 175.0))
 )
 DECISION = DecisionRow(
-    *("it's a run", 0, 0, 5 * S, "cost:0.5", 175.0, 4, 250.0, 160.0, 1.08, 200.0, 1.0),
+    run="it's a run",
+    number=0,
+    round=0,
+    t_ns=5 * S,
+    selector="cost:0.5",
+    power_limit_w=175.0,
+    steps=4,
+    default_limit_w=250.0,
+    energy_per_step_j=160.0,
+    step_s=1.08,
+    default_energy_per_step_j=200.0,
+    default_step_s=1.0,
     applied=True,
     reason="least cost of 2 limits",
 )
@@ -98,6 +156,18 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert "missing" not in text
 
 
+def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> None:
+    saving = replace(
+        WHOLE, kind="window", index=7, name="checkpoint", begin_ns=5 * S, end_ns=8 * S, energy_j=300.0
+    )
+    epoch = replace(WHOLE, kind="epoch", index=0, end_ns=4 * S, energy_j=680.0)
+    assert "the rest" not in shown(of([replace(RUN, ended_ns=None, ended_how=None)]))
+    text = shown(of([RUN, WHOLE, epoch, *STEPS, saving]))
+    assert "steps 26.7 % of the energy" in text
+    assert "outside epochs 820.0 J (45.6 %), checkpoint 300.0 J (16.7 %)" in text
+    assert "not attributed 200.0 J (11.1 %)" in text
+
+
 def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
     cpu = replace(WHOLE, gpu="CPU-host-package-0", energy_j=500.0, shared=True)
     other_rank = replace(cpu, session="another", rank=1, energy_j=400.0)
@@ -143,7 +213,18 @@ def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summariz
 
 
 def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Summarize) -> None:
-    first = GpuLimitRow("it's a run", 1, "GPU-a", S, 175.0, 175.0, 300, -5.1, 0.02, "the others wait for it")
+    first = GpuLimitRow(
+        run="it's a run",
+        round=1,
+        gpu="GPU-a",
+        t_ns=S,
+        power_limit_w=175.0,
+        job_limit_w=175.0,
+        steps=300,
+        energy_percent=-5.1,
+        time_percent=0.02,
+        reason="the others wait for it",
+    )
     rows = [first, replace(first, gpu="GPU-b", power_limit_w=150.0)]
     told = shown(of([RUN, WHOLE, *TRIALS, DECISION, *rows]))
     assert "single GPUs 1 of 2 are lower, down to 150 W: -5.1 % of a step's energy for +0.0 %" in told

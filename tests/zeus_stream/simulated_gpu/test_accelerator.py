@@ -190,6 +190,7 @@ def test_the_others_idle_until_a_slower_gpu_is_done(tmp_path: Path) -> None:
     bus.close()
 
 
+@pytest.mark.sweep
 def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBus, tmp_path: Path) -> None:
     gpu = host.discover()[0]
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:

@@ -33,10 +33,16 @@ def test_a_board_keeps_limits_and_counter_for_whoever_runs_the_gpu_next(tmp_path
     first = board(tmp_path)
     first.set_limit(200_000, since_ns=2000)
     first.save_counter(7, 12345)
-    first.lock_clock("graphics_clock", 1380)
+    first.lock_clock("graphics_clock", 1380, since_ns=3000)
+    first.set_limit(150_000, since_ns=4000)
     first.close()
     second = board(tmp_path)
-    assert second.limits() == [LimitChange(1000, 250_000), LimitChange(2000, 200_000)]
+    assert second.limits() == [
+        LimitChange(1000, 250_000),
+        LimitChange(2000, 200_000),
+        LimitChange(3000, 200_000, 1380),
+        LimitChange(4000, 150_000, 1380),
+    ]
     assert second.counter() == (7, 12345)
     assert (second.locked_mhz("graphics_clock"), second.locked_mhz("memory_clock")) == (1380, 0)
     second.close()
@@ -48,7 +54,7 @@ def test_after_a_reboot_a_board_is_that_of_a_fresh_gpu(
     first = board(tmp_path)
     first.set_limit(200_000, since_ns=2000)
     first.save_counter(7, 12345)
-    first.lock_clock("graphics_clock", 1380)
+    first.lock_clock("graphics_clock", 1380, 1500)
     first.close()
     monkeypatch.setattr(zeus_stream.simulated_gpu.shared_memory, "boot_id", lambda: "another")
     second = board(tmp_path)

@@ -104,3 +104,33 @@ def test_work_draws_more_than_rest_at_every_limit(gpu: str, name: str) -> None:
 def test_the_highest_limit_is_what_slowdown_is_relative_to(gpu: str, name: str) -> None:
     model = load()[gpu]
     assert model.workloads[name].slowdown(model.max_limit_mw) == 1
+
+
+@pytest.mark.parametrize(("gpu", "name"), EVERY)
+@given(st.data())
+def test_a_lower_clock_never_draws_more_and_never_works_faster(
+    gpu: str, name: str, data: st.DataObject
+) -> None:
+    model = load()[gpu]
+    work = model.workloads[name]
+    clocks = st.integers(model.idle_clock_mhz, model.max_clock_mhz)
+    low, high = sorted((data.draw(clocks), data.draw(clocks)))
+    limit = data.draw(st.integers(model.min_limit_mw, model.max_limit_mw))
+    assert work.power_mw(limit, low) <= work.power_mw(limit, high) <= work.power_mw(limit)
+    assert work.slowdown(limit, low) >= work.slowdown(limit, high) >= work.slowdown(limit)
+    assert work.clock_mhz(limit, low) <= low
+
+
+def test_a_clock_and_a_limit_that_take_the_same_time_draw_the_same() -> None:
+    model = load()["v100"]
+    work = model.workloads["imagenet"]
+    for limit in range(125_000, 250_001, 25_000):
+        clock = work.clock_mhz(limit)
+        assert work.slowdown(model.max_limit_mw, clock) == pytest.approx(work.slowdown(limit), rel=2e-3)
+        assert work.power_mw(model.max_limit_mw, clock) == pytest.approx(work.power_mw(limit), rel=1e-2)
+
+
+def test_where_only_a_shape_is_published_the_model_says_so() -> None:
+    for gpu, model in load().items():
+        assert "a shape, not a table" in model.clock_source
+        assert ("of the V100" in model.clock_source) == (gpu in {"a40", "p100", "rtx6000"})

@@ -17,7 +17,7 @@ def who(environ: dict[str, str], process: Process = ALONE, **said: str) -> Ident
 
 
 def test_a_plain_script_is_its_own_run_on_every_gpu_of_the_host() -> None:
-    assert who({}) == Identity("train_gpt", "f00d", 0, 1, ("index:all",))
+    assert who({}) == Identity(job="train_gpt", run="f00d", rank=0, world_size=1, gpus=("index:all",))
 
 
 def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_is_not() -> None:
@@ -74,7 +74,7 @@ def test_what_the_script_says_wins_over_the_variables_of_zeus_stream_and_those_o
         "ZEUS_STREAM_GPUS": "GPU-x, 3",
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    assert who(environ) == Identity("bert", "r1", 0, 1, ("GPU-x", "index:3"))
+    assert who(environ) == Identity(job="bert", run="r1", rank=0, world_size=1, gpus=("GPU-x", "index:3"))
     said = identify(TORCHRUN | environ, ALONE, job="j", run="r", gpus=[1, "GPU-y"])
     assert (said.job, said.run, said.gpus) == ("j", "r", ("index:1", "GPU-y"))
 
@@ -179,6 +179,16 @@ VALUES = st.text(alphabet=string.printable + "é\udcff", max_size=300)
 def test_whatever_the_environment_says_the_message_can_be_sent(environ: dict[str, str], script: str) -> None:
     me = who(environ, Process(script, "l", "t"))
     started = RunStarted(
-        0, me.job, me.run, me.rank, me.world_size, me.gpus, 1, "boot", 0, 0, batch_size=me.batch_size
+        t_ns=0,
+        job=me.job,
+        run=me.run,
+        rank=me.rank,
+        world_size=me.world_size,
+        gpus=me.gpus,
+        pid=1,
+        boot_id="boot",
+        wall_ns=0,
+        wall_error_ns=0,
+        batch_size=me.batch_size,
     )
     assert codec.decode(codec.encode(Batch("s", 0, (started,))), Batch).events == (started,)

@@ -20,7 +20,18 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.training.outbox import ASK_AGAIN_NS, BATCH, Outbox, Question
 
-STARTED = RunStarted(0, "job", "run", 0, 1, (), 1, "boot", 0, 0)
+STARTED = RunStarted(
+    t_ns=0,
+    job="job",
+    run="run",
+    rank=0,
+    world_size=1,
+    gpus=(),
+    pid=1,
+    boot_id="boot",
+    wall_ns=0,
+    wall_error_ns=0,
+)
 
 
 def outbox(room: int = 1000) -> Outbox:

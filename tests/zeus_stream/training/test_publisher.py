@@ -352,7 +352,9 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
         assert str(window.energy(0.2)) == f"window 'v': its energy is not known: {nobody}"
         collector.answer = lambda ask: answer(ask, "the analyzer has gone.")
         missing = window.energy(60)
-        assert missing == Missing("window 'v': its energy is not known: the analyzer has gone.", "v")
+        assert missing == Missing(
+            reason="window 'v': its energy is not known: the analyzer has gone.", name="v"
+        )
         assert not missing
         pub.begin_window("open")
         pub.cancel_window("open")
@@ -370,7 +372,7 @@ def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None
         until(lambda: collector.asks)
         collector.answer = lambda ask: answer(ask, "now.")
         asking.join()
-    assert answers == [Missing("window 'v': its energy is not known: now.", "v")]
+    assert answers == [Missing(reason="window 'v': its energy is not known: now.", name="v")]
     assert len({ask.question for ask in collector.asks}) == 1
 
 
@@ -444,6 +446,7 @@ def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
         assert pub.statistics().reconnects >= 1
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hasty")
 def test_a_stopped_collector_blocks_neither_the_training_nor_its_end(zeus_dir: Path) -> None:
     path = zeus_dir / "publish"
@@ -716,13 +719,20 @@ def test_an_answer_can_be_picked_up_later(collector: Collector) -> None:
         late, in_vain = window.energy_later(60), window.energy_later(0)
         assert late() is None
         assert in_vain() == Missing(
-            f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s.", "w"
+            reason=f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s.", name="w"
         )
         collector.answer = lambda ask: codec.encode(
             Answer(ask.question, 0.5, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),), None)
         )
         until(lambda: late() is not None)
-        assert late() == WindowEnergy("w", 0.5, 6.0, 5.0, 7.0, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),))
+        assert late() == WindowEnergy(
+            name="w",
+            duration_s=0.5,
+            energy_j=6.0,
+            energy_low_j=5.0,
+            energy_high_j=7.0,
+            gpus=(GpuEnergy("GPU-1", 6.0, 5.0, 7.0),),
+        )
     assert isinstance(window.energy_later()(), Missing)
 
 

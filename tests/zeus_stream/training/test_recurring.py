@@ -34,7 +34,7 @@ from zeus_stream.training.hooks import PublisherHooks
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.recurring import MAX_TRIES, Recurring, Wish, checked
 
-WISH = Wish("nightly", (16, 32, 64), 32, target=0.9, metric="accuracy", max_epochs=5)
+WISH = Wish(job="nightly", batch_sizes=(16, 32, 64), default=32, target=0.9, metric="accuracy", max_epochs=5)
 
 
 class Told:
@@ -64,7 +64,7 @@ class Told:
         return box
 
     def events(self, kind: type) -> list[Any]:
-        return [kind(*fields) for made, *fields in self.put if made is kind]
+        return [made(*fields) for made, *fields in self.put if getattr(made, "func", made) is kind]
 
 
 def size(batch_size: int) -> Advice:

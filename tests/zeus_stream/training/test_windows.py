@@ -94,9 +94,9 @@ def test_whatever_is_done_to_a_window_each_of_its_spans_ends_at_most_once_before
     hooks = WindowHooks(
         numbers=itertools.count(),
         put=lambda entry: put.append((WORDS[entry[0]], entry[2])),
-        energy=lambda _, number, __: Missing(f"asked for {number}"),
+        energy=lambda _, number, __: Missing(reason=f"asked for {number}"),
         warn=lambda *_: None,
-        later=lambda _, number, __: Later(lambda: Missing(f"asked for {number}")),
+        later=lambda _, number, __: Later(lambda: Missing(reason=f"asked for {number}")),
     )
     window = Window("w", lambda: hooks)
     for what in done:

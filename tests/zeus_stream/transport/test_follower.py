@@ -22,7 +22,9 @@ from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, Break, Sequencer
 
 
 def frame(offset: int, log_id: str = "log", size: int = 3, host: str = "host") -> Frame:
-    return Frame(log_id, offset, host, offset, "readings/host", b"x" * size)
+    return Frame(
+        log_id=log_id, offset=offset, host=host, t_ns=offset, topic="readings/host", body=b"x" * size
+    )
 
 
 class Log:
@@ -46,7 +48,14 @@ class Log:
         self.oldest = self.next = 0
 
     def welcome(self) -> Welcome:
-        return Welcome("host", "incarnation", self.log_id, self.oldest, self.next, observe=False)
+        return Welcome(
+            host="host",
+            incarnation="incarnation",
+            log_id=self.log_id,
+            first_offset=self.oldest,
+            next_offset=self.next,
+            observe=False,
+        )
 
     def fetch(self, fetch: Fetch, most: int) -> tuple[Fetched, list[Frame]]:
         first = max(fetch.first_offset, self.oldest)
@@ -132,7 +141,14 @@ def test_who_does_not_know_where_to_begin_begins_with_the_oldest_and_calls_nothi
     sequencer = Sequencer()
     assert sequencer.frames([frame(20)]) == []
     assert sequencer.wanted() is None
-    assert sequencer.welcome(Welcome("host", "i", "log", 12, 21, observe=False)) == []
+    assert (
+        sequencer.welcome(
+            Welcome(
+                host="host", incarnation="i", log_id="log", first_offset=12, next_offset=21, observe=False
+            )
+        )
+        == []
+    )
     assert sequencer.wanted() == Fetch("log", 12, 9)
 
 
@@ -149,9 +165,9 @@ def test_a_new_log_is_gone_over_to_when_the_collector_says_so_not_when_a_frame_o
     sequencer = Sequencer("old", 5)
     sequencer.frames([frame(8, "old")])
     assert sequencer.frames([frame(0, "new")]) == []
-    assert sequencer.welcome(Welcome("host", "i", "new", 0, 2, observe=False)) == [
-        Break("old", 5, 4, "the collector began a new log, new")
-    ]
+    assert sequencer.welcome(
+        Welcome(host="host", incarnation="i", log_id="new", first_offset=0, next_offset=2, observe=False)
+    ) == [Break("old", 5, 4, "the collector began a new log, new")]
     assert sequencer.wanted() == Fetch("new", 0, 2)
     assert sequencer.frames([frame(5, "old"), frame(0, "new")]) == [frame(0, "new")]
 
@@ -176,13 +192,18 @@ def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(siz
     sequencer = Sequencer("log", 0, counters)
     count = MAX_KEPT + 100
     body = frame(0, size=size).body
-    assert sequencer.frames(Frame("log", n, "host", n, "t", body) for n in range(1, count)) == []
+    assert (
+        sequencer.frames(
+            Frame(log_id="log", offset=n, host="host", t_ns=n, topic="t", body=body) for n in range(1, count)
+        )
+        == []
+    )
     assert counters["put off"] >= 99
     out: list[Frame | Break] = []
     while (wanted := sequencer.wanted()) is not None:
         assert wanted.count <= MAX_FETCH
         found = (
-            Frame("log", n, "host", n, "t", body)
+            Frame(log_id="log", offset=n, host="host", t_ns=n, topic="t", body=body)
             for n in range(wanted.first_offset, wanted.first_offset + wanted.count)
         )
         out += sequencer.fetched(Fetched("log", wanted.first_offset, 0, count), found)
@@ -192,7 +213,9 @@ def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(siz
 def test_a_collector_may_speak_for_its_own_host_only() -> None:
     counters: Counter[str] = Counter()
     sequencer = Sequencer("log", 0, counters, host="alpha")
-    spoken = [Frame("log", 0, host, 0, "t", b"") for host in ("beta", "alpha")]
+    spoken = [
+        Frame(log_id="log", offset=0, host=host, t_ns=0, topic="t", body=b"") for host in ("beta", "alpha")
+    ]
     assert sequencer.frames(spoken) == spoken[1:]
     assert counters["of another host"] == 1
 
@@ -200,7 +223,10 @@ def test_a_collector_may_speak_for_its_own_host_only() -> None:
 def test_what_a_log_itself_has_of_another_host_is_named_and_passed_over() -> None:
     sequencer = Sequencer("log", 0, host="alpha")
     hosts = ("alpha", "beta", "beta", "alpha", "alpha")
-    spoken = [Frame("log", offset, host, 0, "t", b"") for offset, host in enumerate(hosts)]
+    spoken = [
+        Frame(log_id="log", offset=offset, host=host, t_ns=0, topic="t", body=b"")
+        for offset, host in enumerate(hosts)
+    ]
     assert sequencer.frames([*spoken[:3], spoken[4]]) == spoken[:1]
     assert sequencer.wanted() == Fetch("log", 1, 3)
     why = "they are of another host, beta"
@@ -393,6 +419,7 @@ async def test_who_goes_on_from_an_archive_gets_the_rest_and_the_name_of_what_is
     assert following.offsets == list(range(20, 30))
 
 
+@pytest.mark.sweep
 @pytest.mark.anyio
 async def test_replies_that_make_no_sense_are_counted_and_asked_for_again_at_leisure(
     collector: Collector,

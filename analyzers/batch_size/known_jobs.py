@@ -1,0 +1,110 @@
+"""The jobs that recur, their tries, and what each job is for. Pure."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from analyzers.batch_size.followed_try import meaning
+from analyzers.batch_size.history import Known, Learned, by_job
+from analyzers.results.rows import JobRow, TryRow
+from zeus_stream.protocol.events import TryWanted
+
+MAX_JOBS = 10_000
+"""Remembered; the oldest go."""
+MAX_RECORDED = 10_000
+"""Tries that a session may ask for again; the oldest go."""
+
+
+class KnownJobs:
+    """All jobs that recur, by name. Rows that it returns are to be stored."""
+
+    def __init__(self, known: Known) -> None:
+        self._jobs = by_job(known)
+        self._recorded = {(row.session, row.attempt): row for row in known.tries}
+        self._orphans: dict[str, set[int]] = {}
+        """By job, tries that were open when another analyzer ended, and whose session was not seen since."""
+        for row in known.tries:
+            if row.ended == "running":
+                self._orphans.setdefault(row.job, set()).add(row.number)
+
+    def __getitem__(self, job: str) -> Learned:
+        return self._jobs[job]
+
+    def resume(self, session: str, attempt: int, job: str) -> TryRow | None:
+        """Return the try that a session asked for before; None: it did not. It is no orphan any more."""
+        recorded = self._recorded.get((session, attempt))
+        if recorded is None or recorded.job != job:
+            return None
+        self._orphans.get(job, set()).discard(recorded.number)
+        return recorded
+
+    def store(self, row: TryRow) -> None:
+        """Take in the newest row of a try."""
+        self._recorded[row.session, row.attempt] = row
+        if len(self._recorded) > MAX_RECORDED:
+            del self._recorded[next(iter(self._recorded))]
+        self._jobs[row.job].put(row)
+
+    def close_orphans(self, job: str) -> list[TryRow]:
+        """End the tries of a job whose run never came back."""
+        learned, closed = self._jobs[job], []
+        for number in self._orphans.pop(job, ()):
+            if (row := learned.tries.get(number)) is not None and row.ended == "running":
+                why = "nothing was heard of its run when the analyzer started"
+                row = replace(row, ended="lost", ended_why=why, ended_wall_ns=row.began_wall_ns)
+                learned.put(row)
+                closed.append(row)
+        return closed
+
+    def specify(self, wanted: TryWanted, used: Callable[[], Collection[str]]) -> JobRow | None:
+        """Take in what a job is for; where its tries are to reach something else, it begins again.
+
+        Args:
+            wanted: of its newest try.
+            used: returns the names of jobs that must not be forgotten.
+
+        Returns:
+            None: nothing has changed.
+        """
+        learned = self._jobs.get(wanted.job)
+        row = JobRow(
+            job=wanted.job,
+            version=learned.row.version if learned else 1,
+            batch_sizes=wanted.batch_sizes,
+            default_batch_size=wanted.default,
+            metric=wanted.metric,
+            target=wanted.target,
+            lower_is_better=wanted.lower_is_better,
+            max_epochs=wanted.max_epochs,
+            eta=wanted.eta,
+            beta=wanted.beta,
+            cost_window=wanted.window,
+        )
+        if learned is None:
+            self._jobs[wanted.job] = Learned(row=row)
+            if len(self._jobs) > MAX_JOBS:
+                kept = used()
+                oldest = next((name for name in self._jobs if name not in kept), None)
+                if oldest is not None:
+                    del self._jobs[oldest]
+            return row
+        if row == learned.row:
+            return None
+        renewed = meaning(row) != meaning(learned.row)
+        return _renew(learned, replace(row, version=row.version + renewed))
+
+    def tries(self, job: str) -> int | None:
+        """Return the number of tries that count for a job; None: it is not known."""
+        return None if (learned := self._jobs.get(job)) is None else len(learned.tries)
+
+    def forget(self, job: str) -> JobRow | None:
+        """Let a job begin again, without its tries. Return its row; None: it is not known."""
+        if (learned := self._jobs.get(job)) is None:
+            return None
+        return _renew(learned, replace(learned.row, version=learned.row.version + 1))
+
+
+def _renew(learned: Learned, row: JobRow) -> JobRow:
+    if row.version != learned.row.version:
+        learned.tries.clear()
+    learned.row, learned.state = row, None
+    return row

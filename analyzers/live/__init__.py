@@ -1,0 +1,1 @@
+"""The live state of the site, for screens."""

@@ -1,0 +1,314 @@
+"""The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure.
+
+Figures of savings are those of the view ``savings``: all steps of a run at the limit chosen, against as many
+steps at the limit found.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.results.rows import DecisionRow, RunRow, TrialRow, WindowRow
+from zeus_stream.protocol.events import EpochBegan, StepBoundary
+from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.snapshots import MAX_TRIAL_ROWS, RunNow, SearchNow, TrialNow
+
+RECENT_STEPS = 40
+MAX_OPEN_STEPS = 64
+"""Steps of a run of which rows of some ranks are awaited."""
+MAX_LIMITS = 64
+MAX_RUNS = 10_000
+KEPT_NS = 120_000_000_000
+"""A run that ended is shown for so long."""
+SAME_W = 0.5
+"""Limits that differ by less are the same."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of all ranks, as its rows come in."""
+
+    rows: int = 0
+    energy_j: float | None = 0.0
+    duration_s: float = 0.0
+    highest_w: float | None = 0.0
+
+    def add(self, row: WindowRow) -> None:
+        known = self.energy_j is not None and row.energy_j is not None
+        self.energy_j = self.energy_j + row.energy_j if known else None  # type: ignore[operator]
+        self.duration_s = max(self.duration_s, row.duration_s)
+        limited = self.highest_w is not None and row.power_limit_w is not None
+        self.highest_w = max(self.highest_w, row.power_limit_w) if limited else None  # type: ignore[type-var]
+        self.rows += 1
+
+
+@dataclass(slots=True)
+class _AtLimit:
+    """The measured steps of a run under one power limit."""
+
+    limit_w: float
+    steps: int = 0
+    energy_j: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    run: str
+    job: str
+    began_wall_ns: int
+    ranks: dict[str, RunRow] = field(default_factory=dict)
+    """By session."""
+    ended_ns: int | None = None
+    """On the clock of this process."""
+    epoch: int | None = None
+    step: int | None = None
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By session, its first and its last step that began."""
+    open_steps: dict[int, _Step] = field(default_factory=dict)
+    recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Energy (J) and duration (s) of the last closed steps."""
+    at_limits: list[_AtLimit] = field(default_factory=list)
+    trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
+    decision: DecisionRow | None = None
+    begin_mj: dict[str, int] = field(default_factory=dict)
+    """Energy of its GPUs when it began."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(gpu for rank in self.ranks.values() for gpu in rank.gpus))[:256]
+
+    def takes_part(self, rank: RunRow, step: int) -> bool:
+        """Return whether rows of a step are to come from a rank: it may have joined late, or ended early."""
+        first, last = self.steps.get(rank.session, (0, -1))
+        return first <= step and (rank.ended_ns is None or step <= last)
+
+    @property
+    def saved(self) -> tuple[float, float] | None:
+        """Return the joules saved, and those that its steps would have taken at the limit found."""
+        decision = self.decision
+        if decision is None or decision.power_limit_w is None or not decision.applied:
+            return None
+        default_j = decision.default_energy_per_step_j
+        at = [each for each in self.at_limits if abs(each.limit_w - decision.power_limit_w) < SAME_W]
+        steps = sum(each.steps for each in at)
+        if default_j is None or not steps:
+            return 0.0, 0.0
+        return steps * default_j - sum(each.energy_j for each in at), steps * default_j
+
+
+class LiveRuns:
+    """The runs that are open, and those that ended a short time ago."""
+
+    def __init__(self, energy_mj: Callable[[str], int | None]) -> None:
+        """Begin with none. ``energy_mj`` returns the energy of a GPU since it was first seen."""
+        self._energy_mj = energy_mj
+        self._runs: dict[str, _Run] = {}
+        self._of_session: dict[str, str] = {}
+        self._ended_saved = [0.0, 0.0]
+
+    def take_events(self, body: Events) -> None:
+        """Take in how far a rank is."""
+        run = self._runs.get(self._of_session.get(body.session, ""))
+        if run is None:
+            return
+        for event in body.events:
+            if isinstance(event, StepBoundary):
+                if event.began_ns is not None:
+                    run.step = event.index
+                    run.steps[body.session] = run.steps.get(body.session, (event.index, 0))[0], event.index
+            elif isinstance(event, EpochBegan):
+                run.epoch = event.index
+
+    def take_rows(self, rows: Iterable[object], now_ns: int, *, live: bool = True) -> None:
+        """Take in rows of the interpreter, in their order.
+
+        Args:
+            rows: of the archive, among other outputs.
+            now_ns: on the clock of this process.
+            live: False: they come from the archive. A run that ended there is not shown.
+        """
+        for row in rows:
+            match row:
+                case WindowRow(kind="step"):
+                    if (run := self._runs.get(row.run)) is not None:
+                        self._step(run, row)
+                case RunRow():
+                    self._rank(row, now_ns if live else now_ns - KEPT_NS)
+                case TrialRow():
+                    if (run := self._runs.get(row.run)) is not None:
+                        run.trials.pop((row.round, row.power_limit_w, row.confirms), None)
+                        run.trials[row.round, row.power_limit_w, row.confirms] = row
+                        if len(run.trials) > MAX_LIMITS:
+                            del run.trials[next(iter(run.trials))]
+                case DecisionRow():
+                    run = self._runs.get(row.run)
+                    if run is not None and (row.power_limit_w is not None or run.decision is None):
+                        run.decision = row
+                case _:
+                    pass  # not shown
+
+    def _rank(self, row: RunRow, now_ns: int) -> None:
+        if row.world_size == 0:
+            return  # it only watches GPUs
+        run = self._runs.get(row.run)
+        if run is None or (
+            run.ended_ns is not None and row.ended_ns is None and row.session not in run.ranks
+        ):
+            self._forget_ended(now_ns)
+            run = self._runs[row.run] = _Run(run=row.run, job=row.job, began_wall_ns=row.began_wall_ns)
+        run.ranks[row.session] = row
+        self._of_session[row.session] = row.run
+        for gpu in row.gpus:
+            if gpu not in run.begin_mj and (energy_mj := self._energy_mj(gpu)) is not None:
+                run.begin_mj[gpu] = energy_mj
+        open_ranks = any(rank.ended_ns is None for rank in run.ranks.values())
+        run.ended_ns = None if open_ranks else run.ended_ns or now_ns
+
+    def _forget_ended(self, now_ns: int) -> None:
+        """Forget the runs that ended some time ago; of too many, the oldest."""
+        old = [run for run in self._runs.values() if run.ended_ns and now_ns - run.ended_ns > KEPT_NS]
+        spare = len(self._runs) - len(old) - MAX_RUNS + 1
+        if spare > 0:
+            old += [run for run in self._runs.values() if run not in old][:spare]
+        for run in old:
+            if (saved := run.saved) is not None:
+                self._ended_saved = [self._ended_saved[0] + saved[0], self._ended_saved[1] + saved[1]]
+            del self._runs[run.run]
+            for session in run.ranks:
+                self._of_session.pop(session, None)
+
+    def _step(self, run: _Run, row: WindowRow) -> None:
+        if row.gpu is not None and of_host(row.gpu):
+            return
+        step = run.open_steps.setdefault(row.index, _Step())
+        step.add(row)
+        wanted = sum(max(1, len(rank.gpus)) for rank in run.ranks.values() if run.takes_part(rank, row.index))
+        if step.rows < wanted:
+            if len(run.open_steps) > MAX_OPEN_STEPS:
+                del run.open_steps[next(iter(run.open_steps))]
+            return
+        del run.open_steps[row.index]
+        run.recent.append((step.energy_j, step.duration_s))
+        if step.energy_j is None or step.highest_w is None:
+            return
+        for at in run.at_limits:
+            if at.limit_w == step.highest_w:
+                break
+        else:
+            at = _AtLimit(step.highest_w)
+            run.at_limits.append(at)
+            del run.at_limits[:-MAX_LIMITS]
+        at.steps += 1
+        at.energy_j += step.energy_j
+
+    # ---- the answer
+
+    def now(self, searches: Mapping[str, SearchProgress], now_ns: int) -> list[RunNow]:
+        """Return the runs: open ones first, the latest first."""
+        self._forget_ended(now_ns)
+        runs = sorted(self._runs.values(), key=lambda run: (run.ended_ns is not None, -run.began_wall_ns))
+        return [self._run(run, searches.get(run.run)) for run in runs]
+
+    def saved(self) -> tuple[float | None, float | None]:
+        """Return joules and percent that all runs have saved since the start. None: no limit was set."""
+        each = [saved for run in self._runs.values() if (saved := run.saved) is not None]
+        saved_j = self._ended_saved[0] + sum(saved for saved, _ in each)
+        usual_j = self._ended_saved[1] + sum(usual for _, usual in each)
+        return (saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None)
+
+    def _run(self, run: _Run, progress: SearchProgress | None) -> RunNow:
+        gpus = run.gpus
+        energies = [joules for joules, _ in run.recent if joules is not None]
+        used = [self._used_mj(run, gpu) for gpu in gpus]
+        known = [used_mj for used_mj in used if used_mj is not None]
+        ranks = run.ranks.values()
+        ended = run.ended_ns is not None
+        return RunNow(
+            run=run.run,
+            job=run.job,
+            ranks=sum(rank.ended_ns is None for rank in ranks),
+            hosts=tuple(dict.fromkeys(rank.host for rank in ranks))[:256],
+            gpus=gpus,
+            began_wall_ns=run.began_wall_ns,
+            ended_wall_ns=max(_ended_wall_ns(rank) for rank in ranks) if ended else None,
+            epoch=run.epoch,
+            step=run.step,
+            step_j=sum(energies) / len(energies) if len(energies) == len(run.recent) > 0 else None,
+            step_ms=1000 * sum(s for _, s in run.recent) / len(run.recent) if run.recent else None,
+            watts=None,
+            energy_j=sum(known) / 1000 if known and len(known) == len(used) else None,
+            search=_search(run, progress),
+        )
+
+    def _used_mj(self, run: _Run, gpu: str) -> int | None:
+        energy_mj = self._energy_mj(gpu)
+        return energy_mj - run.begin_mj[gpu] if energy_mj is not None and gpu in run.begin_mj else None
+
+
+def _ended_wall_ns(rank: RunRow) -> int:
+    return rank.began_wall_ns + max(0, (rank.ended_ns or rank.began_ns) - rank.began_ns)
+
+
+def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
+    """Return the search of a run; of one that has ended, what was chosen. None: nothing is searched."""
+    decision = run.decision
+    if progress is None:
+        if decision is None:
+            return None
+        chosen = decision.applied and decision.power_limit_w is not None
+        progress = SearchProgress(
+            phase="chosen" if chosen else "observing",
+            limit_mw=_milliwatts(decision.power_limit_w),
+            found_mw=_milliwatts(decision.default_limit_w),
+        )
+    trials = [
+        row for row in run.trials.values() if row.round == max(each.round for each in run.trials.values())
+    ]
+    best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
+    saved = run.saved
+    return SearchNow(
+        phase=progress.phase,
+        limit_mw=progress.limit_mw,
+        found_mw=progress.found_mw,
+        trial=progress.trial,
+        trials_planned=progress.trials_planned,
+        steps_done=progress.steps_done,
+        steps_wanted=progress.steps_wanted,
+        best_mw=_milliwatts(best.power_limit_w) if best else None,
+        best_step_j=best.energy_j / best.steps if best else None,
+        saved_j=saved[0] if saved else None,
+        saved_percent=_saved_percent(decision),
+        saved_low_percent=None,
+        saved_high_percent=None,
+        time_added_percent=_time_added_percent(decision),
+        reason=(progress.reason or (decision.reason if decision else ""))[:2000],
+        trials=tuple(_trial(row) for row in trials[-MAX_TRIAL_ROWS:]),
+    )
+
+
+def _trial(row: TrialRow) -> TrialNow:
+    return TrialNow(
+        limit_mw=round(row.power_limit_w * 1000),
+        steps=row.steps,
+        step_j=row.energy_j / row.steps if row.steps else None,
+        step_ms=1000 * row.duration_s / row.steps if row.steps else None,
+        confirms=row.confirms,
+    )
+
+
+def _saved_percent(decision: DecisionRow | None) -> float | None:
+    if decision is None or decision.energy_per_step_j is None or not decision.default_energy_per_step_j:
+        return None
+    return 100 * (1 - decision.energy_per_step_j / decision.default_energy_per_step_j)
+
+
+def _time_added_percent(decision: DecisionRow | None) -> float | None:
+    if decision is None or decision.step_s is None or not decision.default_step_s:
+        return None
+    return 100 * (decision.step_s / decision.default_step_s - 1)
+
+
+def _milliwatts(limit_w: float | None) -> int | None:
+    return None if limit_w is None else round(limit_w * 1000)

@@ -1,0 +1,106 @@
+"""The live state of the site: frames and rows in, a `Snapshot` out. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from analyzers.live.live_runs import LiveRuns
+from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.results.rows import GapRow
+from zeus_stream.live.answer import blank
+from zeus_stream.live.latest import Latest
+from zeus_stream.package_version import package_version
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Lost, Notes
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import HostNow, Snapshot
+
+
+class Link(Protocol):
+    """The connection to one collector."""
+
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def trouble(self) -> str | None: ...
+
+
+def site_head(
+    links: Mapping[str, Link],
+    archive_id: str,
+    wall_ns: int,
+    behind_ns: int,
+    counters: Mapping[str, int],
+) -> Snapshot:
+    """Return what an analyzer knows of itself and of its hosts.
+
+    Args:
+        links: by host that is followed.
+        archive_id: of its archive.
+        wall_ns: UTC, now.
+        behind_ns: how long the oldest frame waits that is not interpreted.
+        counters: of the analyzer.
+    """
+    hosts = tuple(
+        HostNow(
+            host=name,
+            state="connected" if link.connected else "silent",
+            trouble=link.trouble or "",
+        )
+        for name, link in sorted(links.items())
+    )
+    return blank(
+        "analyzer",
+        package_version(),
+        wall_ns,
+        hosts,
+        archive_id=archive_id,
+        lag_ms=behind_ns // 1_000_000,
+        counters=tuple(sorted(counters.items())),
+    )
+
+
+class LiveSite:
+    """The state of GPUs and runs, as the interpreted stream tells it."""
+
+    def __init__(self) -> None:
+        self._latest = Latest()
+        self._runs = LiveRuns(self._energy_mj)
+
+    def _energy_mj(self, gpu: str) -> int | None:
+        device = self._latest.devices.get(gpu)
+        return None if device is None or device.last_mj is None else device.energy_mj
+
+    def take(
+        self, frames: Sequence[tuple[Frame, Body]], rows: Sequence[object], now_ns: int, *, live: bool
+    ) -> None:
+        """Take in frames, and the rows that they gave.
+
+        Args:
+            frames: that were interpreted.
+            rows: of the archive, among other outputs.
+            now_ns: on the clock of this process.
+            live: False: they come from the archive, so nobody knows how old they are.
+        """
+        for frame, body in frames:
+            if isinstance(body, Readings):
+                self._latest.take_readings(frame.host, frame.t_ns, body, now_ns if live else None)
+            elif isinstance(body, Notes):
+                for note in body.notes:
+                    if not isinstance(note, Lost):  # it is a row as well
+                        self._latest.take_note(frame.host, note)
+        for row in rows:
+            if live and isinstance(row, GapRow):
+                self._latest.add_gap(row.host or "analyzer", row.what, row.count, row.reason)
+        self._runs.take_rows(rows, now_ns, live=live)
+        for _, body in frames:
+            if isinstance(body, Events):
+                self._runs.take_events(body)
+
+    def snapshot(
+        self, base: Snapshot, searches: Mapping[str, SearchProgress], now_ns: int, host: str | None
+    ) -> Snapshot:
+        """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
+        runs = self._runs.now(searches, now_ns)
+        base = replace(base, counters=(*base.counters, *self._latest.counts())[:200])
+        return self._latest.snapshot(base, runs, now_ns, host=host, saved=self._runs.saved())

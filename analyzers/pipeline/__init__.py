@@ -1,0 +1,1 @@
+"""Clocks for the instructions of a training that is split into pipeline stages."""

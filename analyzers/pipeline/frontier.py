@@ -1,0 +1,288 @@
+"""The least energy of an iteration of a given duration: a linear program and its rounding. Pure.
+
+Instructions of one *group* run at one clock. Going down the group's lower hull of (time, cost) one segment
+after the other, ``x`` in [0, 1] says how far each segment is taken; durations and cost are linear in ``x``:
+
+    minimize    sum cost(x) + waiting power x T        cost = energy - waiting power x time
+    subject to  end(j) >= end(i) + duration(j)(x)      for every edge i -> j
+                T >= end(i),  T <= deadline
+
+Its value bounds the energy from below. Each group then takes the slowest clock of its hull at which none of
+its instructions is longer than the program has it, so that the deadline holds by construction; slack that
+rounding leaves is used up greedily. Where there are few combinations, all are tried instead.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction
+from analyzers.pipeline.solvers import Rows, Vector, minimize
+from zeus_stream.errors import RefusedError, SettingsError
+
+StageKind = tuple[int, str, int]
+"""Stage, kind and chunk: instructions that take the same time and energy."""
+_TINY = 1e-9
+FEW = 256
+"""Combinations of clocks that are all tried, instead of rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOption:
+    """One instruction at one clock."""
+
+    clock_mhz: int
+    time_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineProfile:
+    """Time and energy of every instruction at every clock that was measured."""
+
+    options: Mapping[StageKind, tuple[ClockOption, ...]]
+    """By instruction: from the highest clock down, all with the same clocks within a stage."""
+    waiting_w: tuple[float, ...]
+    """By stage: power while it waits for another stage."""
+    spread_s: float = 0.0
+    """Standard deviation of an instruction's time, the largest of all."""
+
+    def of(self, each: PipelineInstruction) -> tuple[ClockOption, ...]:
+        return self.options[each.stage, each.kind, each.chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """Clocks for one deadline."""
+
+    choice: tuple[int, ...]
+    """By instruction: position of its option in the profile."""
+    time_s: float
+    """Duration of an iteration by the profile."""
+    energy_j: float
+    bound_j: float
+    """No clocks of these groups need less, by the profile."""
+
+
+class ClockProgram:
+    """The linear program of one graph, profile and grouping, for any number of deadlines."""
+
+    def __init__(
+        self,
+        graph: PipelineGraph,
+        profile: PipelineProfile,
+        groups: Sequence[int],
+        reserve_s: float = 0.0,
+    ) -> None:
+        """``groups``: of each instruction, any numbers. A group stays within one stage.
+
+        ``reserve_s`` is kept free between instructions of different stages, where there is slack.
+
+        Raises:
+            SettingsError: the profile lacks an instruction, or its clocks do not fit together.
+        """
+        _check(graph, profile, groups)
+        self._graph = graph
+        self._reserve_s = reserve_s
+        self._waiting_w = sum(profile.waiting_w[: graph.stages])
+        self._times = [np.array([o.time_s for o in profile.of(each)]) for each in graph.instructions]
+        self._energies = [np.array([o.energy_j for o in profile.of(each)]) for each in graph.instructions]
+        names = {name: index for index, name in enumerate(dict.fromkeys(groups))}
+        self._group = [names[name] for name in groups]
+        self._members: list[list[int]] = [[] for _ in names]
+        for index, group in enumerate(self._group):
+            self._members[group].append(index)
+        self._hulls = [
+            lower_hull(
+                np.sum([self._times[i] for i in members], axis=0),
+                np.sum(
+                    [
+                        self._energies[i] - profile.waiting_w[graph.instructions[i].stage] * self._times[i]
+                        for i in members
+                    ],
+                    axis=0,
+                ),
+            )
+            for members in self._members
+        ]
+        fastest = [hull[0][0] for hull in self._hulls]
+        self.fastest_s = self._makespan_s(fastest)
+        self._reserved_s = self._makespan_s(fastest, reserve_s)
+        self.slowest_s = self._makespan_s([hull[-1][0] for hull in self._hulls])
+        """Past this duration nothing is to be saved."""
+
+    def solve(self, deadline_s: float) -> FrontierPoint:
+        """Return clocks of about the least energy for an iteration of at most ``deadline_s``.
+
+        Raises:
+            RefusedError: no clocks meet the deadline.
+        """
+        if deadline_s < self.fastest_s * (1 - _TINY):
+            raise RefusedError(
+                f"pipeline: could not plan an iteration of {deadline_s:.6g} s: at the highest clocks it takes"
+                f" {self.fastest_s:.6g} s. Allow at least that."
+            )
+        deadline_s = max(deadline_s, self.fastest_s)
+        spans, time_s, bound_j = self._relaxed(deadline_s)
+        if prod(map(len, self._hulls)) <= FEW:
+            return self._point(self._best_of_all(deadline_s), bound_j)
+        picked = [self._round(group, spans) for group in range(len(self._members))]
+        picked = self._use_slack(picked, min(time_s, deadline_s))
+        return self._point([self._hulls[group][at][0] for group, at in enumerate(picked)], bound_j)
+
+    def _relaxed(self, deadline_s: float) -> tuple[list[float], float, float]:
+        """Return duration of each instruction, duration of the iteration, and the bound, J."""
+        count = len(self._group)
+        first_x = np.cumsum([0, *(len(hull) - 1 for hull in self._hulls)])
+        # columns: x of all groups, duration of each instruction, T, ends, and ends with the reserve
+        spans, total = int(first_x[-1]), int(first_x[-1]) + count
+        ends = [(total + 1, 0.0)]
+        if self._reserve_s:
+            ends.append((total + 1 + count, self._reserve_s))
+        columns = total + 1 + count * len(ends)
+        cost, upper = np.zeros(columns), np.full(columns, np.inf)
+        upper[:spans] = 1.0
+        cost[total], upper[total] = self._waiting_w, deadline_s
+        fixed_j, equal, at_most = 0.0, Rows(), Rows()
+        for hull, first in zip(self._hulls, first_x, strict=False):
+            costs = [cost_j for _, cost_j in hull]
+            fixed_j += costs[0]
+            cost[first : first + len(hull) - 1] = np.diff(costs)
+        for index, group in enumerate(self._group):
+            steps = np.diff(self._hull_times(index))
+            parts = [(int(first_x[group]) + at, -float(step)) for at, step in enumerate(steps)]
+            equal.add([(spans + index, 1.0), *parts], float(self._hull_times(index)[0]))
+        for end, reserve_s in ends:
+            self._add_order(at_most, spans, end, reserve_s)
+            most_s = 0.0 if not reserve_s else self._reserved_s - self.fastest_s
+            for index, after in enumerate(self._graph.successors):
+                if not after:
+                    at_most.add([(end + index, 1.0), (total, -1.0)], most_s)
+        x, value_j = minimize(cost, at_most, equal, upper)
+        return [float(x[spans + index]) for index in range(count)], float(x[total]), value_j + fixed_j
+
+    def _add_order(self, rows: Rows, spans: int, end: int, reserve_s: float) -> None:
+        """Let each instruction end no sooner than its duration past the end of those before it."""
+        graph = self._graph
+        for index in set(range(len(self._group))) - {after for _, after in graph.edges}:
+            rows.add([(spans + index, 1.0), (end + index, -1.0)], 0.0)
+        for before, after in graph.edges:
+            apart = graph.instructions[before].stage != graph.instructions[after].stage
+            entries = [(end + before, 1.0), (spans + after, 1.0), (end + after, -1.0)]
+            rows.add(entries, -reserve_s * apart)
+
+    def _hull_times(self, index: int) -> Vector:
+        """Return the durations of an instruction along the hull of its group, s."""
+        return self._times[index][[pick for pick, _ in self._hulls[self._group[index]]]]
+
+    def _best_of_all(self, deadline_s: float) -> Sequence[int]:
+        """Return the option of each group in the combination of least energy, all of them tried."""
+        best, least_j = tuple(hull[0][0] for hull in self._hulls), np.inf
+        for hulls in product(*self._hulls):
+            picks = tuple(pick for pick, _ in hulls)
+            durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
+            energy_j = sum(cost_j for _, cost_j in hulls)
+            energy_j += self._waiting_w * self._graph.makespan_s(durations_s)
+            if energy_j < least_j and self._holds(durations_s, deadline_s):
+                best, least_j = picks, energy_j
+        return best
+
+    def _round(self, group: int, spans: Sequence[float]) -> int:
+        """Return the place on a group's hull of the slowest clock at which no instruction is too long."""
+        hull = self._hulls[group]
+        for at in range(len(hull) - 1, 0, -1):
+            pick = hull[at][0]
+            if all(self._times[i][pick] <= spans[i] * (1 + _TINY) for i in self._members[group]):
+                return at
+        return 0
+
+    def _use_slack(self, picked: list[int], deadline_s: float) -> list[int]:
+        """Lower clocks further, the best saving first, as long as the deadline holds."""
+        durations = [float(self._times[i][self._hulls[g][picked[g]][0]]) for i, g in enumerate(self._group)]
+        stuck: set[int] = set()
+        while True:
+            best, most_j = None, _TINY
+            for group, hull in enumerate(self._hulls):
+                at = picked[group]
+                if group not in stuck and at + 1 < len(hull) and hull[at][1] - hull[at + 1][1] > most_j:
+                    best, most_j = group, hull[at][1] - hull[at + 1][1]
+            if best is None:
+                return picked
+            pick = self._hulls[best][picked[best] + 1][0]
+            tried = list(durations)
+            for i in self._members[best]:
+                tried[i] = float(self._times[i][pick])
+            if self._holds(tried, deadline_s):
+                durations = tried
+                picked[best] += 1
+            else:
+                stuck.add(best)
+
+    def _holds(self, durations_s: Sequence[float], deadline_s: float) -> bool:
+        if self._graph.makespan_s(durations_s) > deadline_s * (1 + _TINY):
+            return False
+        reserved_s = deadline_s + self._reserved_s - self.fastest_s
+        return self._graph.makespan_s(durations_s, self._reserve_s) <= reserved_s * (1 + _TINY)
+
+    def _makespan_s(self, picks: Sequence[int], reserve_s: float = 0.0) -> float:
+        durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
+        return self._graph.makespan_s(durations_s, reserve_s)
+
+    def _point(self, picks: Sequence[int], bound_j: float) -> FrontierPoint:
+        choice = tuple(picks[group] for group in self._group)
+        time_s = self._makespan_s(picks)
+        return FrontierPoint(choice, time_s, self._energy_j(choice, time_s), bound_j)
+
+    def _energy_j(self, choice: Sequence[int], time_s: float) -> float:
+        hull_cost = sum(
+            next(cost_j for pick, cost_j in self._hulls[group] if pick == choice[members[0]])
+            for group, members in enumerate(self._members)
+        )
+        return hull_cost + self._waiting_w * time_s
+
+
+def lower_hull(time_s: Vector, cost_j: Vector) -> list[tuple[int, float]]:
+    """Return (position, cost) of the options on the lower hull, from the fastest to that of least cost."""
+    order = sorted(range(len(time_s)), key=lambda at: (time_s[at], cost_j[at]))
+    hull: list[int] = []
+    for at in order:
+        if hull and cost_j[at] >= cost_j[hull[-1]]:
+            continue
+        while len(hull) >= 2:
+            one, two = hull[-2:]
+            rise = (cost_j[two] - cost_j[one]) * (time_s[at] - time_s[one])
+            if rise < (cost_j[at] - cost_j[one]) * (time_s[two] - time_s[one]):
+                break
+            hull.pop()
+        hull.append(at)
+    return [(at, float(cost_j[at])) for at in hull]
+
+
+def _check(graph: PipelineGraph, profile: PipelineProfile, groups: Sequence[int]) -> None:
+    if len(groups) != len(graph.instructions):
+        raise _wrong("groups and instructions differ in number", "Give one group per instruction")
+    if len(profile.waiting_w) < graph.stages:
+        raise _wrong(
+            f"the profile has the waiting power of {len(profile.waiting_w)} of {graph.stages} stages",
+            "Measure every stage",
+        )
+    stage_of: dict[int, int] = {}
+    clocks_of: dict[int, tuple[int, ...]] = {}
+    for each, group in zip(graph.instructions, groups, strict=True):
+        options = profile.options.get((each.stage, each.kind, each.chunk))
+        if not options:
+            raise _wrong(
+                f"{each.kind} on stage {each.stage} has no profile", "Measure it at one clock or more"
+            )
+        if stage_of.setdefault(group, each.stage) != each.stage:
+            raise _wrong(f"group {group} spans two stages", "Group instructions of one stage")
+        clocks = tuple(option.clock_mhz for option in options)
+        if clocks_of.setdefault(each.stage, clocks) != clocks:
+            raise _wrong(f"instructions on stage {each.stage} have different clocks", "Measure all at each")
+
+
+def _wrong(why: str, cure: str) -> SettingsError:
+    return SettingsError(f"pipeline: could not plan clocks: {why}. {cure}.")

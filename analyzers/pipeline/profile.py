@@ -1,0 +1,230 @@
+"""Times and energies of instructions at each clock, from their boundaries and an energy counter. Pure.
+
+An instruction lasts some tens of milliseconds, a counter is refreshed about as seldom: no energy of one
+instruction is ever read. Between two refreshes, however,
+
+    energy = sum over kinds of (instructions of that kind) x (energy of one) + waiting power x waiting time
+
+where an instruction counts with the share of it that lies between the refreshes. Many such windows give the
+energies by non-negative least squares, for each stage apart: one unknown per kind and clock, and one for the
+waiting power.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzers.pipeline.frontier import ClockOption, PipelineProfile, StageKind
+from analyzers.pipeline.solvers import Vector, non_negative_least_squares
+from zeus_stream.errors import RefusedError
+
+_NORMAL_95 = 1.96
+SMOOTH_FROM = 4
+"""With so many measured clocks values are smoothed over the clock, and clocks between are options too."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSpan:
+    """One instruction as it ran on its stage."""
+
+    kind: str
+    chunk: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyWindow:
+    """Work of one stage between two refreshes of its energy counter, at one clock."""
+
+    clock_mhz: int
+    energy_j: float
+    counts: tuple[tuple[tuple[str, int], float], ...]
+    """Instructions by (kind, chunk); a part of one counts as a fraction."""
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredInstruction:
+    """Time and energy of one instruction at one clock, each with its 95 % interval."""
+
+    stage: int
+    kind: str
+    chunk: int
+    clock_mhz: int
+    samples: int
+    time_s: float
+    time_low_s: float
+    time_high_s: float
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """Measured values of one stage."""
+
+    instructions: tuple[MeasuredInstruction, ...]
+    waiting_w: float
+    waiting_low_w: float
+    waiting_high_w: float
+
+
+def cut_windows(
+    clock_mhz: int, spans: Sequence[InstructionSpan], refresh_ns: Sequence[int], energy_j: Sequence[float]
+) -> list[EnergyWindow]:
+    """Return the windows between the refreshes of a counter that lie within the time of the spans.
+
+    Args:
+        clock_mhz: at which all of it ran.
+        spans: of one stage, in order and without overlap.
+        refresh_ns: CLOCK_MONOTONIC, strictly increasing.
+        energy_j: value of the counter since each refresh.
+    """
+    if not spans:
+        return []
+    refresh, energy = np.asarray(refresh_ns, np.int64), np.asarray(energy_j, np.float64)
+    within = (refresh >= spans[0].begin_ns) & (refresh <= spans[-1].end_ns)
+    origin_ns = spans[0].begin_ns
+    at, energy = (refresh[within] - origin_ns).astype(np.float64), energy[within]
+    if len(at) < 2:
+        return []
+    names = sorted({(span.kind, span.chunk) for span in spans})
+    counts, busy = {}, np.zeros(len(at) - 1)
+    for name in names:
+        own = [span for span in spans if (span.kind, span.chunk) == name]
+        edges = np.array([[span.begin_ns - origin_ns, span.end_ns - origin_ns] for span in own], float)
+        done = np.column_stack([np.arange(len(own)), np.arange(1, len(own) + 1)]).ravel()
+        counts[name] = np.diff(np.interp(at, edges.ravel(), done, left=0.0))
+        lengths = np.concatenate([[0.0], np.cumsum(edges[:, 1] - edges[:, 0])])
+        spent = np.column_stack([lengths[:-1], lengths[1:]]).ravel()
+        busy += np.diff(np.interp(at, edges.ravel(), spent, left=0.0))
+    waiting = np.maximum(np.diff(at) - busy, 0.0) / 1e9
+    return [
+        EnergyWindow(
+            clock_mhz,
+            float(energy[row + 1] - energy[row]),
+            tuple((name, float(counts[name][row])) for name in names),
+            float(waiting[row]),
+        )
+        for row in range(len(at) - 1)
+    ]
+
+
+def fit_stage(
+    stage: int, durations_s: Mapping[tuple[str, int, int], Sequence[float]], windows: Sequence[EnergyWindow]
+) -> StageProfile:
+    """Return the profile of one stage.
+
+    Args:
+        durations_s: durations by (kind, chunk, clock in MHz).
+        windows: of all clocks.
+
+    Raises:
+        RefusedError: there are fewer windows than unknowns.
+        UnsupportedError: SciPy is not installed.
+    """
+    unknowns = sorted(durations_s)
+    place = {name: column for column, name in enumerate(unknowns)}
+    if len(windows) <= len(unknowns) + 1:
+        raise RefusedError(
+            f"pipeline: could not fit energies of stage {stage}: {len(windows)} windows for"
+            f" {len(unknowns) + 1} unknowns. Run more iterations at each clock."
+        )
+    matrix = np.zeros((len(windows), len(unknowns) + 1))
+    for row, window in enumerate(windows):
+        for (kind, chunk), count in window.counts:
+            matrix[row, place[kind, chunk, window.clock_mhz]] += count
+        matrix[row, -1] = window.waiting_s
+    energy_j = np.array([window.energy_j for window in windows])
+    found = non_negative_least_squares(matrix, energy_j)
+    error = _errors(matrix, energy_j - matrix @ found, found)
+    measured = []
+    for (kind, chunk, clock_mhz), column in place.items():
+        lengths = np.asarray(durations_s[kind, chunk, clock_mhz], np.float64)
+        mean_s, off_s = float(lengths.mean()), _mean_error(lengths)
+        energy, off_j = float(found[column]), _NORMAL_95 * float(error[column])
+        measured.append(
+            MeasuredInstruction(
+                stage=stage,
+                kind=kind,
+                chunk=chunk,
+                clock_mhz=clock_mhz,
+                samples=len(lengths),
+                time_s=mean_s,
+                time_low_s=mean_s - off_s,
+                time_high_s=mean_s + off_s,
+                energy_j=energy,
+                energy_low_j=max(energy - off_j, 0.0),
+                energy_high_j=energy + off_j,
+            )
+        )
+    waiting_w, off_w = float(found[-1]), _NORMAL_95 * float(error[-1])
+    return StageProfile(tuple(measured), waiting_w, max(waiting_w - off_w, 0.0), waiting_w + off_w)
+
+
+def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> PipelineProfile:
+    """Return the profile of all stages for planning.
+
+    From SMOOTH_FROM clocks on, time is fitted as ``a + b / clock`` and power as a square of the clock. Each
+    clock of ``clocks_mhz`` within the measured span is then an option too.
+    """
+    options: dict[StageKind, tuple[ClockOption, ...]] = {}
+    for profile in stages:
+        by_name: dict[StageKind, list[MeasuredInstruction]] = {}
+        for each in profile.instructions:
+            by_name.setdefault((each.stage, each.kind, each.chunk), []).append(each)
+        for name, measured in by_name.items():
+            ordered = sorted(measured, key=lambda each: -each.clock_mhz)
+            options[name] = _options(ordered, clocks_mhz)
+    spreads_s = (
+        (each.time_high_s - each.time_s) / _NORMAL_95 * sqrt(each.samples)
+        for profile in stages
+        for each in profile.instructions
+        if each.samples > 1
+    )
+    waiting_w = tuple(profile.waiting_w for profile in stages)
+    return PipelineProfile(options, waiting_w, max(spreads_s, default=0.0))
+
+
+def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int]) -> tuple[ClockOption, ...]:
+    if len(measured) < SMOOTH_FROM:
+        return tuple(ClockOption(each.clock_mhz, each.time_s, each.energy_j) for each in measured)
+    mhz = np.array([each.clock_mhz for each in measured], float)
+    time_s = np.array([each.time_s for each in measured])
+    power_w = np.array([each.energy_j for each in measured]) / time_s
+    top, low = mhz[0], mhz[-1]
+    wanted = sorted({int(m) for m in mhz} | {c for c in clocks_mhz if low <= c <= top}, reverse=True)
+    at = np.array(wanted, float) / top
+    time_fit = np.polynomial.polynomial.polyfit(top / mhz, time_s, 1)
+    power_fit = np.polynomial.polynomial.polyfit(mhz / top, power_w, 2)
+    times = np.polynomial.polynomial.polyval(1 / at, time_fit)
+    powers = np.maximum(np.polynomial.polynomial.polyval(at, power_fit), 0.0)
+    return tuple(
+        ClockOption(clock, float(time), float(time * power))
+        for clock, time, power in zip(wanted, times, powers, strict=True)
+    )
+
+
+def _mean_error(values: NDArray[np.float64]) -> float:
+    """Return half the 95 % interval of a mean; infinite for a single value."""
+    if len(values) < 2:
+        return float("inf")
+    return _NORMAL_95 * float(values.std(ddof=1)) / sqrt(len(values))
+
+
+def _errors(matrix: Vector, residuals: Vector, found: Vector) -> Vector:
+    """Return the standard error of each unknown: least squares over those above zero; else infinite."""
+    errors = np.full(len(found), np.inf)
+    active = found > 0
+    degrees = len(residuals) - int(active.sum())
+    if not active.any() or degrees < 1:
+        return errors
+    part = matrix[:, active]
+    covariance = np.linalg.pinv(part.T @ part) * float(residuals @ residuals) / degrees
+    errors[active] = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return errors

@@ -1,0 +1,82 @@
+"""The one door to SciPy: linear programs by HiGHS, and non-negative least squares. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zeus_stream.errors import RefusedError, UnsupportedError
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of a sparse matrix with their right-hand sides."""
+
+    _rows: list[int] = field(default_factory=list)
+    _columns: list[int] = field(default_factory=list)
+    _values: list[float] = field(default_factory=list)
+    right: list[float] = field(default_factory=list)
+
+    def add(self, entries: Sequence[tuple[int, float]], right: float) -> None:
+        """Add a row: (column, value) of what is not zero."""
+        self._rows.extend([len(self.right)] * len(entries))
+        self._columns.extend(column for column, _ in entries)
+        self._values.extend(value for _, value in entries)
+        self.right.append(right)
+
+    def matrix(self, columns: int) -> Any:
+        return _scipy().csr_array((self._values, (self._rows, self._columns)), (len(self.right), columns))
+
+
+def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[Vector, float]:
+    """Return the x >= 0 of least ``cost @ x`` with its cost.
+
+    Args:
+        at_most: ``matrix @ x <= right``.
+        equal: ``matrix @ x == right``.
+        upper: of each x; infinite where it has none.
+
+    Raises:
+        RefusedError: no x fulfils all conditions, or the solver gave up.
+        UnsupportedError: SciPy is not installed.
+    """
+    optimize = _scipy("optimize")
+    bounds = np.column_stack([np.zeros(len(cost)), upper])
+    done = optimize.linprog(
+        cost,
+        at_most.matrix(len(cost)),
+        at_most.right,
+        equal.matrix(len(cost)),
+        equal.right,
+        bounds,
+        method="highs",
+    )
+    if done.x is None:
+        raise RefusedError(
+            f"pipeline: could not plan clocks: {str(done.message).rstrip('. ')}. Allow a longer iteration."
+        )
+    return np.asarray(done.x, np.float64), float(done.fun)
+
+
+def non_negative_least_squares(matrix: Vector, right: Vector) -> Vector:
+    """Return the x >= 0 of least ``|matrix @ x - right|``.
+
+    Raises:
+        UnsupportedError: SciPy is not installed.
+    """
+    return np.asarray(_scipy("optimize").nnls(matrix, right)[0], np.float64)
+
+
+def _scipy(part: str = "sparse") -> Any:
+    try:
+        from scipy import optimize, sparse  # noqa: PLC0415  (only an analyzer that plans clocks needs it)
+    except ImportError as missing:
+        raise UnsupportedError(
+            "pipeline: could not plan clocks: SciPy is not installed."
+            " Install it for the analyzer: pip install 'zeus-stream[pipeline]'."
+        ) from missing
+    return optimize if part == "optimize" else sparse

@@ -1,0 +1,172 @@
+"""Accounts of GPUs under power budgets: what is in force, what was asked for, what is in the way. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.results.instructions import ApplyControl
+from analyzers.results.rows import CommandRow
+from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
+
+RETRY_NS = 60_000_000_000
+"""After a refusal that may pass."""
+BACK = f"{BUDGET}back-"
+"""Begins the ids of commands that give back; those of all others begin with `BUDGET`."""
+BUSY, BUSY_NS = 0.9, 60_000_000_000
+"""A GPU without a run that draws so much of its limit works for somebody, for so long after."""
+PASSING = ("device", "storage", "owned", "range")
+"""Refusals that may pass by themselves."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """One GPU under a budget."""
+
+    limit_mw: int
+    """In force, as far as that is known."""
+    most_mw: int
+    """Its ration."""
+    of_run: tuple[int | None, bool] = (None, False)
+    """What its run wants, and whether it has a profile, when it was looked at last."""
+    busy: bool = False
+    """It works, though not for a run that is known."""
+    busy_ns: int | None = None
+    """When it was seen to."""
+    ours: bool = False
+    """Its limit is held in a budget's name."""
+    asked_mw: dict[str, int] = field(default_factory=dict)
+    """By command under way, in order."""
+    asked_ns: int = 0
+    """When the last was."""
+    trouble: str = ""
+    """Why it cannot be commanded."""
+    retry_ns: int | None = None
+
+    @property
+    def promised_mw(self) -> int:
+        return max(self.limit_mw, self.most_mw, *self.asked_mw.values())
+
+    def settle(self, command: str) -> None:
+        """Forget a command that has its outcome, and those before it: they are obeyed in order."""
+        commands = list(self.asked_mw)
+        for earlier in commands[: commands.index(command) + 1] if command in self.asked_mw else commands:
+            del self.asked_mw[earlier]
+
+
+class Accounts:
+    """The accounts of a site."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Begin without any; ``fleet``: the GPUs."""
+        self.of: dict[str, Account] = {}
+        """By GPU."""
+        self.limits_mw: dict[str, int] = {}
+        """In force by our doing, by GPU."""
+        self.stale = False
+        """What units are to have is to be found again."""
+        self.news: dict[str, None] = {}
+        """GPUs on which something is in force, or asked for, that was not."""
+        self._fleet = fleet
+        self._found_mw: dict[str, int] = {}
+        """By GPU, what was found there since its collector said what it found: the upper bound."""
+
+    def collector_started(self, host: str) -> None:
+        """Note that all limits on a host are what was found; refusals may not be repeated."""
+        self.stale = True
+        for gpu in [gpu for gpu in self.limits_mw if self._fleet.gpus[gpu].host == host]:
+            del self.limits_mw[gpu]
+        for gpu, account in self.of.items():
+            if self._fleet.gpus[gpu].host == host:
+                account.asked_mw.clear()
+                account.ours, account.trouble, account.retry_ns = False, "", None
+                account.limit_mw = self.found(gpu)
+
+    def device_found(self, gpu: str) -> None:
+        """Note that a collector says what it found on a GPU."""
+        self._found_mw.pop(gpu, None)
+        self.stale = True
+
+    def asked(self, command: ApplyControl, now: Clocks) -> None:
+        """Note that a limit is asked for, by a run or in a budget's name."""
+        if (account := self.of.get(command.gpu)) is not None:
+            account.asked_mw[command.command] = command.value
+            account.asked_ns = now[self._fleet.gpus[command.gpu].host]
+            account.ours = account.ours or command.run.startswith(BUDGET)
+            self.news[command.gpu] = None
+
+    def settled(self, row: CommandRow | None, note: ControlApplied | ControlRefused, now: Clocks) -> None:
+        """Note the outcome of a command. ``row``: None if it is not remembered, as after a start."""
+        gpu = note.gpu
+        self.news[gpu] = None
+        account, of_budget = self.of.get(gpu), note.command.startswith(BUDGET)
+        match note:
+            case ControlApplied(value=limit_mw):
+                back = note.command.startswith(BACK) if row is None else row.limit_w is None
+                if back:
+                    self.limits_mw.pop(gpu, None)
+                    self._found_mw[gpu] = limit_mw
+                else:
+                    self.limits_mw[gpu] = limit_mw
+                if account is not None:
+                    account.limit_mw = limit_mw
+                    account.settle(note.command)
+                    account.ours = not back and (account.ours or of_budget)
+            case ControlRefused() if account is not None and row is not None:
+                account.settle(note.command)
+                if of_budget and note.cause != "stale":
+                    self._trouble(gpu, account, note, now)
+            case ControlRefused():
+                pass
+
+    def _trouble(self, gpu: str, account: Account, refused: ControlRefused, now: Clocks) -> None:
+        """Note that a GPU takes no command of a budget."""
+        self.stale = True
+        read_mw = self._fleet.gpus[gpu].timeline.limit_mw
+        if refused.cause == "range" and read_mw is not None and read_mw < self.found(gpu):
+            self._found_mw[gpu] = account.limit_mw = read_mw  # an administrator has lowered it since
+            return
+        account.trouble = refused.reason
+        now_ns = now[self._fleet.gpus[gpu].host]
+        account.retry_ns = now_ns + RETRY_NS if refused.cause in PASSING else None
+
+    def lost(self, ended: ControlLeaseEnded) -> None:
+        """Note that a limit of ours is in force no longer."""
+        gpu, self.stale = ended.gpu, True
+        self.limits_mw.pop(gpu, None)
+        if ended.value is not None:
+            self._found_mw[gpu] = ended.value
+        if (account := self.of.get(gpu)) is not None:
+            account.limit_mw, account.ours = self.found(gpu), False
+            if ended.cause == "stranger":
+                account.trouble, account.retry_ns = ended.reason, None
+
+    def look(self, gpus: Iterable[str], now_ns: int) -> None:
+        """Notice refusals that may have passed by now."""
+        for gpu in gpus:
+            account = self.of[gpu]
+            if account.retry_ns is not None and now_ns >= account.retry_ns:
+                account.trouble, account.retry_ns, self.stale = "", None, True
+
+    def works(self, gpu: str, now_ns: int) -> tuple[bool, bool]:
+        """Return whether a GPU draws about what it may, now or a short time ago; and whether that is new."""
+        account, power_mw = self.of[gpu], self._fleet.gpus[gpu].timeline.power_mw
+        if power_mw is not None and power_mw >= BUSY * account.limit_mw:
+            account.busy_ns = now_ns
+        was, account.busy = (
+            account.busy,
+            account.busy_ns is not None and abs(now_ns - account.busy_ns) < BUSY_NS,
+        )
+        return account.busy, account.busy != was
+
+    def found(self, gpu: str) -> int:
+        """Return the limit that was found on a GPU (mW): none above it is asked for."""
+        found = self._fleet.gpus[gpu].found
+        assert found is not None
+        return self._found_mw.get(gpu, found.found_limit_mw or 0)
+
+    def least(self, gpu: str) -> int:
+        """Return the least limit of a GPU (mW)."""
+        found = self._fleet.gpus[gpu].found
+        assert found is not None
+        return found.min_limit_mw or 0

@@ -1,0 +1,80 @@
+"""Events that the search for limits of single GPUs receives, and its instructions. Pure."""
+
+from dataclasses import dataclass
+
+from analyzers.fleet.session import Span
+from analyzers.power_limit.profiler import LimitApplied, LimitRefused, StepBegan, StepsPaused, TrialMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is fixed for a job. GPUs are told apart by their place in ``gpus``."""
+
+    gpus: tuple[str, ...]
+    """UUIDs, two or more; the one that draws most at the job's limit is the first."""
+    limits_mw: tuple[int, ...]
+    """Levels that a GPU may have, descending; the first is the job's limit."""
+    settle_ns: int
+    window_ns: int
+    """A leg holds at least so much."""
+    outcome_ns: int
+    """Wait this long for the outcome of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMeasured:
+    number: int
+    energy_mj: tuple[int, ...]
+    """Of each GPU."""
+    duration_ns: int
+    """The slowest rank's."""
+
+
+Event = StepBegan | StepsPaused | LimitApplied | LimitRefused | BlockMeasured | TrialMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Set each GPU's limit; most have it already."""
+
+    attempt: int
+    limits_mw: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Tell the energy of each GPU, and the slowest rank's time, over these spans."""
+
+    number: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What lowered limits do to the job, as shares of a step's energy and time at its own limit."""
+
+    energy: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Each GPU's limit for the time to come, and why it is that; they are in force from ``step`` on."""
+
+    limits_mw: tuple[int, ...]
+    why: tuple[str, ...]
+    effect: Effect | None
+    """None: nothing was lowered."""
+    steps: int
+    """That it took."""
+    step: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Limits could not be set, for this reason; which of them are in force is not known."""
+
+    reason: str
+
+
+Instruction = Set | Measure | Found | GiveUp

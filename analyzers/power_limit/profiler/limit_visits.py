@@ -1,0 +1,188 @@
+"""Visit one limit after another, choose the best and set it: rules 4, 5, 8 and 9 of the profiler. Pure."""
+
+from dataclasses import replace
+
+from analyzers.power_limit import drift, search
+from analyzers.power_limit.curve_fit.belief import TOLERATED, TRUSTED, Confidence
+from analyzers.power_limit.profiler.profiler_messages import (
+    Apply,
+    Capped,
+    Decide,
+    MeasureTrial,
+    Observe,
+    Plan,
+    Purpose,
+    Release,
+)
+from analyzers.power_limit.profiler.profiler_state import (
+    Answer,
+    Applying,
+    Chosen,
+    Deciding,
+    Measuring,
+    Observing,
+    State,
+    Warming,
+    curve,
+)
+from analyzers.power_limit.search import Choose, Measure
+from zeus_stream.errors import SettingsError
+from zeus_stream.protocol.notes import Cause
+
+MAX_LAPSES = 20
+"""Leases of a run that may lapse."""
+MOST_WIDE = 4
+"""Times the hypotheses of the watch, after searches that chose the same limit again."""
+BACKGROUND, MAX_BACKGROUND = 12, 40
+"""Blocks by which a search that is not sure goes on in the background, and how often it does."""
+
+
+def use_measurement(state: State, asked: MeasureTrial, plan: Plan) -> Answer:
+    """Use what a measurement has told: decide, or go where the search wants to."""
+    match state.phase:
+        case Deciding():
+            return _decide_if_last(state, plan)
+        case Measuring(limit_mw) if plan.goal is not None and state.visit == asked.visit:
+            return follow_search(state, plan, limit_mw)
+        case _:
+            return state, ()
+
+
+def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer:
+    """Do what the search advises. ``now_mw``: the limit that is being measured."""
+    assert plan.goal is not None
+    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
+    if not limits_mw:
+        return observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
+    visits = [visit for _, visit in state.visits]
+    more = 0
+    if state.background:
+        more = BACKGROUND * state.background + sum(len(of.blocks) for of in visits if of.watched)
+    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory, more):
+        case Measure(limit_mw) if limit_mw == now_mw:
+            return state, ()
+        case Measure(limit_mw):
+            return apply_limit(state, limit_mw)
+        case Choose(limit_mw, confidence, remembered, sure):
+            seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
+            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            as_remembered = remembered is not None and remembered >= TRUSTED
+            if remembered is not None:
+                reason += ", as remembered" if as_remembered else ", not as remembered"
+            unsure = not sure and confidence.p95 > TOLERATED
+            if unsure:
+                reason += "; not sure yet, so it goes on in the background"
+            chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure)
+            return _choose(state, chosen, reason, plan, confidence)
+
+
+def _choose(
+    state: State, chosen: Chosen, reason: str, plan: Plan, confidence: Confidence | None = None
+) -> Answer:
+    """Tell the decision, and set the limit."""
+    took = state.steps - state.began if state.why else 0
+    measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
+    longest = max((visit for _, visit in state.visits), key=lambda visit: len(visit.blocks), default=None)
+    wide = 1
+    if state.before is not None and state.before.limit_mw == chosen.limit_mw:
+        wide = min(MOST_WIDE, state.before.watch.wide + 1)
+    watch = drift.begun(measured, () if longest is None else longest.blocks, wide)
+    chosen = replace(chosen, watch=watch, cap=state.cap)
+    reason += (f"; {state.why}" if state.why else "") + _by(state)
+    state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
+    decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence)
+    state, then = apply_limit(state, chosen.limit_mw)
+    return state, (decided, *then)
+
+
+def visit_next_limit(state: State, plan: Plan) -> Answer:
+    """Go on to the next limit of the round, or to the decision."""
+    if plan.goal is not None:
+        return follow_search(state, plan)
+    if (first := next(filter(state.cap.allows, state.todo_mw), None)) is not None:
+        return apply_limit(replace(state, todo_mw=tuple(mw for mw in state.todo_mw if mw != first)), first)
+    return _decide_if_last(replace(state, phase=Deciding()), plan)
+
+
+def apply_limit(state: State, limit_mw: int, asked: int = 1) -> Answer:
+    attempt = state.attempts + 1
+    since_ns = None if state.step is None else state.step.t_ns
+    applying = Applying(limit_mw, attempt, asked, since_ns)
+    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0), (Apply(attempt, limit_mw),)
+
+
+def wait_after_lapse(state: State, limit_mw: int, reason: str) -> Answer:
+    """Drop the trial at hand, and wait before the limit is asked for again: who held it may be away."""
+    if state.lapses >= MAX_LAPSES:
+        return observe_only(state, f"{reason}, for the {MAX_LAPSES + 1}th time")
+    attempt = state.attempts + 1
+    since_ns = None if state.step is None else state.step.t_ns
+    applying = Applying(limit_mw, attempt, 0, since_ns)
+    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0, lapses=state.lapses + 1), ()
+
+
+def handle_refusal(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:
+    match cause:
+        case "range" | "stale" | "device":
+            return skip_limit(state, limit_mw, reason, plan)
+        case "permission" | "observe" | "ownership" | "owned" | "storage" | "stranger":
+            return observe_only(state, reason)
+
+
+def skip_limit(state: State, limit_mw: int, reason: str, plan: Plan) -> Answer:
+    """Do without a limit; if it was the chosen one, choose from the others."""
+    state = replace(state, trouble=reason, without_mw=state.without_mw | {limit_mw})
+    if state.chosen is not None:
+        others = tuple(known for known in state.visits if known[1].limit_mw != limit_mw)
+        state = replace(state, chosen=None, visits=others)
+    return visit_next_limit(state, plan)
+
+
+def handle_cap(state: State, cap: Capped, plan: Plan) -> Answer:
+    """Go on with the limits that there are now, from what is known of them (rule 8)."""
+    # Steps since a choice were watched; those of a search for another are counted from now on.
+    state = replace(state, cap=cap, began=state.began if state.chosen is None else state.steps)
+    profiled = tuple(asked for asked in state.awaited if asked.purpose is Purpose.PROFILE)
+    match state.phase:
+        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw) if not cap.allows(limit_mw):
+            if plan.goal is None and state.chosen is None:
+                state = replace(state, todo_mw=(limit_mw, *state.todo_mw))
+            return visit_next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case Applying() | Warming() | Measuring() if state.chosen is not None and any(
+            cap.allows(limit_mw) and not state.chosen.cap.allows(limit_mw) for limit_mw in plan.limits_mw
+        ):
+            return visit_next_limit(replace(state, phase=Deciding(), chosen=None, awaited=profiled), plan)
+        case _:
+            return state, ()
+
+
+def _to_be_had(state: State, limit_mw: int) -> bool:
+    return limit_mw not in state.without_mw and state.cap.allows(limit_mw)
+
+
+def _by(state: State) -> str:
+    """Return what a decision's reason says of a power budget."""
+    if state.cap.most_mw is None:
+        return ""
+    return f"; {state.cap.by} allows no more than {state.cap.most_mw / 1000:g} W"
+
+
+def _decide_if_last(state: State, plan: Plan) -> Answer:
+    """Decide once every limit was visited and every trial has come back."""
+    if not isinstance(state.phase, Deciding) or state.awaited:
+        return state, ()
+    if any(map(state.cap.allows, state.todo_mw)):
+        return visit_next_limit(state, plan)
+    trials = tuple(trial for trial in state.trials if _to_be_had(state, trial.limit_mw))
+    if not trials:
+        return observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
+    try:
+        limit_mw = plan.selector.choose(trials, plan.gpus)
+    except SettingsError as wrong:
+        return observe_only(state, str(wrong))
+    reason = f"{plan.selector.text} of {len(trials)} limits measured"
+    return _choose(state, Chosen(limit_mw=limit_mw), reason, plan)
+
+
+def observe_only(state: State, reason: str) -> Answer:
+    return replace(state, phase=Observing(reason)), (Release(), Observe(state.round, state.trials, reason))

@@ -1,0 +1,198 @@
+"""Events that the profiling machine receives, and the instructions that it returns. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analyzers.fleet.session import Span
+from analyzers.power_limit.curve_fit.belief import Confidence
+from analyzers.power_limit.selectors import Goal, Selector, Trial
+from zeus_stream.protocol.notes import Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is fixed for a run. Only ``window_ns`` may differ from call to call."""
+
+    limits_mw: tuple[int, ...]
+    """To be visited, descending; see `limits_mw`."""
+    gpus: int
+    selector: Selector
+    wait_steps: int
+    warmup_steps: int
+    profile_steps: int
+    settle_ns: int
+    window_ns: int
+    outcome_ns: int
+    """Wait this long for the outcome of a command."""
+    goal: Goal | None = None
+    """What an adaptive search minimizes; None: every limit is measured."""
+    remembered: tuple[Trial, ...] = ()
+    """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
+    profiling_share: float = 0.05
+    """Of a run's steps, that rounds after the first may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegan:
+    """Step ``index`` of the run began, and all before it are whole, save for pauses told in between."""
+
+    index: int
+    t_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPaused:
+    """Steps below ``index`` are whole, the last ended at ``t_ns``; the next follows after a pause."""
+
+    index: int
+    t_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitApplied:
+    """Confirmed on every GPU. ``step`` is the first that began since on every rank."""
+
+    attempt: int
+    step: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefused:
+    attempt: int
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """This run may not command, or no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """A limit of ours is in force no longer; it may be asked for again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """From now on limits may be so high, and no higher. ``by`` whom. None: as high as the plan has them."""
+
+    most_mw: int | None
+    by: str = ""
+
+    def allows(self, limit_mw: int) -> bool:
+        return self.most_mw is None or limit_mw <= self.most_mw
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMeasured:
+    number: int
+    energy_mj: int
+    duration_ns: int
+    locked: bool = False
+    """Its sensor saw the same parts of steps again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMissing:
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Limits of single GPUs were changed below the one chosen; ``step`` is the first under them all.
+
+    What was measured at the choice says nothing any more of the steps that follow.
+    """
+
+    step: StepBegan
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """All ranks have ended, or one of them: the others are another run to this machine."""
+
+
+Event = (
+    StepBegan
+    | StepsPaused
+    | LimitApplied
+    | LimitRefused
+    | Lapsed
+    | Barred
+    | Capped
+    | TrialMeasured
+    | TrialMissing
+    | Shifted
+    | RunOver
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Set the limit on every GPU of the run."""
+
+    attempt: int
+    limit_mw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back every limit that was changed."""
+
+
+class Purpose(StrEnum):
+    """Why something is measured."""
+
+    PROFILE = "profile"
+    CONFIRM = "confirm"
+    WATCH = "watch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureTrial:
+    """Tell the energy of all GPUs of the run, and the slowest rank's time, over these spans."""
+
+    number: int
+    round: int
+    limit_mw: int
+    spans: tuple[Span, ...]
+    purpose: Purpose
+    visit: int
+    """The number of the first measurement since the limit was set, if this goes on from there."""
+    ended_ns: int
+    """When its last step was whole."""
+
+    @property
+    def steps(self) -> int:
+        return sum(span.end - span.first for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """A limit was chosen, for this reason."""
+
+    limit_mw: int
+    round: int
+    trials: tuple[Trial, ...]
+    """What it was chosen from: measured or, if that was as remembered, remembered, at the level of now."""
+    reason: str
+    confidence: Confidence | None = None
+    """Of an adaptive search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """No more commands, for this reason."""
+
+    round: int
+    trials: tuple[Trial, ...]
+    reason: str
+
+
+Instruction = Apply | Release | MeasureTrial | Decide | Observe

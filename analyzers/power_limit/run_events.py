@@ -1,0 +1,90 @@
+"""The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from analyzers.fleet.session import Session
+from zeus_stream.protocol.events import SearchWanted, StepBoundary
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
+
+
+@dataclass(frozen=True, slots=True)
+class StepPassed:
+    """A rank went on to its next step, or pauses."""
+
+    session: Session
+    boundary: StepBoundary
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPassed:
+    """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAsked:
+    """A script says how the limit is to be searched for."""
+
+    wish: SearchWanted
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """A rank has ended; so has the machine that was about it."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    """The limit of a GPU was set as asked."""
+
+    host: str
+    note: ControlApplied
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefused:
+    """The limit of a GPU was not set."""
+
+    note: ControlRefused
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLost:
+    """A lease on the limit of a GPU has ended."""
+
+    gpu: str
+    cause: LeaseCause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareChanged:
+    """A power budget may allow its GPUs more or less than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingsCame:
+    """Readings came, or time has passed: trials may be measured by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Its events cannot be interpreted: every limit is given back, and the machine left."""
+
+
+RunEvent: TypeAlias = (
+    StepPassed
+    | EpochPassed
+    | SearchAsked
+    | RankEnded
+    | LimitSet
+    | LimitRefused
+    | LimitLost
+    | ShareChanged
+    | ReadingsCame
+    | SetAside
+)

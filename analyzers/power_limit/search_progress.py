@@ -1,0 +1,77 @@
+"""The progress of the search for a run's power limit, for people: from the state of its machine. Pure."""
+
+from dataclasses import dataclass
+
+from analyzers.power_limit.curve_fit.visits import BLOCKS
+from analyzers.power_limit.profiler import (
+    BLOCK_STEPS,
+    Applying,
+    Deciding,
+    Measuring,
+    Observing,
+    Plan,
+    State,
+    Warming,
+)
+from zeus_stream.protocol.snapshots import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchProgress:
+    """Where the search of one run stands. None: it does not apply, or is not known."""
+
+    phase: Phase
+    limit_mw: int | None = None
+    """That is measured, or that is chosen."""
+    found_mw: int | None = None
+    trial: int | None = None
+    trials_planned: int | None = None
+    steps_done: int | None = None
+    steps_wanted: int | None = None
+    reason: str = ""
+
+
+def progress(state: State | None, plan: Plan | None) -> SearchProgress:
+    """Return the progress of a search. Without a machine it waits: for ranks, or for their steps."""
+    if state is None or plan is None:
+        return SearchProgress(phase="waiting")
+    found_mw = plan.limits_mw[0] if plan.limits_mw else None
+    if isinstance(state.phase, Observing):
+        return SearchProgress(phase="observing", found_mw=found_mw, reason=state.phase.reason)
+    if state.chosen is not None:
+        capped = any(not state.cap.allows(limit_mw) for limit_mw in plan.limits_mw)
+        phase: Phase = "recalled" if state.chosen.as_remembered else "chosen"
+        return SearchProgress(
+            phase="within a budget" if capped else phase,
+            limit_mw=state.chosen.limit_mw,
+            found_mw=found_mw,
+            reason=state.cap.by if capped else "",
+        )
+    if not isinstance(state.phase, Applying | Warming | Measuring):  # all was measured, or nothing yet
+        begun = isinstance(state.phase, Deciding)
+        return SearchProgress(phase="measuring" if begun else "waiting", found_mw=found_mw)
+    limit_mw = state.phase.limit_mw
+    others = {trial.limit_mw for trial in state.trials} - {limit_mw}
+    wanted = plan.profile_steps if plan.goal is None else BLOCKS * BLOCK_STEPS
+    done = _steps(state)
+    return SearchProgress(
+        phase="measuring",
+        limit_mw=limit_mw,
+        found_mw=found_mw,
+        trial=len(others) + 1,
+        trials_planned=len(plan.limits_mw) if plan.goal is None else None,
+        steps_done=done,
+        steps_wanted=max(wanted, done),
+    )
+
+
+def _steps(state: State) -> int:
+    """Return the whole steps at the limit that is measured, of this visit."""
+    if not isinstance(state.phase, Measuring):
+        return 0
+    blocks = [block for number, visit in state.visits if number == state.visit for block in visit.blocks]
+    awaited = [asked.steps for asked in state.awaited if asked.visit == state.visit]
+    spans = sum(span.end - span.first for span in state.phase.spans)
+    opened = state.phase.opened
+    under_way = state.step.index - opened.index if opened is not None and state.step is not None else 0
+    return sum(block.steps for block in blocks) + sum(awaited) + spans + max(0, under_way)

@@ -1,0 +1,50 @@
+"""What the analyzer wants done by others: commands for devices, and answers for scripts. Pure."""
+
+from dataclasses import dataclass
+
+from zeus_stream.protocol.events import Advice, Answer
+from zeus_stream.protocol.fields import Control
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyControl:
+    """Set a control of one GPU. ``command`` is the same when the same stream is interpreted again."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    control: Control
+    value: int
+    """mW of a power limit, MHz of a clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreControl:
+    """Give a control of one GPU back: the collector restores the value it found."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAnswer:
+    """Answer a script's question about the energy of a window."""
+
+    host: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAdvice:
+    """Answer a script's question about the batch size of a try."""
+
+    host: str
+    advice: Advice
+
+
+Command = ApplyControl | RestoreControl
+Instruction = Command | GiveAnswer | GiveAdvice

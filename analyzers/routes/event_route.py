@@ -1,0 +1,176 @@
+"""The route of events of training processes: to sessions, windows, runs and jobs. Pure."""
+
+from functools import partial
+
+from analyzers.batch_size import job_events
+from analyzers.batch_size.tracker import Jobs
+from analyzers.fleet.fleet import Clocks
+from analyzers.fleet.questions import Questions, missing
+from analyzers.fleet.session import Session
+from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
+from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.rows import GapRow, MetricRow
+from analyzers.routes.attempts import Attempts
+from analyzers.routes.followed_gpus import FollowedGpus
+from analyzers.routes.open_sessions import OpenSessions
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    Event,
+    EventsDropped,
+    Metric,
+    RunEnded,
+    RunStarted,
+    SearchWanted,
+    StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Events, Frame
+
+
+class EventRoute:
+    """The route of events."""
+
+    def __init__(
+        self,
+        sessions: OpenSessions,
+        gpus: FollowedGpus,
+        jobs: Jobs,
+        questions: Questions,
+        attempts: Attempts,
+    ) -> None:
+        """``questions``: those that wait for the energy of a window."""
+        self._sessions = sessions
+        self._gpus = gpus
+        self._jobs = jobs
+        self._questions = questions
+        self._attempts = attempts
+
+    def handle(self, frame: Frame, body: Events, now: Clocks) -> Result:
+        """Take in the events of one session."""
+        host, result = frame.host, NOTHING
+        known = self._sessions.of.get(body.session)
+        if known is not None and known.host != host:
+            return rows_only(self._gpus.objection(host, f"session {body.session}", known.host, "events", now))
+        for event in body.events:
+            if isinstance(event, Unknown):
+                continue
+            if isinstance(event, RunStarted):
+                begin = partial(self._sessions.begin, host, body, event, now)
+                result |= self._attempts.make(frame, "events", now, begin)
+            elif session := self._sessions.of.get(body.session):
+                session.heard_ns = now[host]
+                work = partial(self._event, session, event, now)
+                result |= self._attempts.make(frame, "events", now, work, session=session)
+            elif self._sessions.unknown(body.session):
+                reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
+                result |= rows_only([GapRow(host, "events", now[host], len(body.events), reason)])
+        return result
+
+    def _event(self, session: Session, event: Event, now: Clocks) -> Result:
+        if session.ended is not None:
+            if isinstance(event, TryEnded):  # late, but it says what became of the try
+                self._jobs.handle(job_events.RankDone(session, event), now)
+            return NOTHING
+        match event:
+            case StepBoundary():
+                return self._step(session, event, now)
+            case EpochBegan() | EpochEnded():
+                return self._epoch(session, event, now)
+            case WindowBegan() | WindowEnded() | WindowCancelled():
+                return self._window(session, event, now[session.host])
+            case TryWanted() | TryBegan() | TryEnded() | Metric():
+                return self._try(session, event, now)
+            case SearchWanted():
+                return self._sessions.runs[session.started.run].handle(SearchAsked(event), now)
+            case EventsDropped(t_ns, count, reason):
+                dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
+                return rows_only([dropped])
+            case RunEnded(t_ns, failure):
+                return self._sessions.end(session, t_ns, failure or "ended", now)
+            case RunStarted():
+                return NOTHING  # it was taken in when the session began
+
+    def _step(self, session: Session, event: StepBoundary, now: Clocks) -> Result:
+        windows, index = session.windows, event.index
+        ended_ns, began_ns, uncertainty_ns = event.ended_ns, event.began_ns, event.uncertainty_ns
+        if (ended_ns, began_ns) != (None, None):  # as of a step that is cancelled
+            session.placed = event.placed
+        if ended_ns is not None:
+            windows.end("step", index - 1, ended_ns, now[session.host])
+            self._sessions.mark(session, ended_ns, "rest" if began_ns is None else "gap", uncertainty_ns)
+        if began_ns is not None:
+            self._sessions.mark(session, began_ns, "step", uncertainty_ns)
+        if session.step is not None:
+            windows.cancel("step", session.step)  # its end was lost, or it has just ended
+        session.step = None if began_ns is None else index
+        result = NOTHING if began_ns is None else _begin(session, "step", index, "step", began_ns)
+        return result | self._sessions.runs[session.started.run].handle(StepPassed(session, event), now)
+
+    def _epoch(self, session: Session, event: EpochBegan | EpochEnded, now: Clocks) -> Result:
+        began = isinstance(event, EpochBegan)
+        if not began:
+            session.windows.end("epoch", event.index, event.t_ns, now[session.host])
+        self._jobs.handle(job_events.EpochPassed(session, event.index, began), now)
+        if began:
+            return _begin(session, "epoch", event.index, "epoch", event.t_ns)
+        return self._sessions.runs[session.started.run].handle(EpochPassed(session), now)
+
+    def _window(
+        self, session: Session, event: WindowBegan | WindowEnded | WindowCancelled, now_ns: int
+    ) -> Result:
+        t_ns, window, result = event.t_ns, event.window, NOTHING
+        match event:
+            case WindowBegan(name=name):
+                result = _begin(session, "window", window, name, t_ns)
+                if not result.rows:
+                    session.named[window] = name
+                    self._sessions.mark(session, t_ns)
+                return result
+            case WindowEnded():
+                session.windows.end("window", window, t_ns, now_ns)
+            case WindowCancelled():
+                session.windows.cancel("window", window)
+                cancelled = missing("the window was cancelled")
+                result = Result((), tuple(self._questions.settle(session.session, window, cancelled)))
+        if session.named.pop(window, None) is not None:
+            self._sessions.mark(session, t_ns)
+        return result
+
+    def _try(self, session: Session, event: TryWanted | TryBegan | TryEnded | Metric, now: Clocks) -> Result:
+        match event:
+            case TryWanted():
+                run = self._sessions.runs[session.started.run]
+                return self._jobs.handle(job_events.SizeWanted(session, run, event), now)
+            case TryBegan(batch_size=batch_size):
+                session.batch_size = batch_size
+                return self._jobs.handle(job_events.RankBegan(session, event), now)
+            case TryEnded():
+                return self._jobs.handle(job_events.RankDone(session, event), now)
+            case Metric():
+                result = self._jobs.handle(job_events.MetricSent(session, event.name, event.value), now)
+                metric = MetricRow(
+                    session=session.session,
+                    run=session.started.run,
+                    name=event.name,
+                    t_ns=event.t_ns,
+                    step=session.step if event.step is None else event.step,
+                    value=event.value,
+                    epoch=event.epoch,
+                )
+                return result | rows_only([metric])
+
+
+def _begin(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
+    """Begin to measure a window, unless too many are open."""
+    if session.windows.begin(kind, index, name, t_ns):
+        return NOTHING
+    reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
+    return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])

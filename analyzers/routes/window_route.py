@@ -1,0 +1,168 @@
+"""The route of what waits: windows, trials and tries that can be measured by now, and questions. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from analyzers.batch_size import job_events
+from analyzers.batch_size.tracker import Jobs
+from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.fleet.questions import Questions, answer_of
+from analyzers.fleet.session import Session
+from analyzers.measurement.energy import Meter
+from analyzers.power_limit.run_events import ReadingsCame
+from analyzers.results.result import NOTHING, Result
+from analyzers.results.rows import WindowRow
+from analyzers.routes.attempts import Attempts
+from analyzers.routes.open_sessions import OpenSessions
+from zeus_stream.protocol.frames import Body, Events, Frame
+
+LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
+"""Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
+FEW = 4
+"""Sessions of a host that are looked at after each of its frames."""
+PLACED_NS = 1_100_000_000
+"""A boundary that is placed where the GPU got there is handed over so much later, at the most."""
+
+
+class WindowRoute:
+    """The route of what waits for readings or for a timeout."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        sessions: OpenSessions,
+        jobs: Jobs,
+        questions: Questions,
+        attempts: Attempts,
+        *,
+        timeout_ns: int,
+    ) -> None:
+        """``timeout_ns``: that questions wait for, twice."""
+        self._fleet = fleet
+        self._sessions = sessions
+        self._jobs = jobs
+        self._questions = questions
+        self._attempts = attempts
+        self._timeout_ns = timeout_ns
+        self._looked_ns: dict[str, int] = {}
+        """By host, frame time at which windows were looked at."""
+
+    def handle(self, frame: Frame, body: Body, now: Clocks, *, hurried: bool) -> Result:
+        """Measure what can be measured by now, after a frame of its host.
+
+        Args:
+            frame: with its body.
+            body: events, readings or notes.
+            now: frame times, by host.
+            hurried: leave out the fit of the energy of single steps.
+        """
+        host = frame.host
+        on_host = self._sessions.on[host]
+        touched = self._sessions.of.get(body.session) if isinstance(body, Events) else None
+        due, result = self._due(host, frame.t_ns), NOTHING
+        for session in self._to_measure(frame, body, touched, due=due):
+            result |= self._session(frame, session, now, hurried=hurried)
+        if isinstance(body, Events):
+            runs = [] if touched is None else [touched.started.run]
+        else:
+            runs = list(dict.fromkeys(session.started.run for session in on_host.values()))
+        for run in [run for name in runs if (run := self._sessions.runs.get(name)) is not None]:
+            work = partial(run.handle, ReadingsCame(), now)
+            result |= self._attempts.make(frame, "trials", now, work, session=run.lead)
+        look = partial(self._jobs.handle, job_events.FrameMeasured(host), now)
+        result |= self._attempts.make(frame, "tries", now, look)
+        if due:
+            given = self._questions.time_out(host, frame.t_ns, 2 * self._timeout_ns)
+            result |= Result((), tuple(given))
+        return result
+
+    def _due(self, host: str, now_ns: int) -> bool:
+        """Return whether it is time to look at all sessions of a host."""
+        pause_ns = max(LOOK_NS, len(self._sessions.on[host]) * LOOK_MORE_NS)
+        if 0 <= now_ns - self._looked_ns.get(host, 0) < pause_ns:
+            return False
+        self._looked_ns[host] = now_ns
+        return True
+
+    def _to_measure(self, frame: Frame, body: Body, touched: Session | None, *, due: bool) -> list[Session]:
+        """Return the sessions whose windows are looked at after a frame of their host.
+
+        The more sessions a host has, the less often each is looked at: the work for a frame stays the same.
+        """
+        on_host = self._sessions.on[frame.host]
+        if len(on_host) <= FEW:
+            if isinstance(body, Events):
+                return [] if touched is None else [touched]
+            return list(on_host.values())
+        if not due:
+            return []
+        every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
+        asked = self._questions.sessions(frame.host)
+        return [
+            session
+            for session in on_host.values()
+            if session.session in asked or not 0 <= frame.t_ns - session.measured_ns < every_ns
+        ]
+
+    def _session(self, frame: Frame, session: Session, now: Clocks, *, hurried: bool) -> Result:
+        session.measured_ns = frame.t_ns
+        work = partial(self.measure, session, frame.t_ns, now, hurried=hurried)
+        result = self._attempts.make(frame, "windows", now, work, session=session)
+        if session.ended is not None and session.windows.empty and session.session in self._sessions.of:
+            self._sessions.drop(session)
+        return result
+
+    def measure(self, session: Session, now_ns: int, now: Clocks, *, hurried: bool = False) -> Result:
+        """Measure the windows of a session that have ended, as far as that can be done.
+
+        Args:
+            session: of the windows.
+            now_ns: frame time of its host; 2**62: nothing is waited for.
+            now: frame times, by host.
+            hurried: leave out the fit of the energy of single steps.
+        """
+        if not session.windows.waiting:
+            return NOTHING
+        if session.placed != "dispatch":
+            now_ns -= PLACED_NS
+        rows = [
+            self._remarked(row)
+            for row in session.windows.measured(
+                self._meters(session, hurried=hurried), now_ns, partial(self._shared, session)
+            )
+        ]
+        instructions = self._jobs.handle(job_events.WindowsMeasured(rows), now).instructions
+        for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
+            of_window = [row for row in rows if row.kind == "window" and row.index == window]
+            answer = answer_of(of_window)
+            instructions += tuple(self._questions.settle(session.session, window, answer))
+        return Result(tuple(rows), instructions)
+
+    def _meters(self, session: Session, *, hurried: bool) -> Mapping[str, Meter] | None:
+        """Return the meters of a session's devices; None while its GPUs are not known."""
+        if session.admitted is None:
+            return None
+        return {
+            gpu: replace(self._fleet.gpus[gpu].meter, hurried=hurried)
+            for gpu in self._sessions.devices(session)
+        }
+
+    def _shared(self, session: Session, gpu: str, begin_ns: int, end_ns: int) -> bool:
+        """Return whether another run used a device of a session between two instants."""
+        return any(
+            use.run != session.started.run
+            and use.began_ns < end_ns
+            and (use.ended_ns is None or use.ended_ns > begin_ns)
+            for use in self._sessions.uses(session.host, gpu)
+        )
+
+    def _remarked(self, row: WindowRow) -> WindowRow:
+        """Return a row that says whose energy it is, where that is not the GPU's for this run alone."""
+        found = None if row.gpu is None else self._fleet.gpus[row.gpu].found
+        remarks = [] if row.quality == "ok" else [row.quality]
+        if found is not None and found.mig:
+            remarks.append("whole GPU, MIG")
+        if found is not None and found.scope == "module":
+            remarks.append("whole module, with its CPU")
+        return replace(row, quality="; ".join(remarks)) if remarks else row

@@ -1,0 +1,65 @@
+"""The live state of one host, for screens and exporters that ask its collector. Pure."""
+
+from collections.abc import Sequence
+
+from collectors.ingest.sessions import Session
+from zeus_stream.live.answer import blank
+from zeus_stream.live.latest import Latest
+from zeus_stream.protocol.snapshots import HostNow, RunNow, Snapshot
+
+
+def host_snapshot(
+    latest: Latest,
+    sessions: Sequence[Session],
+    name: str,
+    now_ns: int,
+    *,
+    version: str,
+    wall_ns: int,
+    trouble: str,
+    counters: Sequence[tuple[str, int]],
+    host: str | None,
+) -> Snapshot:
+    """Return the state of a host.
+
+    Args:
+        latest: readings of its devices.
+        sessions: of training processes on it.
+        name: of the host.
+        now_ns: CLOCK_MONOTONIC.
+        version: of this program.
+        wall_ns: UTC, now.
+        trouble: why the collector does not work as it should; empty: it does.
+        counters: of the collector.
+        host: that is asked for; rows of another are not there. None: this one.
+    """
+    here = HostNow(host=name, state="connected", trouble=trouble)
+    base = blank("collector", version, wall_ns, (here,), counters=(*counters, *latest.counts()))
+    return latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
+
+
+def _runs(sessions: Sequence[Session], host: str) -> list[RunNow]:
+    """Return the open runs of a host. Where they are in their loop, the collector does not look at."""
+    ranks: dict[str, list[Session]] = {}
+    for session in sessions:
+        if not session.over and session.run:
+            ranks.setdefault(session.run, []).append(session)
+    return [
+        RunNow(
+            run=run,
+            job=of_run[0].job or run,
+            ranks=len(of_run),
+            hosts=(host,),
+            gpus=tuple(dict.fromkeys(gpu for session in of_run for gpu in session.gpus))[:256],
+            began_wall_ns=None,
+            ended_wall_ns=None,
+            epoch=None,
+            step=None,
+            step_j=None,
+            step_ms=None,
+            watts=None,
+            energy_j=None,
+            search=None,
+        )
+        for run, of_run in ranks.items()
+    ]

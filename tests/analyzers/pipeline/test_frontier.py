@@ -1,0 +1,204 @@
+import itertools
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
+from analyzers.pipeline.graph import PipelineGraph, make_graph
+from analyzers.pipeline.plan import group_instructions, make_plan, make_plans, play, unplanned_s
+from analyzers.pipeline.profile import InstructionSpan, combine, cut_windows, fit_stage
+from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
+
+CLOCKS_MHZ = tuple(range(1410, 600, -15))
+
+
+def option(clock_mhz: int, work_s: float) -> ClockOption:
+    """Return an instruction of a made-up GPU: 85 % of its time follows the clock, voltage falls to 0.7."""
+    share = clock_mhz / 1410
+    time_s = work_s * (0.85 / share + 0.15)
+    return ClockOption(clock_mhz, time_s, time_s * (80 + 220 * share * max(0.7, share) ** 2))
+
+
+def profile(works: dict[str, list[float]], clocks: tuple[int, ...] = CLOCKS_MHZ) -> PipelineProfile:
+    """``works``: seconds at the highest clock by kind, then stage."""
+    options = {
+        (stage, kind, 0): tuple(option(clock, work_s) for clock in clocks)
+        for kind, all_s in works.items()
+        for stage, work_s in enumerate(all_s)
+    }
+    return PipelineProfile(options, (90.0,) * max(map(len, works.values())))
+
+
+UNBALANCED = profile({"forward": [0.02, 0.025, 0.018, 0.022], "backward": [0.04, 0.05, 0.036, 0.044]})
+
+
+def brute_force(graph: PipelineGraph, known: PipelineProfile, deadline_s: float) -> float:
+    """Return the least energy of all combinations of clocks that hold a deadline."""
+    options = [known.of(each) for each in graph.instructions]
+    best = float("inf")
+    for choice in itertools.product(*options):
+        time_s = graph.makespan_s([one.time_s for one in choice])
+        if time_s <= deadline_s * (1 + 1e-9):
+            spent = sum(one.energy_j for one in choice)
+            waited_s = graph.stages * time_s - sum(one.time_s for one in choice)
+            best = min(best, spent + 90.0 * waited_s)
+    return best
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0.01, 0.05), min_size=4, max_size=4), st.floats(1.0, 1.4))
+def test_on_tiny_graphs_the_energy_lies_between_the_bound_and_brute_force(
+    works: list[float], slowdown: float
+) -> None:
+    graph = make_graph("1f1b", 2, 1)
+    known = profile({"forward": works[:2], "backward": works[2:]}, CLOCKS_MHZ[::6])
+    deadline_s = unplanned_s(graph, known) * slowdown
+    point = ClockProgram(graph, known, range(4)).solve(deadline_s)
+    best_j = brute_force(graph, known, deadline_s)
+    assert point.bound_j <= best_j * (1 + 1e-9) <= point.energy_j * (1 + 2e-9)
+    assert point.energy_j <= best_j * 1.01
+
+
+def test_with_two_clocks_and_slack_on_one_side_it_equals_brute_force() -> None:
+    graph = make_graph("gpipe", 2, 2)
+    known = profile({"forward": [0.01, 0.03], "backward": [0.02, 0.06]}, (1410, 900))
+    for slowdown in (1.0, 1.1, 1.2, 1.6):
+        deadline_s = unplanned_s(graph, known) * slowdown
+        point = ClockProgram(graph, known, range(8)).solve(deadline_s)
+        assert point.energy_j == pytest.approx(brute_force(graph, known, deadline_s), rel=1e-9)
+
+
+def test_rounding_stays_within_two_per_mille_of_the_bound() -> None:
+    graph = make_graph("1f1b", 4, 8)
+    fastest_s = unplanned_s(graph, UNBALANCED)
+    program = ClockProgram(graph, UNBALANCED, range(len(graph.instructions)))
+    energies = []
+    for percent in range(0, 30, 5):
+        point = program.solve(fastest_s * (1 + percent / 100))
+        assert point.time_s <= fastest_s * (1 + percent / 100) * (1 + 1e-9)
+        assert point.energy_j <= point.bound_j * 1.002
+        energies.append(point.energy_j)
+    assert energies == sorted(energies, reverse=True)
+    assert energies[0] < 0.9 * play(graph, UNBALANCED, (1410,) * 64, 0.0)[1]
+
+
+@pytest.mark.parametrize("switching_s", [0.0, 0.005, 0.02])
+@pytest.mark.parametrize("grouping", ["phase", "instruction"])
+def test_a_plan_holds_its_deadline_in_spite_of_switches(switching_s: float, grouping: str) -> None:
+    graph = make_graph("1f1b", 4, 8)
+    fastest_s = unplanned_s(graph, UNBALANCED)
+    plans = make_plans(
+        graph,
+        UNBALANCED,
+        (fastest_s, fastest_s * 1.05),
+        grouping="phase" if grouping == "phase" else "instruction",
+        switching_s=switching_s,
+    )
+    unplanned_j = play(graph, UNBALANCED, (1410,) * len(graph.instructions), 0.0)[1]
+    for plan, most_s in zip(plans, (fastest_s, fastest_s * 1.05), strict=True):
+        assert play(graph, UNBALANCED, plan.clocks_mhz, switching_s)[0] == plan.time_s
+        assert plan.time_s <= most_s * (1 + 1e-9)
+        assert plan.bound_j <= plan.energy_j < 0.97 * unplanned_j
+
+
+def test_instructions_shorter_than_two_switches_share_the_clock_of_their_neighbour() -> None:
+    graph = make_graph("1f1b", 4, 8)
+    groups = group_instructions(graph, UNBALANCED, "phase", 0.015)
+    steady = [groups[index] for index in graph.orders[0][3:13]]
+    assert len(set(steady)) == 1, "forwards of 20 ms beside backwards of 40 ms"
+    apart = group_instructions(graph, UNBALANCED, "phase", 0.005)
+    assert len({apart[index] for index in graph.orders[0][3:13]}) == 2
+
+
+def test_a_reserve_lets_late_instructions_catch_up() -> None:
+    graph = make_graph("1f1b", 4, 8)
+    most_s = unplanned_s(graph, UNBALANCED)
+    longer = [1.05 if index % 7 == 0 else 1.0 for index in range(len(graph.instructions))]
+    late = [
+        play(
+            graph,
+            UNBALANCED,
+            make_plan(graph, UNBALANCED, most_s, grouping="instruction", reserve_s=reserve_s).clocks_mhz,
+            0.0,
+            longer,
+        )[0]
+        for reserve_s in (0.0, 0.002)
+    ]
+    assert late[1] < late[0]
+
+
+def test_an_impossible_deadline_is_refused_with_the_duration_at_the_highest_clocks() -> None:
+    graph = make_graph("1f1b", 4, 8)
+    with pytest.raises(RefusedError, match=r"could not plan an iteration of 0.1 s: at the highest clocks it"):
+        make_plan(graph, UNBALANCED, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("known", "sentence"),
+    [
+        (PipelineProfile({}, (1.0,) * 4), "forward on stage 0 has no profile"),
+        (PipelineProfile(UNBALANCED.options, (1.0,)), "the waiting power of 1 of 4 stages"),
+        (
+            PipelineProfile(
+                {**UNBALANCED.options, (0, "backward", 0): (option(1410, 1.0),)}, UNBALANCED.waiting_w
+            ),
+            "instructions on stage 0 have different clocks",
+        ),
+    ],
+)
+def test_a_profile_that_does_not_fit_is_refused_with_a_sentence(
+    known: PipelineProfile, sentence: str
+) -> None:
+    graph = make_graph("1f1b", 4, 8)
+    with pytest.raises(SettingsError, match="pipeline: could not plan clocks") as wrong:
+        ClockProgram(graph, known, range(len(graph.instructions)))
+    assert sentence in str(wrong.value)
+
+
+def test_a_negative_switching_time_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"a switch cannot take -1 s\. Give 0 or more"):
+        make_plan(make_graph("1f1b", 4, 8), UNBALANCED, 1.0, switching_s=-1.0)
+
+
+def test_without_scipy_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(UnsupportedError, match=r"SciPy is not installed.*zeus-stream\[pipeline\]"):
+        make_plan(make_graph("1f1b", 4, 8), UNBALANCED, 10.0)
+
+
+# ---- profiles ------------------------------------------------------------------------------------------
+
+
+def test_energies_come_out_of_windows_that_hold_several_instructions() -> None:
+    """A stage alternates forwards (30 ms, 100 W), backwards (50 ms, 200 W) and waiting (7 ms, 40 W)."""
+    spans, edges_ns, joules = [], [0], [0.0]
+    for turn in range(300):
+        for kind, length_ms, watts in (("forward", 30, 100), ("backward", 50, 200), (None, 7 + turn % 5, 40)):
+            begin_ns = edges_ns[-1]
+            edges_ns.append(begin_ns + length_ms * 1_000_000)
+            joules.append(joules[-1] + watts * length_ms / 1000)
+            if kind is not None:
+                spans.append(InstructionSpan(kind, 0, begin_ns, edges_ns[-1]))
+    refreshes = range(33_000_000, edges_ns[-1], 100_000_000)
+    counter = []
+    for refresh in refreshes:
+        at = max(index for index, edge in enumerate(edges_ns) if edge <= refresh)
+        way = (refresh - edges_ns[at]) / (edges_ns[at + 1] - edges_ns[at])
+        counter.append(joules[at] + way * (joules[at + 1] - joules[at]))
+    windows = cut_windows(1410, spans, list(refreshes), counter)
+    assert len(windows) == len(refreshes) - 1
+    lengths = {("forward", 0, 1410): [0.030] * 300, ("backward", 0, 1410): [0.050] * 300}
+    found = fit_stage(0, lengths, windows)
+    energies = {each.kind: each for each in found.instructions}
+    assert energies["forward"].energy_j == pytest.approx(3.0, rel=1e-6)
+    assert energies["backward"].energy_j == pytest.approx(10.0, rel=1e-6)
+    assert found.waiting_w == pytest.approx(40.0, rel=1e-6)
+    assert energies["forward"].energy_low_j <= 3.0 + 1e-9
+    assert combine([found]).of(make_graph("1f1b", 1, 1).instructions[0])[0].time_s == pytest.approx(0.03)
+
+
+def test_too_few_windows_are_refused_with_a_sentence() -> None:
+    with pytest.raises(RefusedError, match=r"stage 0: 0 windows for 2 unknowns. Run more iterations"):
+        fit_stage(0, {("forward", 0, 1410): [0.03]}, [])

@@ -1,0 +1,1 @@
+"""The live answer of the services, and the screens that show it."""

@@ -1,0 +1,89 @@
+"""The live state as bytes: made at most a few times a second, however many ask. Pure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.queries import No
+from zeus_stream.protocol.snapshots import AskNow, HostNow, Snapshot, Totals
+
+KEPT_NS = 200_000_000
+"""An answer is given again for so long."""
+MAX_KEPT = 64
+"""Answers of different questions that are kept; the oldest goes."""
+MAX_BYTES = codec.MAX_BYTES - 65_536
+_NOTHING = Totals(
+    hosts=0, hosts_connected=0, gpus=0, gpus_there=0, runs=0, power_mw=None, hour_mj=None, hour_s=0,
+    saved_j=None, saved_percent=None, gaps=0,
+)  # fmt: skip
+
+
+def blank(
+    process: Literal["analyzer", "collector"],
+    version: str,
+    wall_ns: int,
+    hosts: tuple[HostNow, ...],
+    *,
+    archive_id: str | None = None,
+    lag_ms: int | None = None,
+    counters: tuple[tuple[str, int], ...] = (),
+) -> Snapshot:
+    """Return what a service knows of itself, without GPUs and runs; `Latest.snapshot` adds them."""
+    return Snapshot(
+        process=process,
+        version=version,
+        wall_ns=wall_ns,
+        archive_id=archive_id,
+        lag_ms=lag_ms,
+        totals=_NOTHING,
+        hosts=hosts,
+        gaps=(),
+        gpus=(),
+        parts=(),
+        runs=(),
+        gpus_left_out=0,
+        runs_left_out=0,
+        counters=counters,
+    )
+
+
+class LiveAnswers:
+    """Answers to `AskNow`."""
+
+    def __init__(self, snapshot: Callable[[str | None], Snapshot]) -> None:
+        """Begin. ``snapshot`` returns the state of the site, or of one host."""
+        self._snapshot = snapshot
+        self._kept: dict[str | None, tuple[int, bytes]] = {}
+
+    def answer(self, asked: AskNow, now_ns: int) -> bytes:
+        """Return the answer to one question, as it is sent."""
+        made_ns, data = self._kept.get(asked.host, (-KEPT_NS, b""))
+        if now_ns - made_ns >= KEPT_NS:
+            data = encoded(self._snapshot(asked.host))
+            self._kept.pop(asked.host, None)
+            self._kept[asked.host] = now_ns, data
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return data
+
+
+def encoded(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as one message. Of one that is too large, rows are left out and counted."""
+    data = codec.encode(snapshot)
+    while len(data) > MAX_BYTES:
+        gpus = snapshot.gpus[: len(snapshot.gpus) // 2]
+        runs = snapshot.runs[: len(snapshot.runs) // 2]
+        parts = snapshot.parts[: len(snapshot.parts) // 2]
+        if not (gpus or runs or parts):
+            return codec.encode(No("now: could not be answered: it is too large. Ask for one host."))
+        snapshot = replace(
+            snapshot,
+            gpus=gpus,
+            runs=runs,
+            parts=parts,
+            gpus_left_out=snapshot.gpus_left_out + len(snapshot.gpus) - len(gpus),
+            runs_left_out=snapshot.runs_left_out + len(snapshot.runs) - len(runs),
+        )
+        data = codec.encode(snapshot)
+    return data

@@ -1,0 +1,355 @@
+"""The latest reading of every GPU, and what is known to be missing: the memory behind a `Snapshot`. Pure.
+
+    frames of collectors --> Latest --+
+    runs (by the service) ------------+--> snapshot: bounded rows, totals of all
+
+Instants are arguments: ``t_ns`` on the clock of a reading's host, ``now_ns`` on that of this process (both
+CLOCK_MONOTONIC).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from struct import Struct
+
+from zeus_stream.protocol.fields import Unknown, of_host
+from zeus_stream.protocol.notes import (
+    ControlApplied,
+    ControlLeaseEnded,
+    ControlRefused,
+    DeviceFound,
+    DeviceGone,
+    Lost,
+    Note,
+)
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_STRUCT, Readings, Seen
+from zeus_stream.protocol.snapshots import (
+    MAX_GAP_ROWS,
+    MAX_GPU_ROWS,
+    MAX_RUN_ROWS,
+    GapNow,
+    GpuNow,
+    HostNow,
+    PartNow,
+    RunNow,
+    Snapshot,
+    State,
+    Totals,
+)
+
+SILENT_NS = 3_000_000_000
+"""A GPU without a reading for so long, or for `SILENT_PAUSES` of its usual pauses, is silent."""
+SILENT_PAUSES = 3
+PASSES_NS = 60_000_000_000
+"""A GPU whose host sent nothing for so long may be named by another host."""
+MAX_DEVICES = 50_000
+MINUTE_NS = 60_000_000_000
+MINUTES = 60
+_ROW = Struct(READING_STRUCT)
+_MOST_MJ, _MOST_MW, _MOST_MHZ, _MOST_C, _MOST_PERCENT = 2**53, 100_000_000, 100_000, 3_000, 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Device:
+    """One GPU or part of a host."""
+
+    host: str
+    found: DeviceFound | None = None
+    gone: str | None = None
+    row: tuple[int, ...] | None = None
+    """The fields of its last reading, in the order of `READING_STRUCT`."""
+    last_mj: int | None = None
+    """Of its counter; None: it has none."""
+    energy_mj: int = 0
+    """Since it was first seen."""
+    seen_ns: int | None = None
+    """When its last reading came; None: it came from the archive, some time ago."""
+    behind_ns: int = 0
+    """Age of the reading when it came."""
+    pause_ns: int = 0
+    """Between its last two readings."""
+
+    def age_ns(self, now_ns: int) -> int | None:
+        return None if self.seen_ns is None else max(0, now_ns - self.seen_ns) + self.behind_ns
+
+    def state(self, now_ns: int) -> State:
+        """Return whether the device answers."""
+        if self.gone is not None:
+            return "gone"
+        age_ns = self.age_ns(now_ns)
+        silent = age_ns is None or age_ns > max(SILENT_NS, SILENT_PAUSES * self.pause_ns)
+        return "silent" if silent else "there"
+
+
+@dataclass(slots=True)
+class _Minutes:
+    """Energy of the last hour, by minute of this process's clock."""
+
+    energy_mj: deque[tuple[int, int]] = field(default_factory=deque)
+    began_ns: int | None = None
+
+    def add(self, energy_mj: int, now_ns: int) -> None:
+        self.began_ns = now_ns if self.began_ns is None else self.began_ns
+        minute = now_ns // MINUTE_NS
+        if self.energy_mj and self.energy_mj[-1][0] == minute:
+            energy_mj += self.energy_mj.pop()[1]
+        self.energy_mj.append((minute, energy_mj))
+        while self.energy_mj[0][0] <= minute - MINUTES:
+            self.energy_mj.popleft()
+
+    def whole(self, now_ns: int) -> tuple[int | None, int]:
+        """Return the energy of the last hour, and the seconds that it is of."""
+        if self.began_ns is None:
+            return None, 0
+        first = now_ns // MINUTE_NS - MINUTES + 1
+        begin_ns = max(self.began_ns, first * MINUTE_NS)
+        return sum(mj for minute, mj in self.energy_mj if minute >= first), (now_ns - begin_ns) // 10**9
+
+
+class Latest:
+    """The state of devices and gaps, as frames tell it."""
+
+    def __init__(self) -> None:
+        self.devices: dict[str, Device] = {}
+        self._gaps: dict[tuple[str, str], tuple[int, str]] = {}
+        self._gap_count = 0
+        self._counts = Counter({"commands applied": 0, "commands refused": 0, "leases ended": 0})
+        self._minutes = _Minutes()
+        self._in_order: list[tuple[str, Device]] | None = None
+        """By host and index; None: to be sorted again."""
+
+    def take_readings(self, host: str, t_ns: int, body: Readings, now_ns: int | None) -> None:
+        """Take in the readings of one frame.
+
+        Args:
+            host: that sent them.
+            t_ns: when they were logged, on the clock of their host.
+            body: the readings. Rows that cannot be are left out; the interpreter says so.
+            now_ns: when they came; None: they come from the archive.
+        """
+        if len(body.rows) % READING_BYTES:
+            return
+        devices = [self._device(host, gpu, now_ns) for gpu in body.gpus]
+        used_mj = 0
+        for row in _ROW.iter_unpack(body.rows):
+            device = devices[row[9]] if row[9] < len(devices) else None
+            if device is None:
+                continue
+            _, t_hi_ns, energy_mj, *_, seen = row
+            before, device.row = device.row, row
+            device.gone = None
+            if before is not None:
+                device.pause_ns = max(0, t_hi_ns - before[1])
+            device.seen_ns, device.behind_ns = now_ns, max(0, t_ns - t_hi_ns)
+            if not 0 <= energy_mj <= _MOST_MJ:
+                continue
+            more_mj = 0 if device.last_mj is None or seen == Seen.RESET else energy_mj - device.last_mj
+            device.last_mj = energy_mj
+            if more_mj > 0:
+                device.energy_mj += more_mj
+                used_mj += 0 if of_host(body.gpus[row[9]]) else more_mj
+        if now_ns is not None:
+            self._minutes.add(used_mj, now_ns)
+
+    def take_note(self, host: str, note: Note | Unknown) -> None:
+        """Take in what a collector notes of a device, or of data that is lost."""
+        match note:
+            case DeviceFound(gpu=gpu):
+                if (device := self._device(host, gpu, None)) is not None:
+                    device.found, device.gone = note, None
+                    self._in_order = None
+            case DeviceGone(gpu=gpu, reason=reason):
+                if (device := self._device(host, gpu, None)) is not None:
+                    device.gone = reason
+            case Lost(what=what, count=count, reason=reason):
+                self.add_gap(host, what, count, reason)
+            case ControlApplied():
+                self._counts["commands applied"] += 1
+            case ControlRefused():
+                self._counts["commands refused"] += 1
+            case ControlLeaseEnded():
+                self._counts["leases ended"] += 1
+            case _:
+                pass  # nothing about devices
+
+    def add_gap(self, host: str, what: str, count: int, reason: str) -> None:
+        """Count data that is known to be missing."""
+        before, _ = self._gaps.pop((host, what), (0, ""))
+        self._gaps[host, what] = before + count, reason
+        self._gap_count += count
+        if len(self._gaps) > MAX_GAP_ROWS:
+            del self._gaps[next(iter(self._gaps))]
+
+    def _device(self, host: str, gpu: str, now_ns: int | None) -> Device | None:
+        """Return a device if this host may speak for it."""
+        if (device := self.devices.get(gpu)) is None:
+            if len(self.devices) >= MAX_DEVICES or gpu == "-":
+                return None
+            device = self._add(gpu, host)
+        elif device.host != host:
+            silent = now_ns is not None and (device.age_ns(now_ns) or 0) > PASSES_NS
+            if not silent:
+                return None
+            device = self._add(gpu, host)
+        return device
+
+    def _add(self, gpu: str, host: str) -> Device:
+        self._in_order = None
+        device = self.devices[gpu] = Device(host=host)
+        return device
+
+    # ---- the answer
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Return the outcomes of commands that were noted, by kind."""
+        return sorted(self._counts.items())
+
+    def snapshot(
+        self,
+        base: Snapshot,
+        runs: Sequence[RunNow],
+        now_ns: int,
+        *,
+        host: str | None = None,
+        saved: tuple[float | None, float | None] = (None, None),
+    ) -> Snapshot:
+        """Return the state now.
+
+        Args:
+            base: what the service knows of itself and of hosts; `answer.blank` makes one.
+            runs: those that are open or ended a short time ago; `watts` is filled in here.
+            now_ns: on the clock of this process.
+            host: rows of this host only; totals are of all.
+            saved: joules and percent, of all runs.
+        """
+        users = {gpu: run.run for run in runs if run.ended_wall_ns is None for gpu in run.gpus}
+        devices = self._ordered()
+        rows = [
+            _gpu(gpu, device, users.get(gpu), now_ns)
+            for gpu, device in devices
+            if host in (None, device.host) and not of_host(gpu)
+        ]
+        shown = [run for run in runs if host is None or host in run.hosts]
+        gaps = [
+            GapNow(host=at, what=what, count=count, reason=reason)
+            for (at, what), (count, reason) in reversed(self._gaps.items())
+            if host in (None, at)
+        ]
+        return replace(
+            base,
+            totals=self._totals(base.hosts, runs, now_ns, saved),
+            hosts=tuple(each for each in base.hosts if host in (None, each.host))[:MAX_GPU_ROWS],
+            gaps=tuple(gaps),
+            gpus=tuple(rows[:MAX_GPU_ROWS]),
+            parts=self._parts(now_ns, host),
+            runs=tuple(replace(run, watts=self._watts(run, now_ns)) for run in shown[:MAX_RUN_ROWS]),
+            gpus_left_out=max(0, len(rows) - MAX_GPU_ROWS),
+            runs_left_out=max(0, len(shown) - MAX_RUN_ROWS),
+        )
+
+    def _ordered(self) -> list[tuple[str, Device]]:
+        """Return all devices by host and index."""
+        if self._in_order is None:
+            self._in_order = sorted(
+                self.devices.items(), key=lambda item: (item[1].host, _index(item[1]), item[0])
+            )
+        return self._in_order
+
+    def _watts(self, run: RunNow, now_ns: int) -> float | None:
+        powers = [self._power_mw(self.devices.get(gpu), now_ns) for gpu in run.gpus]
+        known = [power for power in powers if power is not None]
+        return sum(known) / 1000 if known and len(known) == len(powers) else None
+
+    def _power_mw(self, device: Device | None, now_ns: int) -> int | None:
+        if device is None or device.row is None or device.state(now_ns) != "there":
+            return None
+        return _known(device.row[3], _MOST_MW)
+
+    def _parts(self, now_ns: int, host: str | None) -> tuple[PartNow, ...]:
+        return tuple(
+            PartNow(
+                part=gpu,
+                host=device.host,
+                energy_mj=_energy_mj(device),
+                power_mw=self._power_mw(device, now_ns),
+                age_ms=_ms(device.age_ns(now_ns)),
+            )
+            for gpu, device in self._ordered()
+            if of_host(gpu) and host in (None, device.host)
+        )[:MAX_GPU_ROWS]
+
+    def _totals(
+        self,
+        hosts: Sequence[HostNow],
+        runs: Iterable[RunNow],
+        now_ns: int,
+        saved: tuple[float | None, float | None],
+    ) -> Totals:
+        gpus = [device for gpu, device in self.devices.items() if not of_host(gpu)]
+        powers = [power for device in gpus if (power := self._power_mw(device, now_ns)) is not None]
+        hour_mj, hour_s = self._minutes.whole(now_ns)
+        return Totals(
+            hosts=len(hosts),
+            hosts_connected=sum(each.state == "connected" for each in hosts),
+            gpus=len(gpus),
+            gpus_there=sum(device.state(now_ns) == "there" for device in gpus),
+            runs=sum(run.ended_wall_ns is None for run in runs),
+            power_mw=min(sum(powers), _MOST_MJ) if powers else None,
+            hour_mj=None if hour_mj is None else min(hour_mj, _MOST_MJ),
+            hour_s=hour_s,
+            saved_j=saved[0],
+            saved_percent=saved[1],
+            gaps=self._gap_count,
+        )
+
+
+def _index(device: Device) -> int:
+    return device.found.index if device.found else 1 << 30
+
+
+def _known(value: int, most: int) -> int | None:
+    """Return a field of a reading, or None if the device does not say or it cannot be."""
+    return value if ABSENT < value <= most else None
+
+
+def _ms(t_ns: int | None) -> int | None:
+    return None if t_ns is None else t_ns // 1_000_000
+
+
+def _energy_mj(device: Device) -> int | None:
+    return None if device.last_mj is None else min(device.energy_mj, _MOST_MJ)
+
+
+def _gpu(gpu: str, device: Device, run: str | None, now_ns: int) -> GpuNow:
+    found, state = device.found, device.state(now_ns)
+    fields = (device.row[3:9] if device.row else ()) or (ABSENT,) * 6
+    power_mw, limit_mw, requested_mw, clock_mhz, temperature_c, utilization_pct = fields
+    return GpuNow(
+        gpu=gpu,
+        host=device.host,
+        index=found.index if found else None,
+        model=found.name if found else None,
+        driver=found.driver if found else None,
+        energy_mj=_energy_mj(device),
+        power_mw=_known(power_mw, _MOST_MW),
+        limit_mw=_known(limit_mw, _MOST_MW),
+        requested_mw=_known(requested_mw, _MOST_MW),
+        found_mw=found.found_limit_mw if found else None,
+        least_mw=found.min_limit_mw if found else None,
+        most_mw=found.max_limit_mw if found else None,
+        clock_mhz=_known(clock_mhz, _MOST_MHZ),
+        temperature_c=_known(temperature_c, _MOST_C),
+        utilization_pct=_known(utilization_pct, _MOST_PERCENT),
+        age_ms=_ms(device.age_ns(now_ns)),
+        run=run,
+        state=state,
+        why=device.gone or "",
+    )
+
+
+def energy_of(devices: Mapping[str, Device], gpus: Iterable[str]) -> dict[str, int] | None:
+    """Return the energy of GPUs since each was first seen, mJ; None: one has no counter, or is not known."""
+    known = {
+        gpu: devices[gpu].energy_mj for gpu in gpus if gpu in devices and devices[gpu].last_mj is not None
+    }
+    return known if known and len(known) == len(tuple(gpus)) else None

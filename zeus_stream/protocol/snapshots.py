@@ -1,0 +1,216 @@
+"""The live state of a site or of a host: one question, and one answer from memory.
+
+any client --query----> analyzer     AskNow -> Snapshot of the site
+any client --control--> collector    AskNow -> Snapshot of its own GPUs
+
+A figure that is not known is None, never 0.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs, Within
+
+MAX_GPU_ROWS = 2_000
+"""GPUs in one snapshot; `Totals` covers all."""
+MAX_RUN_ROWS = 500
+MAX_TRIAL_ROWS = 40
+"""Limits of one run."""
+MAX_GAP_ROWS = 100
+
+State = Literal["there", "silent", "gone"]
+"""``silent``: no reading came for a while. ``gone``: the collector says that the device is not there."""
+Phase = Literal["waiting", "measuring", "chosen", "recalled", "observing", "within a budget"]
+"""Of the search for a power limit. ``recalled``: chosen by what an earlier run measured. ``observing``: the
+run sets no limit, for the reason that is given. ``within a budget``: chosen below what it would choose."""
+Figure = Annotated[float, Within(-1e18, 1e18)]
+Degrees = Annotated[int, Within(-300, 3_000)]
+Percent = Annotated[int, Within(0, 1_000)]
+Clock = Annotated[int, Within(0, 100_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class AskNow:
+    """Ask for the live state: of the whole site, or of one host."""
+
+    host: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNow:
+    """The latest reading of one GPU."""
+
+    gpu: Gpu
+    host: Name
+    index: Count | None
+    """In PCI bus order. None, as the model: its description was not received."""
+    model: Name | None
+    driver: Name | None
+    energy_mj: Count | None
+    """Of its counter, since the service first saw it; what came after a reset is added. None: no counter."""
+    power_mw: Milliwatts | None
+    limit_mw: Milliwatts | None
+    """In force."""
+    requested_mw: Milliwatts | None
+    found_mw: Milliwatts | None
+    """The limit before any change of ours."""
+    least_mw: Milliwatts | None
+    most_mw: Milliwatts | None
+    clock_mhz: Clock | None
+    temperature_c: Degrees | None
+    utilization_pct: Percent | None
+    age_ms: Count | None
+    """Since its last reading. None: there was none since the service started."""
+    run: Name | None
+    """The run that uses it; of several, the one that began last."""
+    state: State
+    why: Text = ""
+    """Why it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartNow:
+    """The latest reading of a part of a host: a CPU (``CPU-0``) or its memory (``DRAM-0``)."""
+
+    part: Gpu
+    host: Name
+    energy_mj: Count | None
+    power_mw: Milliwatts | None
+    age_ms: Count | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialNow:
+    """One power limit that a run has measured, or measures."""
+
+    limit_mw: Milliwatts
+    steps: Count
+    step_j: Figure | None
+    step_ms: Figure | None
+    confirms: bool = False
+    """Measured again after the choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchNow:
+    """The search for the power limit of one run."""
+
+    phase: Phase
+    limit_mw: Milliwatts | None
+    """That is measured, or that is chosen."""
+    found_mw: Milliwatts | None
+    """The limit that everything is compared with."""
+    trial: Count | None
+    """Number of the limit that is measured, from 1."""
+    trials_planned: Count | None
+    """None: the search decides as it goes on."""
+    steps_done: Count | None
+    """At the limit that is measured."""
+    steps_wanted: Count | None
+    best_mw: Milliwatts | None
+    """The limit with the least energy per step so far."""
+    best_step_j: Figure | None
+    saved_j: Figure | None
+    """Against the limit found, by all steps at the limit chosen. None: no limit was set."""
+    saved_percent: Figure | None
+    """Energy of a step at the limit chosen, against the limit found."""
+    saved_low_percent: Figure | None
+    """Bounds of the 95 % interval. None: memory does not have them; ``saving_of(run)`` does."""
+    saved_high_percent: Figure | None
+    time_added_percent: Figure | None
+    reason: Text
+    """Why it was chosen, or why no limit is set."""
+    trials: Annotated[tuple[TrialNow, ...], Within(0, MAX_TRIAL_ROWS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNow:
+    """A run that is open, or has ended a short time ago."""
+
+    run: Name
+    job: Name
+    ranks: Count
+    """That are there."""
+    hosts: Annotated[tuple[Name, ...], Within(0, 256)]
+    gpus: Gpus
+    began_wall_ns: WallNs | None
+    ended_wall_ns: WallNs | None
+    """None: it is open."""
+    epoch: Count | None
+    """Under way or last, from 0."""
+    step: Count | None
+    step_j: Figure | None
+    """Mean energy of the last closed steps (at most 40), all GPUs of the run."""
+    step_ms: Figure | None
+    """Mean duration of the same steps: the slowest rank's."""
+    watts: Figure | None
+    """Of its GPUs together, now."""
+    energy_j: Figure | None
+    """Of its GPUs together, since it began. None: a GPU has no counter."""
+    search: SearchNow | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNow:
+    """One host, as the service knows its collector."""
+
+    host: Name
+    state: Literal["connected", "silent"]
+    trouble: Text
+    """Why its collector cannot be followed; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapNow:
+    """Data of one kind that is known to be missing since the service started."""
+
+    host: Name
+    what: Name
+    count: Count
+    reason: Text
+    """Of the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over all GPUs and runs, also those that the snapshot leaves out."""
+
+    hosts: Count
+    hosts_connected: Count
+    gpus: Count
+    gpus_there: Count
+    runs: Count
+    """That are open."""
+    power_mw: Count | None
+    """Of the GPUs that are there."""
+    hour_mj: Count | None
+    """Energy of the last hour; of less, if the service has not seen one: ``hour_s``."""
+    hour_s: Count
+    saved_j: Figure | None
+    """Of the open runs, and of those that ended since the service started."""
+    saved_percent: Figure | None
+    """Of what their steps would have taken at the limits found."""
+    gaps: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of a site (by an analyzer) or of a host (by a collector) at one instant."""
+
+    process: Literal["analyzer", "collector"]
+    version: Name
+    wall_ns: WallNs
+    archive_id: Name | None
+    lag_ms: Count | None
+    """How long the oldest frame waits that is not interpreted. None: nothing is interpreted here."""
+    totals: Totals
+    hosts: Annotated[tuple[HostNow, ...], Within(0, MAX_GPU_ROWS)]
+    gaps: Annotated[tuple[GapNow, ...], Within(0, MAX_GAP_ROWS)]
+    gpus: Annotated[tuple[GpuNow, ...], Within(0, MAX_GPU_ROWS)]
+    parts: Annotated[tuple[PartNow, ...], Within(0, MAX_GPU_ROWS)]
+    runs: Annotated[tuple[RunNow, ...], Within(0, MAX_RUN_ROWS)]
+    gpus_left_out: Count
+    """Past the bound; `AskNow` with a host gives a part."""
+    runs_left_out: Count
+    counters: Annotated[tuple[tuple[Name, Count], ...], Within(0, 200)] = ()
+    """Of the service itself."""
