@@ -10,16 +10,17 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
+from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 
 _log = logging.getLogger(__name__)
-Taken: TypeAlias = Query | AskStatus | AskNow | ForgetJob
+Taken: TypeAlias = Query | AskStatus | AskNow | AskResults | ForgetJob
 
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
@@ -38,6 +39,7 @@ class QueryServer:
         now: Callable[[AskNow, int], bytes],
         counters: Counter[str],
         commit: Callable[[], Awaitable[None]],
+        results: ResultsServer,
     ) -> None:
         """Begin with no query.
 
@@ -49,6 +51,7 @@ class QueryServer:
             now: returns the answer to a question for the live state, as it is sent.
             counters: of the analyzer.
             commit: stores what waits, so that an answer has all that was received.
+            results: answers who follows the stored results.
         """
         self._queries = queries
         self._status = status
@@ -56,8 +59,13 @@ class QueryServer:
         self._now = now
         self._counters = counters
         self._commit = commit
+        self.results = results
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self.under_way = 0
+
+    def status_rows(self) -> list[tuple[str, str, str]]:
+        """Return rows of the status."""
+        return [("queries", "under way", str(self.under_way)), *self.results.status()]
 
     async def run(self, channel: sockets.Channel, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
@@ -98,6 +106,8 @@ class QueryServer:
             case AskNow():
                 if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
                     self._counters["replies to nobody"] += 1
+            case AskResults():
+                tasks.start_soon(self.results.answer, request, reply)
             case ForgetJob(job):
                 objection = gate.objection(message, "command")
                 if objection is not None:

@@ -1,14 +1,16 @@
 """Asks the running processes, for the command line and for notebooks. Blocking, bounded in time."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zeus_stream import paths
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.queries import (
+    AskResults,
     AskStatus,
     ForgetJob,
     Forgotten,
@@ -16,6 +18,7 @@ from zeus_stream.protocol.queries import (
     Query,
     QueryDone,
     Request,
+    ResultsPage,
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
@@ -53,6 +56,26 @@ def ask_now(
     path = where.control if process == "collector" else where.query
     reply, _ = _ask(path, AskNow(host), Snapshot, timeout_s, process)
     return reply
+
+
+def ask_results(
+    where: paths.Places | Distant, asked: AskResults, kinds: Sequence[type[M]], timeout_s: float = 5.0
+) -> tuple[ResultsPage, tuple[M | Unknown, ...]]:
+    """Return one page of stored results, and its records.
+
+    Args:
+        where: the setup that is asked.
+        asked: from which place on, and how long to wait there.
+        kinds: classes of records to decode; others are `Unknown`.
+        timeout_s: seconds to wait for the reply, beyond the wait for a result.
+
+    Raises:
+        UnreachableError: no analyzer answers.
+        RefusedError: it answers, and refuses.
+        MalformedError: what it answers cannot be read.
+    """
+    page, parts = _ask(where.query, asked, ResultsPage, timeout_s + asked.wait_ms / 1000, "analyzer")
+    return page, codec.decode_records(parts[0] if parts else b"", kinds)
 
 
 def forget(where: paths.Places | Distant, job: str, timeout_s: float = 10.0) -> int:
