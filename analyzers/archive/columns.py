@@ -28,6 +28,7 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
@@ -106,6 +107,10 @@ def _event_columns(
             return "try_ended", event.t_ns, None, event.attempt, event.how, None
         case SearchWanted():
             return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
+        case PipelineBegan():
+            return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
+        case IterationRan():
+            return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():

@@ -21,6 +21,7 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,8 @@ Event = (
     | TryBegan
     | TryEnded
     | SearchWanted
+    | PipelineBegan
+    | IterationRan
     | EventsDropped
     | RunEnded
 )
