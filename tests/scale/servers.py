@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -114,5 +115,72 @@ def postgres() -> Iterator[Postgres]:
             yield server
         finally:
             server.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Nats:
+    """A NATS server with JetStream, at a free port of this host."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it, again after a kill, and wait until it listens."""
+        command = [
+            str(nats_binary()),
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self._port),
+            "-js",
+            "-sd",
+            str(self._directory),
+        ]
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+                return connection.recv(4) == b"INFO"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def lose_everything(self) -> None:
+        """End it, and start it without what it had."""
+        self.kill()
+        shutil.rmtree(self._directory / "jetstream", ignore_errors=True)
+        self.start()
+
+
+@contextmanager
+def nats() -> Iterator[Nats]:
+    """Run a NATS server."""
+    directory = Path(tempfile.mkdtemp(prefix="zs-nats-"))
+    try:
+        server = Nats(directory)
+        try:
+            yield server
+        finally:
+            server.kill()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -13,6 +13,7 @@ from zeus_stream.cli import (
     service_commands,
     training_commands,
 )
+from zeus_stream.cli.cluster.archiver import archive
 from zeus_stream.cli.cluster.lake import lake
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
@@ -39,7 +40,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.status,
         service_commands.doctor,
     ),
-    "Many hosts": (lake,),
+    "Many hosts": (lake, archive),
     "Administration": (
         service_commands.restore,
         service_commands.keys,

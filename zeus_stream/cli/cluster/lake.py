@@ -43,14 +43,21 @@ def create(settings: Settings, dsn: str, data: str) -> None:
 @lake.command()
 @lake_option
 @output_options
-def status(dsn: str, *, form: "Form") -> None:
-    """Show who holds each part of a lake, and how far it is."""
+@settings_options("broker", "site")
+def status(settings: Settings, dsn: str, *, form: "Form") -> None:
+    """Show who holds each part of a lake, and with --broker how far it is behind."""
+    import anyio
     import pyarrow as pa
 
     from analyzers.lake.holders import Holders
     from zeus_stream.reports.tables import write
 
     holders = Holders(dsn)
+    ends: dict[str, int] = {}
+    if settings.broker is not None:
+        from zeus_stream.broker.jetstream import ends_of_parts
+
+        ends = anyio.run(ends_of_parts, settings.broker, settings.site)
     try:
         rows = [
             {
@@ -58,6 +65,7 @@ def status(dsn: str, *, form: "Form") -> None:
                 "holder": part.holder,
                 "epoch": part.epoch,
                 "next": part.next,
+                "batches_behind": ends[part.name] - part.next + 1 if part.name in ends else None,
                 "silent_s": round(part.silent_s, 1),
             }
             for part in holders.parts()
