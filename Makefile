@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-scale test-fast test-frameworks test-metrics check fuzz soak lock clean
+.PHONY: help install demo test test-scale demo-cluster test-fast test-frameworks test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -45,6 +45,9 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 
 test-scale: $(SCALE)/.installed ## test the lake and the broker with the real engines, in an environment with the DuckDB of their wheels
 	$(SCALE)/bin/python -m pytest tests/scale
+
+demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, two archivers and SQL on their lake, on this machine
+	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not sweep"

@@ -22,6 +22,8 @@ INLINED_ROWS = 500
 RETRIES = 100
 """Of a commit that another writer's came before."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
+OPTIONS = {"parquet_compression": "zstd", "parquet_version": "2"}
+"""Version 2 stores differences of times and counters."""
 LAYOUT = """
 ALTER TABLE readings SET PARTITIONED BY (year(read_at), month(read_at), day(read_at));
 ALTER TABLE readings SET SORTED BY (gpu, t_hi_ns);
@@ -98,6 +100,11 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
                     )
                 for statement in LAYOUT.split(";"):
                     connection.execute(statement)
+            connection.execute(
+                "USE memory"
+            )  # with the lake as default database, the next call ends the process
+            for option, value in OPTIONS.items():
+                connection.execute(f"CALL ducklake_set_option('{LAKE}', '{option}', '{value}')")
     finally:
         connection.close()
     holders = Holders(dsn)
