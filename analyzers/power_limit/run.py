@@ -215,7 +215,7 @@ class Run:
         del self._commands.held[gpu]
         what = f"{gpu}: the lease on its power limit ended: {reason}"
         match cause:
-            case "released" | "run":
+            case "released" | "run" | "plan":  # a plan has no power limit
                 return NOTHING
             case "stranger" | "device":
                 return self._feed(Barred(what))
