@@ -41,7 +41,14 @@ def columns(kind: Any) -> Iterator[tuple[str, str]]:
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         yield field.name, sql_type(hints[field.name])
-        yield from ((each.name, each.sql_type) for each in table.computed if each.after == field.name)
+        yield from _computed(table, field.name)
+
+
+def _computed(table: Table, after: str) -> Iterator[tuple[str, str]]:
+    for each in table.computed:
+        if each.after == after:
+            yield each.name, each.sql_type
+            yield from _computed(table, each.name)
 
 
 def sql_type(hint: Any) -> str:
@@ -69,5 +76,5 @@ def create_table(kind: Any) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL takes it."""
-    return f'"{name}"' if name in {"offset", "table"} else name
+    """Return a column's name as SQL takes it, also where it is a word of SQL."""
+    return f'"{name}"'

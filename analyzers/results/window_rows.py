@@ -70,7 +70,7 @@ class WindowRow:
     """another run used the GPU at the same time: its energy is included"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GapRow:
     """Data that is known to be missing."""
 
