@@ -1,4 +1,4 @@
--- Version 5: `rations` has the standard name of what it holds, and a command says which control it sets.
+-- Version 6: `rations` has the standard name of what it holds, and a command says which control it sets.
 
 DROP VIEW rationed;
 
