@@ -41,7 +41,7 @@ SILENCE_MS = 6_000
 BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """One message. ``sender`` is a ROUTER's address of the peer.
 
