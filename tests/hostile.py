@@ -45,7 +45,7 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
-from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query
+from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import AskNow
 
@@ -169,7 +169,13 @@ def commanded(rng: random.Random) -> object:
 
 def asked(rng: random.Random) -> object:
     return rng.choice(
-        (AskStatus(), AskNow(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+        (
+            AskStatus(),
+            AskNow(),
+            Cancel(bytes(8)),
+            ForgetJob("job1"),
+            Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100),
+        )
     )
 
 

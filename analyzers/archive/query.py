@@ -35,6 +35,7 @@ LATE_S = 1.0
 """A query's process ends itself at its time; this long after it the query is ended from here."""
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
+CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
@@ -72,6 +73,8 @@ class Queries:
             if self._stopping:
                 raise RefusedError(_STOPPING)
             under_way.end = self._store.start_query(question, sink)
+            if under_way.why is not None:  # it was ended while it was started
+                raise RefusedError(under_way.why)
             os.close(sink)
             sink = -1
             return _received(source, question, under_way)
@@ -86,7 +89,7 @@ class Queries:
         """End the query of this key, if it is under way."""
         for each in tuple(self._under_way):
             if each.key == key:
-                each.why = "query: could not be finished: it was cancelled."
+                each.why = CANCELLED
                 each.end()
 
     def stop(self) -> None:
@@ -157,18 +160,23 @@ def _too_long(question: Question) -> str:
 def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
     """Answer one query from the file. Raises StorageError, RefusedError."""
     with opened(path, settings) as archive:
-        timeout_ms = round(settings.query_seconds * 1000)
         queries = Queries(archive, settings)
         try:
-            done, parts = queries.answer(Query(sql, settings.query_rows, timeout_ms))
+            table, truncated = answer_some(queries, sql, settings.query_rows, settings.query_seconds)
         finally:
             queries.stop()
-    if done.truncated:
+    if truncated:
         raise RefusedError(
             f"query: could not return everything: there are more than {settings.query_rows} rows."
             " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
         )
-    return pa.ipc.open_stream(b"".join(parts)).read_all()
+    return table
+
+
+def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
+    """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
+    done, parts = queries.answer(Query(sql, max_rows, round(seconds * 1000)))
+    return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 
 def export(

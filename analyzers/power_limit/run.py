@@ -152,7 +152,7 @@ class Run:
         del held[gpu]
         what = f"{gpu}: the lease on its power limit ended: {reason}"
         match cause:
-            case "released" | "run":
+            case "released" | "run" | "plan":  # a plan has no power limit
                 return NOTHING
             case "stranger" | "device":
                 return self._search.feed(Barred(what))

@@ -32,6 +32,7 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
 class EventRoute:
@@ -90,6 +91,8 @@ class EventRoute:
             case EventsDropped(t_ns, count, reason):
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
+            case PipelineBegan() | IterationRan():
+                return NOTHING  # they are in the archive
             case RunEnded(t_ns, failure):
                 return self._sessions.end(session, t_ns, failure or "ended", now)
             case RunStarted():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import BatchSize, Count, Gpu, Gpus, Name, Ns, Text, Unknown, WallNs, Within
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,8 @@ Event = (
     | TryWanted
     | TryBegan
     | TryEnded
+    | PipelineBegan
+    | IterationRan
     | EventsDropped
     | RunEnded
 )

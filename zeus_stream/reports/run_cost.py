@@ -16,7 +16,7 @@ from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
 
-_TOTALS = """
+TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
@@ -26,7 +26,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps
 FROM runs WHERE run = {run}
 """
-_WHOLE = """
+WHOLE = """
 SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
@@ -40,7 +40,7 @@ SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, en
     average_power_w AS power_w, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
-_SAVING = "SELECT * FROM savings WHERE run = {run}"
+SAVING = "FROM saving_of({run})"
 _PROFILES = """
 SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
     100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
@@ -57,7 +57,7 @@ PROFILE_COLUMNS = {
     "measured_at": "measured",
 }
 """Columns of `_PROFILES` that fit a terminal of 80 columns, and the names they have there."""
-_SINGLE = """
+SINGLE = """
 SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
     min(power_limit_w) AS lowest_w,
     any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
@@ -102,12 +102,12 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
     def ask(query: str) -> pa.Table:
         return answer(query.format(run=quoted(run), command=quoted(f"{run}{COMMAND}")))
 
-    (totals,) = ask(_TOTALS).to_pylist()
+    (totals,) = ask(TOTALS).to_pylist()
     if not totals["sessions"]:
         return None
-    (whole,) = ask(_WHOLE).to_pylist()
-    (saving,) = ask(_SAVING).to_pylist() or (None,)
-    (single,) = ask(_SINGLE).to_pylist() or (None,)
+    (whole,) = ask(WHOLE).to_pylist()
+    (saving,) = ask(SAVING).to_pylist() or (None,)
+    (single,) = ask(SINGLE).to_pylist() or (None,)
     return Summary(
         run=run,
         totals=totals,

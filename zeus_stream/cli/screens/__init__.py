@@ -1,0 +1,1 @@
+"""Commands that show a screen: in the terminal or in the browser."""

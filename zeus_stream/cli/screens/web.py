@@ -1,0 +1,126 @@
+"""The command ``web``: the page of an analyzer or of an archive file."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from anyio.to_thread import run_sync
+
+from zeus_stream.cli.options import Command, settings_options
+from zeus_stream.paths import Places, holder, places
+from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.live.web.routes.site import Site
+    from zeus_stream.protocol.snapshots import Snapshot
+
+TOKEN_FILE = "web.token"  # noqa: S105  (its name)
+ADDRESS_FILE = "web.address"
+
+
+@click.command(cls=Command)
+@click.option(
+    "--listen",
+    "address",
+    default="127.0.0.1:8466",
+    metavar="TEXT",
+    help="HOST:PORT, or unix:PATH.  [127.0.0.1:8466]",
+)
+@click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="Another name of this server, as a browser gives it. May be repeated.",
+)
+@click.option("--root-path", default="", metavar="PATH", help="Where a proxy has the page, such as /zeus.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, PEM.")
+@click.option("--behind-proxy", is_flag=True, help="A proxy with TLS is in front: allow any address.")
+@click.option("--no-token", is_flag=True, help="Ask for no token. Only with unix:PATH.")
+@click.option("--url", "show_url", is_flag=True, help="Print the address of the page that runs, and end.")
+@click.option("--parent-pid", type=int, hidden=True)
+@settings_options("archive", "analyzer", "query_rows", "query_seconds", "memory_mb")
+def web(
+    settings: Settings,
+    *,
+    address: str,
+    show_url: bool,
+    no_token: bool,
+    parent_pid: int | None,
+    **more: Any,
+) -> None:
+    """Show GPUs, runs, jobs and SQL in a browser, live.
+
+    The address that it prints has a secret token: with it, anybody can read the archive. The page only reads;
+    it changes no limit and no setting.
+
+    \b
+    zeus-stream web
+    zeus-stream web --archive energy.duckdb
+    zeus-stream web --url
+    """
+    from zeus_stream.cli.service_commands import _end_with, _print_line, _serve
+    from zeus_stream.errors import UnreachableError
+    from zeus_stream.live.web.access.token_file import read_token
+    from zeus_stream.live.web.server import Listening, serve
+
+    where = places(os.environ)
+    noted = where.state / ADDRESS_FILE
+    if show_url:
+        if not noted.exists():
+            raise UnreachableError("web: could not find a page that runs. Start one with `zeus-stream web`.")
+        click.echo(noted.read_text(encoding="utf-8").strip())
+        return
+    _end_with(parent_pid)
+    token = None if no_token else read_token(where.state / TOKEN_FILE)
+    listening = Listening(token=token, address=address, **more)
+    site = make_site(settings, where)
+
+    with ExitStack() as held:
+
+        def started(opened: str) -> None:
+            note_address(noted, opened)
+            held.callback(noted.unlink, missing_ok=True)
+            _print_line(f"web: open {opened}")
+
+        _serve(lambda _: serve(site, listening, started), "web")
+
+
+def note_address(path: Path, address: str) -> None:
+    """Keep the address of the page, token included, for this user alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor)
+        file.write(address + "\n")
+
+
+def make_site(settings: Settings, where: Places) -> "Site":
+    """Return the site over the analyzer, or over the archive file: if it is named, or while none runs."""
+    from zeus_stream.cli.screens.archive_source import ArchiveSource
+    from zeus_stream.live.web.now_feed import NowFeed
+    from zeus_stream.live.web.routes.site import Site
+    from zeus_stream.live.web.source import Answer, Source
+    from zeus_stream.transport.client import Connection, analyzer, ask_now
+
+    file = ArchiveSource(settings.archive or where.archive, settings)
+    if settings.archive is not None:
+        return Site(source=Source(file.ask), feed=None, max_rows=settings.query_rows)
+    there = analyzer(os.environ, settings.analyzer)
+    connection = Connection(there)
+
+    def ask(sql: str, max_rows: int, seconds: float) -> Answer:
+        if (
+            settings.analyzer is None
+            and holder(where.run / "analyzer.lock") is None
+            and where.archive.exists()
+        ):
+            return file.ask(sql, max_rows, seconds)
+        return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
+
+    async def now() -> "Snapshot":
+        return await run_sync(ask_now, there)
+
+    return Site(source=Source(ask), feed=NowFeed(now), max_rows=settings.query_rows)

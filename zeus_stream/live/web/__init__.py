@@ -1,0 +1,1 @@
+"""The web page: pages drawn from SQL and from what is live. It asks and decides nothing: GET only."""

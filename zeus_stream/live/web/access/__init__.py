@@ -1,0 +1,1 @@
+"""Decides who is answered: tokens, host names, security headers."""

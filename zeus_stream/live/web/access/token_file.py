@@ -1,0 +1,66 @@
+"""The token of the page: made once, kept in a file that only its user can read."""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from zeus_stream.errors import StorageError
+
+BYTES = 24
+"""Random ones of a token."""
+
+
+def read_token(path: Path) -> str:
+    """Return the token of a file; make it, readable by this user alone, if there is none.
+
+    Raises:
+        StorageError: others can read or write it, or it cannot be read or made.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as wrong:
+        raise _unusable(path, wrong) from wrong
+
+
+def _read(path: Path) -> str:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(handle, encoding="ascii", errors="replace") as file:  # noqa: PTH123  (a descriptor)
+        found = os.fstat(file.fileno())
+        token = file.read(1000).strip()
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise StorageError(
+            f"{path}: could not be used as the token: other users can read or write it. Delete it; a new one"
+            " is made at the next start."
+        )
+    if len(token) < BYTES or not token.isascii() or not token.isprintable():
+        raise StorageError(f"{path}: could not be used as the token: it is too short. Delete it.")
+    return token
+
+
+def _create(path: Path) -> str:
+    token = secrets.token_urlsafe(BYTES)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="ascii") as file:  # noqa: PTH123  (a descriptor)
+            file.write(token + "\n")
+        try:
+            os.link(partial, path)  # never replaces a token that another process has just made
+        except FileExistsError:
+            return _read(path)
+        finally:
+            partial.unlink()
+    except OSError as wrong:
+        raise _unusable(path, wrong) from wrong
+    return token
+
+
+def _unusable(path: Path, wrong: OSError) -> StorageError:
+    return StorageError(
+        f"{path}: could not be used as the token: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory that"
+        " this user can write."
+    )

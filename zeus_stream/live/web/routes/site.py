@@ -1,0 +1,47 @@
+"""The state that the handlers of all routes share."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.live.web.now_feed import NowFeed
+from zeus_stream.live.web.page_frame import END, error
+from zeus_stream.live.web.source import Source
+from zeus_stream.reports.html.elements import Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The archive, what is live, and the limits of an answer."""
+
+    source: Source
+    feed: NowFeed | None
+    """None: a file is shown, and nothing is live."""
+    max_rows: int = 1_000_000
+    """Of an answer that is downloaded."""
+
+
+def site_of(request: Request) -> Site:
+    """Return the site that a request is for."""
+    site: Site = request.app.state.site
+    return site
+
+
+def streamed(parts: Callable[[], AsyncIterator[Markup]], status: int = 200) -> StreamingResponse:
+    """Return a page that is sent as its parts are known: the head is drawn while SQL is answered.
+
+    A part that fails is replaced by the sentence that says why.
+    """
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            async for part in parts():
+                yield part.encode()
+        except ZeusStreamError as wrong:
+            yield error(str(wrong)).encode()
+        yield END.encode()
+
+    return StreamingResponse(body(), status, media_type="text/html; charset=utf-8")

@@ -1,0 +1,60 @@
+"""Asks the archive for pages, a bounded number of queries at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.reports.html.questions import Asking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Lane = Literal["page", "box"]
+PAGE_ROWS = 20_000
+"""Rows of one answer for a page. Its queries ask for far fewer."""
+PAGE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows of a query. ``truncated``: there were more than were asked for."""
+
+    table: "pa.Table"
+    truncated: bool
+
+
+Ask = Callable[[str, int, float], Answer]
+"""Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
+
+
+class Source:
+    """The archive as pages see it: a running analyzer, or a file."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        # The analyzer answers two queries at once. A slow page never keeps the SQL box waiting, nor others.
+        self._lanes = {"page": anyio.CapacityLimiter(1), "box": anyio.CapacityLimiter(1)}
+
+    async def query(self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S) -> Answer:
+        """Return the answer to one query. Raises ZeusStreamError."""
+        return await run_sync(self._ask, sql, max_rows, seconds, limiter=self._lanes[lane])
+
+    async def answered(self, asking: Asking[T]) -> T:
+        """Run a question of a page to its end. Raises ZeusStreamError."""
+        try:
+            sql = next(asking)
+            while True:
+                try:
+                    answer = await self.query(sql, "page")
+                except ZeusStreamError as wrong:
+                    sql = asking.throw(wrong)
+                else:
+                    sql = asking.send(answer.table.to_pylist())
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -1,0 +1,1 @@
+"""HTML of the web pages and of the report: elements, questions to the archive, and panels drawn of them."""

@@ -1,0 +1,180 @@
+"""Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import floor, isfinite, log10
+from typing import Any
+
+from zeus_stream.reports.html.elements import Markup, element
+from zeus_stream.reports.html.questions import Row, Rows
+
+ABSENT = "-"
+"""Stands for a figure that is not known. Never 0."""
+SHOWN = 60
+"""Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
+OPEN_ROWS = 12
+"""Rows of a table that is shown at once, if it is all that a panel has."""
+LONG = 42
+"""Letters of a text that may be broken into lines."""
+Cell = Callable[[Any], str | Markup]
+Columns = Mapping[str, tuple[str, Cell]]
+"""Heading and format, by the name of a column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One part of a page."""
+
+    name: str
+    """Its anchor."""
+    title: str
+    body: Markup
+    text: str
+    """What the drawing shows, in words."""
+    rows: Rows = ()
+    """The data of the drawing."""
+    columns: Columns | None = None
+    """Heading and format by column of ``rows``. None: the table is the body."""
+    half: bool = False
+    """Two of them stand side by side on a wide screen."""
+
+
+def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """Format a figure with this many significant digits. Digits before the point are always kept."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    places = max(digits - 1 - floor(log10(abs(value))), 0) if value else 0
+    return f"{value:,.{min(places, 6)}f}{' ' if unit else ''}{unit}"
+
+
+def joules(value: float | None) -> str:
+    """Format an energy in J, kJ or kWh."""
+    if value is None:
+        return ABSENT
+    if abs(value) < 100_000:
+        return f"{value:,.0f} J" if abs(value) >= 1000 else figure(value, "J")
+    return figure(value / 1e3, "kJ") if abs(value) < 3.6e6 else figure(value / 3.6e6, "kWh")
+
+
+def seconds(value: float | None) -> str:
+    """Format a duration."""
+    if value is None:
+        return ABSENT
+    if value < 120:
+        return figure(value, "s", 3)
+    if value < 7200:
+        return f"{value / 60:.1f} min"
+    return f"{value / 3600:.1f} h"
+
+
+def watts(value: float | None) -> str:
+    """Format a power or a power limit."""
+    return ABSENT if value is None else f"{value:,.0f} W"
+
+
+def percent(
+    value: float | None, low: float | None = None, high: float | None = None, form: str = ".1f"
+) -> str:
+    """Format a share with its interval, if that is known."""
+    if value is None:
+        return ABSENT
+    sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+    return f"{value:{form}} %{sure}"
+
+
+def plain(value: object) -> str:
+    """Format any value of the archive: a number without noise, a time to the second."""
+    match value:
+        case None:
+            return ABSENT
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return figure(value, digits=5) if abs(value) < 1e5 else f"{value:,.0f}"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case _:
+            return str(value)
+
+
+def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
+    """Return a table. Cells of numbers are aligned to the right."""
+    listed = list(rows)
+    classes = {name: _class_of([row[name] for row in listed]) for name in columns}
+    head = [element("th", title, scope="col", class_=classes[name]) for name, (title, _) in columns.items()]
+    body = [
+        element(
+            "tr",
+            [element("td", form(row[name]), class_=classes[name]) for name, (_, form) in columns.items()],
+        )
+        for row in listed
+    ]
+    heading = element("caption", caption, class_="hidden") if caption else None
+    inner = element("table", heading, element("thead", element("tr", head)), element("tbody", body))
+    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+
+
+def _class_of(values: Sequence[object]) -> str | None:
+    """Return the class of a column: ``n`` for numbers, ``long`` for texts that need several lines."""
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return "n"
+    texts = [value for value in known if isinstance(value, str) and not isinstance(value, Markup)]
+    return "long" if any(len(text) > LONG for text in texts) else None
+
+
+def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
+    """Return figures with their names below and a note: the first thing a person reads."""
+    items = [
+        element(
+            "div",
+            element("dt", name),
+            element("dd", value, class_="value"),
+            element("dd", note, class_="note") if note else None,
+        )
+        for name, value, note in pairs
+    ]
+    return element("dl", *items, class_="facts")
+
+
+def section(panel: Panel, sql: Sequence[str] | None = None) -> Markup:
+    """Return a panel as a section of a page.
+
+    Args:
+        panel: to be drawn.
+        sql: queries that gave the data, for a file that stands alone: it has them, and all rows as CSV.
+            None: for a page; it has the first rows as a table.
+    """
+    parts: list[Markup | None] = [element("h2", panel.title), panel.body]
+    if panel.text:
+        parts.append(element("p", panel.text, class_="caption"))
+    if panel.rows and panel.columns is not None:
+        shown = panel.rows[:SHOWN]
+        more = f", the first {SHOWN} of {len(panel.rows)} rows" if len(panel.rows) > SHOWN else ""
+        whole = not panel.body and len(shown) <= OPEN_ROWS
+        drawn = table(shown, panel.columns, panel.title)
+        parts.append(element("details", element("summary", f"Table{more}"), drawn, open=whole))
+    if panel.rows and sql is not None:
+        data = element("pre", csv_text(panel.rows), tabindex="0")
+        queries = [element("pre", element("code", query), tabindex="0") for query in sql]
+        parts.append(element("details", element("summary", "Data as CSV, and its SQL"), data, queries))
+    return element("section", *parts, id=panel.name, class_="panel half" if panel.half else "panel")
+
+
+def csv_text(rows: Rows) -> str:
+    """Return rows as CSV. A missing value is empty."""
+    if not rows:
+        return ""
+    lines = [",".join(rows[0])]
+    lines += [",".join(_csv(value) for value in row.values()) for row in rows]
+    return "\n".join(lines)
+
+
+def _csv(value: object) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, str) and text[:1] in set("=+-@\t\r"):
+        text = "'" + text
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n\r') else text

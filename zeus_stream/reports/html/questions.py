@@ -1,0 +1,130 @@
+"""Questions to the archive as generators: they yield SQL and receive rows. Pure.
+
+A page asks them one by one over a socket, the report asks a file: both run the same generator.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+Asking = Generator[str, Rows, T]
+"""Yields SQL, receives the rows of the answer, returns a T."""
+
+
+def quoted(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quoted_list(texts: Sequence[str]) -> str:
+    """Return texts as a list in SQL, without brackets."""
+    return ", ".join(map(quoted, texts)) or "NULL"
+
+
+def answered(asking: Asking[T], answer: Callable[[str], "pa.Table"], asked: list[str] | None = None) -> T:
+    """Run a question to its end. ``asked`` receives the SQL of it."""
+    rows: Rows | None = None
+    while True:
+        try:
+            sql = next(asking) if rows is None else asking.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if asked is not None:
+            asked.append(sql.strip())
+        rows = answer(sql).to_pylist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU of a run or a page."""
+
+    gpu: str
+    host: str
+    index: int
+    model: str
+    driver: str
+    period_ms: float
+    """Between two changes of its counter; 100 where it is not known."""
+    found_limit_w: float | None
+
+    @property
+    def title(self) -> str:
+        return f"{self.host} GPU {self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run: its identity and its time."""
+
+    run: str
+    job: str
+    sessions: int
+    ranks: int
+    hosts: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    batch_size: int | None
+    began_at: str
+    """UTC, to the second."""
+    began_wall_ns: int
+    ended_wall_ns: int | None
+    """None: it is open."""
+    last_wall_ns: int
+    """Its end, or the latest that the archive has of its host."""
+    ended_how: str
+
+
+_RUN = """
+SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks, max(batch_size) AS batch_size,
+    list_sort(list_distinct(list(host))) AS hosts, list_sort(list_distinct(flatten(list(gpus)))) AS gpus,
+    strftime(min(began_at), '%Y-%m-%d %H:%M:%S') AS began_at, min(began_wall_ns) AS began_wall_ns,
+    CASE WHEN count(ended_ns) = count(*) THEN max(began_wall_ns + ended_ns - began_ns) END AS ended_wall_ns,
+    string_agg(DISTINCT ended_how, '; ') AS ended_how
+FROM runs WHERE run = {run}
+"""
+GPUS = """
+SELECT gpu, host, index, name, driver, coalesce(period_ms, 100) AS period_ms, found_limit_w FROM gpus
+WHERE {which} ORDER BY host, index, gpu
+"""
+_LAST = """
+SELECT max(logs.logged_ns + shifts.shift_ns) AS last_wall_ns
+FROM logs JOIN (
+    SELECT log_id, max_by(wall_ns - monotonic_ns, monotonic_ns) AS shift_ns FROM hosts GROUP BY log_id
+) AS shifts USING (log_id) WHERE logs.host IN ({hosts})
+"""
+
+
+def find_run(run: str) -> Asking[Run | None]:
+    """Ask for a run. None: the archive does not have it."""
+    (row,) = yield _RUN.format(run=quoted(run))
+    if not row["sessions"]:
+        return None
+    gpus = yield from find_gpus(f"gpu IN ({quoted_list(row['gpus'])})")
+    last_wall_ns = row["ended_wall_ns"]
+    if last_wall_ns is None:
+        (latest,) = yield _LAST.format(hosts=quoted_list(row["hosts"]))
+        last_wall_ns = latest["last_wall_ns"]
+    return Run(
+        run=run, job=row["job"], sessions=row["sessions"], ranks=row["ranks"], hosts=tuple(row["hosts"]),
+        gpus=gpus, batch_size=row["batch_size"], began_at=row["began_at"],
+        began_wall_ns=row["began_wall_ns"], ended_wall_ns=row["ended_wall_ns"],
+        last_wall_ns=max(last_wall_ns or 0, row["began_wall_ns"]), ended_how=row["ended_how"] or "",
+    )  # fmt: skip
+
+
+def find_gpus(which: str) -> Asking[tuple[Gpu, ...]]:
+    """Ask for the GPUs that a condition selects."""
+    rows = yield GPUS.format(which=which)
+    return tuple(
+        Gpu(
+            gpu=row["gpu"], host=row["host"], index=row["index"], model=row["name"], driver=row["driver"],
+            period_ms=row["period_ms"], found_limit_w=row["found_limit_w"],
+        )
+        for row in rows
+    )  # fmt: skip

@@ -1,0 +1,346 @@
+"""Panels of a run: each asks its question and draws the answer. Pure.
+
+A new panel is one function and one entry of `RUN_PANELS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zeus_stream.reports.html.elements import Markup, element
+from zeus_stream.reports.html.panels import (
+    ABSENT,
+    Columns,
+    Panel,
+    facts,
+    figure,
+    joules,
+    percent,
+    plain,
+    seconds,
+    table,
+    watts,
+)
+from zeus_stream.reports.html.power_question import Power
+from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
+from zeus_stream.reports.run_cost import SAVING, WHOLE
+from zeus_stream.reports.svg.run_charts import (
+    EpochEnergy,
+    MeasuredLimit,
+    bar,
+    epochs_chart,
+    frontier_chart,
+    power_chart,
+)
+
+COMMANDS_SHOWN = 200
+EPOCHS_SHOWN = 60
+SPANS = 1000
+"""Epochs that the chart of power shows as bands."""
+EPOCHS = """
+SELECT epoch, epoch_us(began_at) * 1000 AS began_wall_ns, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
+    power_limit_w, quality
+FROM epochs WHERE run = {run} ORDER BY epoch
+"""
+_SCATTER = """
+SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}
+"""
+_TRIALS = """
+SELECT number, round, power_limit_w, steps, duration_s / steps AS step_s, energy_j / steps AS step_j,
+    average_power_w, cost / steps AS cost_j, temperature_c, confirms
+FROM trials WHERE run = {run} ORDER BY number
+"""
+_PARTS = """
+SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    count(*) - count(energy_j) AS unmeasured
+FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, name
+"""
+_COMMANDS = """
+SELECT (commands.asked_ns - began_ns) / 1e9 AS at_s, gpu, limit_w, outcome, reason, outcome_limit_w
+FROM commands, (SELECT min(began_ns) AS began_ns FROM runs WHERE run = {run})
+WHERE commands.run = {run} ORDER BY commands.asked_ns, gpu LIMIT {limit}
+"""
+_GAPS = (
+    "SELECT host, what, reason, sum(count)::BIGINT AS missing FROM gaps GROUP BY ALL ORDER BY missing DESC"
+)
+DrawPanel = Callable[[Run], Asking[Panel | None]]
+
+
+def headline(saving: Row | None, trials: int) -> str:
+    """Return the result of a run in one sentence."""
+    if saving is None:
+        return "The limits are being measured." if trials else "No power limit was searched for."
+    if saving["power_limit_w"] is None:
+        return f"No power limit was chosen: {saving['reason']}."
+    chosen = f"{saving['power_limit_w']:g} W"
+    if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
+        return f"{chosen} was chosen: {saving['reason']}."
+    verb = "saves" if saving["applied"] else "would save"
+    added = saving["time_added_percent"]
+    more = "more" if added >= 0 else "less"
+    saved = saving["energy_saved_percent"]
+    return f"{chosen} {verb} {saved:.1f} % of the energy for {abs(added):.1f} % {more} time."
+
+
+def result(run: Run) -> Asking[Panel]:
+    """Ask for the result of a run: its energy, the chosen limit and what that saves."""
+    (whole,) = yield WHOLE.format(run=quoted(run.run))
+    savings = yield SAVING.format(run=quoted(run.run))
+    trials = yield f"SELECT count(*) AS trials FROM trials WHERE run = {quoted(run.run)}"  # noqa: S608  (quoted)
+    saving = savings[0] if savings else None
+    items = [_energy(whole), ("time", seconds(_duration_s(run, whole)), _time_note(run))]
+    if saving is not None and saving["power_limit_w"] is not None:
+        items = [*_saving(saving), *items]
+    body = element(
+        "div", element("p", headline(saving, trials[0]["trials"]), class_="headline"), facts(items)
+    )
+    row = {"run": run.run, "job": run.job, **whole, **({f"saving_{k}": v for k, v in (saving or {}).items()})}
+    return Panel(name="result", title="Result", body=body, text="", rows=[row])
+
+
+def _duration_s(run: Run, whole: Row) -> float:
+    known: float | None = whole["duration_s"]
+    return (run.last_wall_ns - run.began_wall_ns) / 1e9 if known is None else known
+
+
+def _time_note(run: Run) -> str:
+    return f"began {run.began_at} UTC" if run.ended_wall_ns is not None else f"began {run.began_at} UTC, runs"
+
+
+def _energy(whole: Row) -> tuple[str, str, str]:
+    energy_j = whole["energy_j"]
+    if energy_j is None:
+        return "energy", ABSENT, whole["quality"] or "the run is not closed yet"
+    sure = f"95 %: {joules(whole['energy_p2_5_j'])} to {joules(whole['energy_p97_5_j'])}"
+    mean = f"; {energy_j / whole['duration_s']:.0f} W on average" if whole["duration_s"] else ""
+    return "energy", joules(energy_j), sure + mean
+
+
+def _saving(saving: Row) -> list[tuple[str, str, str]]:
+    verb = "" if saving["applied"] else "would be "
+    interval = "95 %: {:.1f} to {:.1f}"
+
+    def note(what: str) -> str:
+        low, high = saving[f"{what}_low_percent"], saving[f"{what}_high_percent"]
+        return (
+            "interval not known: too few steps" if low is None or high is None else interval.format(low, high)
+        )
+
+    items = [
+        ("chosen limit", watts(saving["power_limit_w"]), f"found: {watts(saving['default_limit_w'])}"),
+        (f"energy {verb}saved", percent(saving["energy_saved_percent"]), note("energy_saved")),
+        (f"time {verb}added", percent(saving["time_added_percent"]), note("time_added")),
+    ]
+    if saving["saved_j"] is not None and saving["applied"]:
+        items.append(("saved so far", joules(saving["saved_j"]), f"in {saving['steps_at_limit']:,} steps"))
+    return items
+
+
+def power_panel(run: Run, power: Power, epochs: Rows) -> Panel:
+    """Return the panel of power over time as a drawing, for the report."""
+    text = power_text(power)
+    spans = [
+        (begin_s := (row["began_wall_ns"] - power.begin_wall_ns) / 1e9, begin_s + row["duration_s"])
+        for row in epochs
+        if row["began_wall_ns"] is not None and row["duration_s"] is not None
+    ]
+    rows = [
+        {"begin_s": point.begin_s, "mean_w": point.mean_w, "least_w": point.least_w, "most_w": point.most_w,
+         "limit_w": point.limit_w}
+        for point in power.points
+    ]  # fmt: skip
+    body = element("figure", power_chart(power.points, spans, text), POWER_KEY, class_="wide")
+    return Panel(name="power", title=_power_title(run), body=body, text=text, rows=rows)
+
+
+def _power_title(run: Run) -> str:
+    return "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
+
+
+POWER_KEY = element(
+    "p",
+    [element("span", text, class_=f"key {kind}") for kind, text in (
+        ("mean", "mean, from the energy counter"), ("shade", "least and most of the sensor"),
+        ("limit", "power limit"), ("band", "every other epoch"))],
+    class_="legend", aria_hidden="true",
+)  # fmt: skip
+
+
+def power_text(power: Power) -> str:
+    """Describe power over time in words."""
+    means = [point.mean_w for point in power.points if point.mean_w is not None]
+    if not means:
+        return "There are no readings in this range."
+    source = (
+        "from the energy counter" if power.counted else "from the power sensor: there is no energy counter"
+    )
+    limits = [point.limit_w for point in power.points if point.limit_w is not None]
+    area = f" The area is {joules(power.energy_j)}." if power.energy_j is not None else ""
+    under = f" The power limit was {_span(limits)}." if limits else ""
+    return f"Power was {_span(means)}, means of {power.bucket_s:.3g} s {source}.{area}{under}"
+
+
+def _span(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    return watts(high) if round(low) == round(high) else f"{low:,.0f} to {watts(high)}"
+
+
+def limits(run: Run) -> Asking[Panel | None]:
+    """Ask for the limits that were measured, and draw the frontier."""
+    rows = yield _TRIALS.format(run=quoted(run.run))
+    if not rows:
+        return None
+    scatter = yield _SCATTER.format(run=quoted(run.run))
+    savings = yield SAVING.format(run=quoted(run.run))
+    within = {(row["round"], row["power_limit_w"]): row for row in scatter}
+    measured = _frontier(rows, within, savings[0] if savings else None)
+    text = "Each point is a power limit; further left is faster, lower needs less energy."
+    if any(each.within_j for each in measured):
+        text += " Lines are 95 % intervals."
+    columns: Columns = {
+        "power_limit_w": ("limit", watts), "steps": ("steps", plain), "step_s": ("ms a step", _ms),
+        "step_j": ("J a step", figure), "average_power_w": ("power", watts),
+        "cost_j": ("cost, J a step", figure),
+        "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
+    }  # fmt: skip
+    body = element(
+        "div", element("figure", frontier_chart(measured, text)) if len(measured) > 1 else None,
+        table(rows, columns, "Trials in the order of time"), class_="two",
+    )  # fmt: skip
+    return Panel(name="limits", title="Power limits measured", body=body, text=text, rows=rows)
+
+
+def _celsius(value: float | None) -> str:
+    return figure(value, digits=3)
+
+
+def _ms(value: float | None) -> str:
+    return figure(None if value is None else 1000 * value)
+
+
+def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row | None) -> list[MeasuredLimit]:
+    """Return the limits of the last round, each once: the mean of its visits, weighted by steps."""
+    last = max(row["round"] for row in rows)
+    of_round = [row for row in rows if row["round"] == last and not row["confirms"]] or list(rows)
+    found = []
+    for limit_w in sorted({row["power_limit_w"] for row in of_round}):
+        visits = [row for row in of_round if row["power_limit_w"] == limit_w]
+        steps = sum(row["steps"] for row in visits)
+        known = within.get((last, limit_w), {})
+        step_within_s = known.get("step_within_s")
+        role = ""
+        if saving is not None and limit_w == saving["power_limit_w"]:
+            role = "chosen"
+        elif saving is not None and limit_w == saving["default_limit_w"]:
+            role = "found"
+        found.append(
+            MeasuredLimit(
+                limit_w=limit_w,
+                step_ms=1000 * sum(row["step_s"] * row["steps"] for row in visits) / steps,
+                step_j=sum(row["step_j"] * row["steps"] for row in visits) / steps,
+                within_ms=None if step_within_s is None else 1000 * step_within_s,
+                within_j=known.get("energy_within_j"), role=role,
+            )
+        )  # fmt: skip
+    return found
+
+
+def epochs(run: Run) -> Asking[Panel | None]:
+    """Ask for the epochs, and draw the energy of each."""
+    rows = yield EPOCHS.format(run=quoted(run.run))
+    measured = [
+        EpochEnergy(
+            epoch=row["epoch"], energy_j=row["energy_j"], low_j=row["energy_p2_5_j"],
+            high_j=row["energy_p97_5_j"], limit_w=row["power_limit_w"],
+        )
+        for row in rows if row["energy_j"] is not None
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns: Columns = {
+        "epoch": ("epoch", plain), "duration_s": ("time, s", figure), "energy_j": ("energy, J", figure),
+        "energy_p2_5_j": ("2.5 %", figure), "energy_p97_5_j": ("97.5 %", figure),
+        "power_limit_w": ("limit", watts), "quality": ("quality", plain),
+    }  # fmt: skip
+    text = f"Energy of {len(measured)} epochs with 95 % intervals. The axis does not begin at 0."
+    if len(measured) < len(rows):
+        text += f" {len(rows) - len(measured)} epochs were not measured; the table says why."
+    shown = measured[-EPOCHS_SHOWN:]
+    spans = " ".join(
+        f"{row['began_wall_ns'] - run.began_wall_ns}:{row['duration_s']:.3f}"
+        for row in rows[:SPANS]
+        if row["began_wall_ns"] is not None and row["duration_s"] is not None
+    )
+    drawn = epochs_chart(shown, text) if shown else None
+    body = element("figure", drawn, data_spans=spans)
+    return Panel(
+        name="epochs", title="Energy per epoch", body=body, text=text, rows=rows, columns=columns, half=True
+    )
+
+
+def parts(run: Run) -> Asking[Panel | None]:
+    """Ask for the parts that the script named, with bars."""
+    rows = yield _PARTS.format(run=quoted(run.run))
+    if not rows:
+        return None
+    body = bars(rows, "name", "part", {"times": ("times", plain), "duration_s": ("time", seconds)})
+    text = "Energy of the windows that the training script named. A window may lie within another."
+    return Panel(name="parts", title="Parts of the training", body=body, text=text, rows=rows, half=True)
+
+
+def bars(rows: Rows, name: str, title: str, more: Mapping[str, tuple[str, Callable[[Any], str]]]) -> Markup:
+    """Return a table with the energy of each row as a bar and as text."""
+    most = max((row["energy_j"] or 0 for row in rows), default=0)
+    drawn = [
+        {**row, "bar": bar(row["energy_j"] / most) if row["energy_j"] and most else Markup("")}
+        for row in rows
+    ]
+    columns: Columns = {name: (title, plain), "bar": ("", _as_is), "energy_j": ("energy", joules), **more}
+    return table(drawn, columns, title.capitalize())
+
+
+def _as_is(value: Markup) -> Markup:
+    return value
+
+
+def commands(run: Run) -> Asking[Panel | None]:
+    """Ask for the commands that the run gave to GPUs."""
+    rows = yield _COMMANDS.format(run=quoted(run.run), limit=COMMANDS_SHOWN)
+    if not rows:
+        return None
+    columns: Columns = {
+        "at_s": ("after", seconds), "gpu": ("GPU", _short), "limit_w": ("limit asked", _release),
+        "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
+        "reason": ("reason", plain),
+    }  # fmt: skip
+    text = f"The {len(rows)} commands to GPUs, in the order of time."
+    return Panel(name="commands", title="Commands", body=Markup(""), text=text, rows=rows, columns=columns)
+
+
+def _short(gpu: str) -> str:
+    return gpu[:12]
+
+
+def _release(limit_w: float | None) -> str:
+    return "release" if limit_w is None else watts(limit_w)
+
+
+def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the whole archive)
+    """Ask for what the archive is known to lack."""
+    rows = yield _GAPS
+    if not rows:
+        return None
+    columns: Columns = {
+        "host": ("host", plain),
+        "what": ("what", plain),
+        "missing": ("missing", plain),
+        "reason": ("why", plain),
+    }
+    text = "Data that the archive is known to lack, over its whole time."
+    return Panel(
+        name="gaps", title="Missing data", body=table(rows, columns, "Missing data"), text=text, rows=rows
+    )
+
+
+RUN_PANELS: tuple[DrawPanel, ...] = (limits, epochs, parts, commands, gaps)
+"""Panels of a run below its power, in this order."""

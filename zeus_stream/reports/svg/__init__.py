@@ -1,0 +1,1 @@
+"""Charts as SVG elements. Pure: the web page and the report draw with the same functions."""
