@@ -21,8 +21,10 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit import run_events
-from analyzers.power_limit.commands import Commands
-from analyzers.power_limit.limit_search import NOTHING_USED, LimitSearch, Used
+from analyzers.power_limit.drivers.commands import Commands
+from analyzers.power_limit.drivers.limit_search import NOTHING_USED, LimitSearch, Used
+from analyzers.power_limit.drivers.ranks import Ranks
+from analyzers.power_limit.drivers.run_decisions import RunDecisions
 from analyzers.power_limit.profiler import (
     Barred,
     Capped,
@@ -33,8 +35,6 @@ from analyzers.power_limit.profiler import (
     StepsPaused,
 )
 from analyzers.power_limit.profiles import KnownProfiles
-from analyzers.power_limit.ranks import Ranks
-from analyzers.power_limit.run_decisions import RunDecisions
 from analyzers.power_limit.run_events import (
     EpochPassed,
     LimitLost,

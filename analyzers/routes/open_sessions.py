@@ -10,7 +10,7 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.session import Session
-from analyzers.power_limit.limit_search import NOTHING_USED, Used
+from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import RankEnded, SetAside

@@ -13,7 +13,10 @@ from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Missing
 from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
-from analyzers.power_limit.commands import Attempt, Commands
+from analyzers.power_limit.drivers.commands import Attempt, Commands
+from analyzers.power_limit.drivers.ranks import Ranks, instants_ns
+from analyzers.power_limit.drivers.run_decisions import At, RunDecisions
+from analyzers.power_limit.drivers.single_limits import SEARCH_SETTLE_NS, SingleLimits
 from analyzers.power_limit.profiler import (
     Apply,
     Barred,
@@ -33,12 +36,9 @@ from analyzers.power_limit.profiler import (
     TrialMissing,
 )
 from analyzers.power_limit.profiles import KnownProfiles
-from analyzers.power_limit.ranks import Ranks, instants_ns
-from analyzers.power_limit.run_decisions import At, RunDecisions
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress, progress
 from analyzers.power_limit.selectors import Selector, Trial
-from analyzers.power_limit.single_limits import SEARCH_SETTLE_NS, SingleLimits
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import Row, TrialRow
