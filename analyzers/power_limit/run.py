@@ -42,13 +42,14 @@ from analyzers.power_limit.run_events import (
     RankEnded,
     ReadingsCame,
     RunEvent,
+    SearchAsked,
     SetAside,
     ShareChanged,
     StepPassed,
 )
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import NOTHING, Result
-from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlRefused, LeaseCause
 
 
@@ -77,7 +78,6 @@ class Run:
             used: by earlier runs of this name.
         """
         self.name = name
-        self.settings = settings
         self._fleet = fleet
         self._pending = pending
         self._allocations = allocations
@@ -98,6 +98,8 @@ class Run:
                 return self._step_passed(session, boundary)
             case EpochPassed(session):
                 return self._epoch_passed(session)
+            case SearchAsked(wish):
+                return self._asked(wish)
             case RankEnded(session):
                 return self._rank_ended(session)
             case LimitSet(host, applied):
@@ -186,6 +188,11 @@ class Run:
         return self._commands.give_back(self._ranks.now)
 
     @property
+    def settings(self) -> RunSettings:
+        """Those under which it goes."""
+        return self._search.settings
+
+    @property
     def sessions(self) -> dict[str, Session]:
         """Its sessions, by name."""
         return self._ranks.sessions
@@ -210,6 +217,12 @@ class Run:
         return Used(self._search.numbers, self._rows.decisions, self._search.rounds)
 
     # ---- the machine
+
+    def _asked(self, wish: SearchWanted) -> Result:
+        """Search as the script wishes, unless the search has begun."""
+        if self._search.state is None:
+            self._search.settings = self.settings.wished(wish)
+        return NOTHING
 
     def _start(self, lead: Session, t_ns: int) -> Result:
         """Start the machine once all ranks are there, or have been waited for."""

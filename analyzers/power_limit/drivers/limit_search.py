@@ -82,6 +82,7 @@ class LimitSearch:
         used: Used,
     ) -> None:
         """Begin without a machine."""
+        self.settings = settings
         self.numbers, _, self.rounds = used
         self.plan: profiler.Plan | None = None
         self.state: profiler.State | None = None
@@ -91,12 +92,11 @@ class LimitSearch:
         self._run = run
         self._fleet = fleet
         self._pending = pending
-        self._settings = settings
         self._known = known
         self._ranks = ranks
         self._rows = rows
         self._commands = commands
-        self._single = SingleLimits(settings)
+        self._single = SingleLimits()
         self._trials: list[_Trial] = []
 
     @property
@@ -133,8 +133,8 @@ class LimitSearch:
 
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
-        gpus, plan = self._ranks.gpus(), self._settings
-        limits_mw, goal = self._ranks.limits_mw(plan.stride_mw), None if plan.exhaustive else selector.goal
+        gpus, plan = self._ranks.gpus(), self.settings
+        limits_mw, goal = self._ranks.limits_mw(plan), None if plan.exhaustive else selector.goal
         recollection = warm_start.begin(
             self._fleet,
             self._known,
@@ -166,7 +166,7 @@ class LimitSearch:
             return rows_only([recalled]) | self.feed(Barred(barred)), False
         self._pending.appoint(self._run, gpus)
         rows: list[Row] = [recalled]
-        if (why := self._ranks.gathered(self._settings.timeout_ns)) is not None:
+        if (why := self._ranks.gathered(self.settings.timeout_ns)) is not None:
             rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
         return rows_only(rows), True
 
@@ -205,7 +205,7 @@ class LimitSearch:
         assert self.plan is not None
         gpus = self._ranks.gpus()
         periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
-        self.plan = replace(self.plan, window_ns=self._settings.refreshes * max(periods_ns, default=0))
+        self.plan = replace(self.plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
         self._single.begin_again()
         return self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw), self._ranks.now)
 
@@ -225,7 +225,7 @@ class LimitSearch:
         """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
         if self.state is None or self.plan is None:
             return NOTHING
-        wanted = self._single.look(asked, took, self.state, self.plan)
+        wanted = self._single.look(asked, took, self.state, self.plan, self.settings)
         if wanted:
             self._trials = [trial for trial in self._trials if isinstance(trial.asked, MeasureTrial)]
         return self._carry_out_single(wanted)
@@ -278,7 +278,7 @@ class LimitSearch:
         if isinstance(trial.asked, MeasureTrial) and self._single.trying:
             return Missing("limits of single GPUs were tried meanwhile")
         now_ns = self._ranks.now_ns
-        timely = now_ns - trial.asked_ns < self._settings.timeout_ns
+        timely = now_ns - trial.asked_ns < self.settings.timeout_ns
         return taken(
             trial.asked.spans,
             self._ranks.about,

@@ -6,6 +6,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session, Span
 from analyzers.power_limit import profiler
+from analyzers.power_limit.run_settings import RunSettings
 
 
 class Ranks:
@@ -75,7 +76,7 @@ class Ranks:
         """Return the GPUs of all ranks that the machine is about, each once."""
         return list(dict.fromkeys(gpu for session in self.about for gpu in session.gpus))
 
-    def limits_mw(self, stride_mw: int) -> tuple[int, ...]:
+    def limits_mw(self, settings: RunSettings) -> tuple[int, ...]:
         """Return the limits that every GPU may have, none above what was found."""
         found_mw, least_mw = [], []
         for gpu in self.gpus():
@@ -86,7 +87,9 @@ class Ranks:
             least_mw.append(device.min_limit_mw)
         if not found_mw:
             return ()
-        return profiler.limits_mw(min(found_mw), max(least_mw), stride_mw)
+        if (only_mw := settings.only_mw) is not None:
+            return (min(max(only_mw, *least_mw), *found_mw),)
+        return profiler.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
 
     def barred(self, limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""

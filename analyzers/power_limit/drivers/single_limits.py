@@ -19,11 +19,10 @@ MAX_LOOKS = 3
 class SingleLimits:
     """The machine of single GPUs of one run, and its results."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        """Begin without a machine; ``settings``: of the run."""
+    def __init__(self) -> None:
+        """Begin without a machine."""
         self.state: per_gpu.State | None = None
         """None while the limits of all are the same."""
-        self._settings = settings
         self._plan: per_gpu.Plan | None = None
         self._evened = False
         """Whether it has found out, since all had one limit, which GPUs may have a lower one."""
@@ -54,15 +53,20 @@ class SingleLimits:
         self._looks = number, MAX_LOOKS
 
     def look(
-        self, asked: MeasureTrial, took: Taken, state: profiler.State, plan: profiler.Plan
+        self,
+        asked: MeasureTrial,
+        took: Taken,
+        state: profiler.State,
+        plan: profiler.Plan,
+        settings: RunSettings,
     ) -> Sequence[per_gpu.Instruction]:
         """Begin to try which GPUs may have a lower limit, after a window at the chosen one, if wanted."""
-        if not self._settings.per_gpu or self.trying or self._evened or asked.purpose is Purpose.PROFILE:
+        if not settings.per_gpu or self.trying or self._evened or asked.purpose is Purpose.PROFILE:
             return ()
         phase, looks = state.phase, self._looks[1] if self._looks[0] == state.round else 0
         if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
             return ()
-        least_mw, finer_mw = plan.limits_mw[-1], max(1000, self._settings.stride_mw // FINER)
+        least_mw, finer_mw = plan.limits_mw[-1], max(1000, settings.stride_mw // FINER)
         levels_mw = profiler.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(took.energy_uj, key=lambda gpu: -took.energy_uj[gpu]))
         if len(gpus) < 2 or len(levels_mw) < 2:
