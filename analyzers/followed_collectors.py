@@ -34,7 +34,7 @@ class Collector:
 
 
 class Host:
-    """What the shell knows of one host's stream."""
+    """The stream of one host, as the shell knows it."""
 
     def __init__(self) -> None:
         self.collector: Collector | None = None

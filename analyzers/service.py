@@ -147,7 +147,7 @@ def take_forgotten(interpreter: Interpreter, file: Path) -> None:
 
 
 class Given(NamedTuple):
-    """What a slice of the stream gave."""
+    """The results of a slice of the stream."""
 
     result: Result
     interpreted: Mapping[str, int]
@@ -157,7 +157,7 @@ class Given(NamedTuple):
 
 
 class Analyzer:
-    """What the tasks of one analyzer share."""
+    """The state that the tasks of one analyzer share."""
 
     def __init__(
         self,

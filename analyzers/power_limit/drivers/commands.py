@@ -124,7 +124,7 @@ class Commands:
         return attempt, LimitApplied(attempt.number, StepBegan(index, began_ns))
 
     def _name(self, gpu: str) -> str:
-        """Return the next command's id: the same when the stream is heard again, and no other run's."""
+        """Return the next command's id: the same when the stream is interpreted again, and no other run's."""
         self._count += 1
         self._first = self._first or next(iter(self._sessions))
         return f"{self._run[:100]}/{self._first[:8]}-{self._count}/{gpu[-12:]}"

@@ -106,7 +106,7 @@ class LimitSearch:
 
     @property
     def commands_limits(self) -> bool:
-        """Whether it sets the limits of its GPUs."""
+        """True if it sets the limits of its GPUs."""
         return self.state is not None and not isinstance(self.state.phase, Observing | Over)
 
     @property
@@ -120,7 +120,7 @@ class LimitSearch:
 
     @property
     def profile(self) -> tuple[Trial, ...]:
-        """What its steps take at each limit: as measured, and where they were not, as remembered."""
+        """The cost of its steps at each limit: as measured, and where they were not, as remembered."""
         if self.plan is None:
             return ()
         return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
@@ -276,7 +276,7 @@ class LimitSearch:
     def _take(self, trial: _Trial) -> Taken | Missing | None:
         """Return what the steps of a trial took, or None while that is awaited."""
         if isinstance(trial.asked, MeasureTrial) and self._single.trying:
-            return Missing("limits of single GPUs were tried meanwhile")
+            return Missing("limits of single GPUs were tried in that time")
         now_ns = self._ranks.now_ns
         timely = now_ns - trial.asked_ns < self.settings.timeout_ns
         return taken(

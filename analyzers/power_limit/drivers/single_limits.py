@@ -32,7 +32,7 @@ class SingleLimits:
 
     @property
     def trying(self) -> bool:
-        """Whether limits of single GPUs are being tried."""
+        """True while limits of single GPUs are tried."""
         return self.state is not None and not self.state.over
 
     @property
