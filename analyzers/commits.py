@@ -7,6 +7,7 @@ What was not yet stored when the analyzer is killed comes again from the collect
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import anyio
 from anyio.to_thread import run_sync
@@ -22,11 +23,20 @@ COMMIT_BYTES = 4 << 20
 """Of frames; more are stored at once."""
 
 
+class Publish(Protocol):
+    """A function that takes rows which were stored. It never waits."""
+
+    def __call__(self, rows: Sequence[Row], *, replayed: bool) -> None:
+        """``replayed``: they were derived again after a start, and may have been stored before."""
+
+
 class Commits:
     """Parts of the next transaction. For one event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, publish: Publish) -> None:
+        """``publish``: takes rows once they are stored."""
         self._store = store
+        self._publish = publish
         self._one_at_a_time = anyio.Lock()
         self._received: list[Received] = []
         self._rows: list[Row] = []
@@ -69,8 +79,10 @@ class Commits:
             interpreted, self._interpreted = self._interpreted, {}
             self._bytes = 0
             self._failed = True
-            await run_sync(partial(self._store.put, received, rows, interpreted, replaying=self.replaying))
+            replayed = self.replaying
+            await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))
             self._failed = False
+            self._publish(rows, replayed=replayed)
 
     async def run(self) -> None:
         """Commit in time until cancelled, and once more then."""

@@ -6,8 +6,7 @@
     query socket -> SQL, status                    questions of scripts -> interpret
 
 A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
-again from the archive, so that the machines know where they stood; no host is commanded until all is
-interpreted that its log held when the collector last said so.
+again; no host is commanded until all is interpreted that its log held when the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host; their frames are interpreted as they come in.
@@ -24,7 +23,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import watched_files
+from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
@@ -43,6 +42,7 @@ from analyzers.query_server import QueryServer
 from analyzers.results.instructions import Instruction
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
+from analyzers.results_server import ResultsServer
 from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import Rows, collector_rows, insight_rows
 from zeus_stream.clock import anchor, monotonic_ns
@@ -119,13 +119,14 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.keep, [channel], _say_cut)
+                tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(
                         watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(pruning.prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
             archive.close()
@@ -140,10 +141,6 @@ def take_gains(interpreter: Interpreter, file: Path) -> None:
 def take_forgotten(interpreter: Interpreter, file: Path) -> None:
     """Have the interpreter start no run from forgotten profiles from now on."""
     interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
-
-
-def _say_cut(reason: str) -> None:
-    _log.warning("queries: %s.", reason)
 
 
 class Collector:
@@ -195,14 +192,15 @@ class Analyzer:
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._pending = Pending()
         self._writer = anyio.CapacityLimiter(1)
-        self._commits = Commits(archive)
+        results = ResultsServer(f"{archive.archive_id}/{archive.starts}")
+        self._commits = Commits(archive, results.publish)
         self._received_ns: deque[int] = deque()
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._live = LiveSite()
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
-        self.queries = QueryServer(*answering, self._counters, self._commits.commit)
+        self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -378,7 +376,7 @@ class Analyzer:
             ("analyzer", "behind by", f"{self._behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *insight_rows(self._interpretation.insight),
-            ("queries", "under way", str(self.queries.under_way)),
+            *self.queries.status_rows(),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
         ]

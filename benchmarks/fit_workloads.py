@@ -269,7 +269,7 @@ def clock_share(gpu: str, model: dict[str, Any], borrowed: float | None = None) 
     wanted = median(optima)
     best = []
     for fitted in model["workloads"].values():
-        work = Workload(model["max_limit_mw"], **fitted["parameters"], top_clock_mhz=1_000_000)
+        work = Workload(top_limit_mw=model["max_limit_mw"], **fitted["parameters"], top_clock_mhz=1_000_000)
         stretches = [1 + step / 200 for step in range(600)]  # clock_share is 1: the clock is 1 / stretch
         top = model["max_limit_mw"]
         best.append(min(stretches, key=lambda r: work.power_mw(top, round(1_000_000 / r)) * r * r))

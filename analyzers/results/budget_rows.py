@@ -26,7 +26,7 @@ class BudgetRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetShareRow:
-    """What budgets leave a GPU; a later one with the same gpu replaces it."""
+    """The share of power budgets that a GPU has; a later one with the same gpu replaces it."""
 
     gpu: str
     budget: str | None

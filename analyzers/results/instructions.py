@@ -1,4 +1,4 @@
-"""What the analyzer wants done by others: commands for devices, and answers for scripts. Pure."""
+"""Instructions of the analyzer to others: commands for devices, and answers for scripts. Pure."""
 
 from dataclasses import dataclass
 

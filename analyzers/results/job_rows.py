@@ -10,7 +10,7 @@ maximum number of epochs was not enough. ``lost``: it was killed or fell silent.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """What a job that recurs is for; a later one with the same job and version replaces it."""
+    """The purpose of a job that recurs; a later one with the same job and version replaces it."""
 
     job: str
     version: int
@@ -85,7 +85,7 @@ class SimulationRow:
     overlap: float
     recurrences: int
     default_energy_j: float
-    """Of a recurrence at the default batch size and the highest limit, on average; likewise those below."""
+    """Of a recurrence at the default batch size and the highest limit, on average; also those below."""
     default_time_s: float
     default_cost_j: float
 

@@ -85,7 +85,7 @@ class GpuLimitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRow:
-    """What a round of profiling has left at one limit, and for whom.
+    """The result of a round of profiling at one limit, and whose it is.
 
     Key: (session, round, power_limit_w).
     """
@@ -120,7 +120,7 @@ class ProfileRow:
 
 
 class AtLimit(NamedTuple):
-    """What steps cost at one power limit, and whose trials say so."""
+    """The cost of steps at one power limit, and whose trials measured it."""
 
     power_limit_w: float
     steps: int
@@ -132,7 +132,7 @@ class AtLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRow:
-    """What a run remembered as its profiling began. Key: (session, round)."""
+    """The profile that a run started its search from. Key: (session, round)."""
 
     session: str
     """Of the run's lowest rank."""

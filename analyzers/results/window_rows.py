@@ -47,7 +47,7 @@ class WindowRow:
     quality: str
     """``ok``, or what is wrong, words separated by ``; ``."""
     shared: bool
-    """Another run used the same GPU meanwhile: its energy is in here too."""
+    """Another run used the same GPU at the same time: its energy is in here too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ distribution: its name is the kind's, its object a `DeviceKind`. Only the kind t
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
+from zeus_stream import entry_points
 from zeus_stream.errors import DeviceError, LostError, SettingsError
 
 GROUP = "zeus_stream.devices"
@@ -67,7 +67,7 @@ BUILT_IN: dict[str, DeviceKind] = {
 
 def names() -> tuple[str, ...]:
     """Return how settings name the kinds there are; those of other distributions last, in order."""
-    others = sorted({point.name for point in entry_points(group=GROUP)} - BUILT_IN.keys())
+    others = [name for name in entry_points.names(GROUP) if name not in BUILT_IN]
     return (*(kind.spelling for kind in BUILT_IN.values()), *others)
 
 
@@ -75,18 +75,8 @@ def find(name: str) -> DeviceKind:
     """Return the kind of a name. Raises SettingsError: there is none, or it could not be loaded."""
     if (built_in := BUILT_IN.get(name)) is not None:
         return built_in
-    for point in entry_points(group=GROUP, name=name):
-        try:
-            kind = point.load()
-        except Exception as wrong:
-            raise SettingsError(
-                f"device {name!r}: could not be loaded: {point.value}: {wrong!r}. Mend or remove its package."
-            ) from wrong
-        if not isinstance(kind, DeviceKind):
-            raise SettingsError(
-                f"device {name!r}: could not be used: {point.value} is no DeviceKind."
-                " See docs/how-to/add-a-device.md."
-            )
+    kind = entry_points.load(GROUP, name, DeviceKind, "device", "docs/how-to/add-a-device.md")
+    if kind is not None:
         return kind
     raise SettingsError(
         f"device {name!r}: could not be opened: there is no such kind."

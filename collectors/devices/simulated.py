@@ -66,7 +66,7 @@ class Surroundings(Protocol):
         """Let go."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Schedule:
     """Surroundings in memory, for time that is only a number: loads are put in by hand, in their order."""
 

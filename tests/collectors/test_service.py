@@ -750,7 +750,8 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.protocol.events import Batch, RunStarted
 context = sockets.context()
 channel = sockets.ask(context, Path(sys.argv[1]) / "publish")
-run = RunStarted(monotonic_ns(), "job", "theirs", 0, 1, ("index:0",), os.getpid(), boot_id(), 0, 0)
+run = RunStarted(t_ns=monotonic_ns(), job="job", run="theirs", rank=0, world_size=1, gpus=("index:0",),
+                 pid=os.getpid(), boot_id=boot_id(), wall_ns=0, wall_error_ns=0)
 while not channel.send(codec.encode(Batch("t", 0, (run,)))):
     time.sleep(0.01)
 time.sleep(60)

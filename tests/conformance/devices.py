@@ -61,7 +61,7 @@ class SimulatedBench:
         self.bus = SimulatedBus(specs, self._surroundings, now=lambda: self._now_ns)
 
     def _surroundings(self, _gpu: str, spec: Spec) -> Schedule:
-        schedule = Schedule(LimitChange(self._now_ns, spec.model.default_limit_mw))
+        schedule = Schedule(first=LimitChange(self._now_ns, spec.model.default_limit_mw))
         self._schedules.append(schedule)
         return schedule
 

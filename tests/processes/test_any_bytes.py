@@ -271,7 +271,8 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 async def main():
     channel = sockets.ask(sockets.context(), sockets_path)
     now = monotonic_ns()
-    started = RunStarted(now, "job", sys.argv[2], 1, 1, ("index:0",), os.getpid(), "boot", 0, 0)
+    started = RunStarted(t_ns=now, job="job", run=sys.argv[2], rank=1, world_size=1, gpus=("index:0",),
+                         pid=os.getpid(), boot_id="boot", wall_ns=0, wall_error_ns=0)
     while not channel.send(codec.encode(Batch("stranger", 0, (started, RunEnded(now))))):
         await anyio.sleep(0.01)
     (reply,) = await channel.receive()

@@ -830,7 +830,7 @@ class World:
         """The counter has begun anew by then, and somebody has seen it."""
         [spec] = parse(f"simulated:v100,seed={seed},noise=0.05,period_ms=100{faults}")
         self.model = spec.model
-        self.loads = Schedule(LimitChange(self.now_ns - S, FOUND_MW))
+        self.loads = Schedule(first=LimitChange(self.now_ns - S, FOUND_MW))
         self.device = SimulatedDevice(spec, 0, self.loads, lambda: self.now_ns, lambda _: None)
         self.gpu = self.device.gpu
         self.ceiling_mw = FOUND_MW

@@ -133,7 +133,7 @@ class Host:
         self._sequence = 0
         self._attempt = 0
         for index, spec in enumerate(parse(device) if isinstance(device, str) else device):
-            loads = Schedule(LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
+            loads = Schedule(first=LimitChange(self.now() - 1_000_000_000, spec.model.default_limit_mw))
             made = SimulatedDevice(spec, index, loads, self.now, lambda _: None)
             polls = schedule.Schedule(self.now())
             self.gpus[made.gpu] = Gpu(made, loads, spec.model.default_limit_mw, polls)

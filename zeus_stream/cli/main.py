@@ -6,7 +6,14 @@ from typing import Any, NoReturn
 
 import click
 
-from zeus_stream.cli import archive_commands, job_commands, service_commands, training_commands
+from zeus_stream.cli import (
+    archive_commands,
+    exporter_commands,
+    job_commands,
+    service_commands,
+    training_commands,
+)
+from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
@@ -18,6 +25,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         archive_commands.report,
         archive_commands.sql,
         archive_commands.export,
+        exporter_commands.forward,
         archive_commands.replay,
     ),
     "Jobs": (job_commands.jobs, job_commands.profiles, job_commands.budget, job_commands.simulate),
@@ -32,6 +40,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.keys,
         archive_commands.calibrate,
         archive_commands.set_aside,
+        prune,
         service_commands.completions,
     ),
 }

@@ -89,6 +89,26 @@ def decode(data: bytes | memoryview, /, *expected: type) -> Any:
     raise MalformedError(f"message: could not be read: kind {kind[:40]!r}, expected {names}.")
 
 
+def encode_records(records: Sequence[Any]) -> bytes:
+    """Return many messages as bytes."""
+    packed: bytes = msgpack.packb([VERSION, [_plain(record) for record in records]])
+    return packed
+
+
+def decode_records(data: bytes | memoryview, expected: Sequence[type[M]]) -> tuple[M | Unknown, ...]:
+    """Return the messages of `encode_records`; those of other kinds are `Unknown`. Raises MalformedError."""
+    match _unpack(data):
+        case [int(version), list(records)] if version == VERSION:
+            pass
+        case _:
+            raise MalformedError(f"records: could not be read: they are not [{VERSION}, records].")
+    check = _either((*expected, Unknown))
+    try:
+        return tuple(check(record) for record in records)
+    except ValueError as wrong:
+        raise MalformedError(f"records: could not be read: {wrong}.") from wrong
+
+
 def encode_frame(frame: Frame) -> tuple[bytes, bytes, bytes]:
     """Return a frame's message parts: topic (what subscribers match), envelope, body as it is."""
     envelope: bytes = msgpack.packb([frame.log_id, frame.offset, frame.host, frame.t_ns])
@@ -175,6 +195,8 @@ def _check(hint: Any) -> Check:
         return _one_of(args)
     if origin in (Union, types.UnionType):
         return _either(args)
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
+        return _named(hint)
     if origin is tuple:
         return _many(_check(args[0])) if args[-1] is Ellipsis else _each([_check(arg) for arg in args])
     if is_dataclass(hint):
@@ -245,6 +267,15 @@ def _each(checks: list[Check]) -> Check:
         if not isinstance(value, list) or len(value) != len(checks):
             raise ValueError(f"expected an array of {len(checks)}")
         return tuple(check(item) for check, item in zip(checks, value, strict=True))
+
+    return checked
+
+
+def _named(hint: type) -> Check:
+    each = _each([_check(part) for part in get_type_hints(hint, include_extras=True).values()])
+
+    def checked(value: Any) -> Any:
+        return hint(*each(value))
 
     return checked
 

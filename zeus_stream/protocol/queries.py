@@ -1,6 +1,6 @@
 """Requests on the query socket, and the replies on both request sockets.
 
-any client --query--> analyzer    Query, AskStatus, AskNow, ForgetJob
+any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, AskResults, ForgetJob
 """
 
 from dataclasses import dataclass
@@ -48,6 +48,48 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
+
+    A query whose sender has closed its connection ends as well.
+    """
+
+    correlation: Annotated[bytes, Within(8, 8)]
+    """With which the query was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskResults:
+    """Ask for the results that the analyzer stored, from a place on. `ResultsPage` is the reply."""
+
+    feed: Name | None
+    """Of the last page; None: there was none."""
+    after: Count | None
+    """``next`` of the last page. None: 0, the oldest that is kept, or the end, as ``newest`` says."""
+    newest: bool
+    """Where to begin without a last page: with what is stored from now on."""
+    wait_ms: Annotated[int, Within(0, 30_000)]
+    """Wait so long for a result, if there is none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsPage:
+    """Results in the order in which they were stored. Records follow in the next message part."""
+
+    feed: Name
+    """Of one start of the analyzer."""
+    first: Count
+    """Number of the first result of the page."""
+    next: Count
+    """Number of the result after the page: where to go on."""
+    missed: Count | None
+    """Results between ``after`` and ``first`` that are kept no longer. None: the analyzer has started again,
+    and it is not known."""
+    replayed: bool
+    """They were derived again when the analyzer started: they may have been handed out before."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetJob:
     """Let a job that recurs begin anew. Its tries stay in the archive, and count no more."""
 
@@ -77,7 +119,9 @@ Request = (
     | RenewLeases
     | AskStatus
     | AskNow
+    | AskResults
     | Query
+    | Cancel
     | ForgetJob
     | Answer
     | Advice
@@ -90,6 +134,7 @@ Reply = (
     | Status
     | Snapshot
     | QueryDone
+    | ResultsPage
     | Forgotten
     | No
     | Ask

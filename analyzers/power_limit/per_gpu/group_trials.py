@@ -120,7 +120,7 @@ def _done(state: State, group: Group) -> State:
 
 def settle_for_now(state: State, plan: Plan) -> Answer:
     assert state.trial is not None
-    why = f"it could not be told within {MAX_STEPS} steps"
+    why = f"it was not certain within {MAX_STEPS} steps"
     for group in (state.trial.group, *state.queue):
         state = _done(state, replace(group, why=group.why or why))
     return set_limits(replace(state, trial=None, queue=()), plan)

@@ -1,4 +1,4 @@
-"""Limits of single GPUs below their job's: whoever waits for the slowest may draw less. Pure.
+"""Limits of single GPUs below their job's: a GPU that waits for the slowest may draw less. Pure.
 
     (state, event, plan) -> (state, instructions)
 
@@ -6,7 +6,7 @@ A step ends when the slowest GPU is done, so all ranks' steps take the same time
 It is tried: some GPUs are lowered, and the job's steps are measured with that and without it. Nothing is ever
 set above the job's limit, and one GPU at least keeps it.
 
-Whoever carries out an instruction tells what came of it as an event:
+The outcome of an instruction comes back as an event:
 
     Set(attempt)       -> LimitApplied | LimitRefused     (of all GPUs together)
     Measure(number)    -> BlockMeasured | TrialMissing    (later, while the next block is under way)
@@ -27,7 +27,7 @@ The rules:
  4. How likely is it that a step takes longer by more than `TOLERANCE`? Before anything is measured, the rise
     is 0 with probability `FREE`, else exponential with mean `RISE`. A probability of 1 - `DOUBT` means slower
     and ends the trial with the block at hand; one of `DOUBT` after every other leg means free; neither within
-    `MAX_LEGS` means that it cannot be told, and then nothing is lowered. (Stopping when the data look good
+    `MAX_LEGS` means that it stays uncertain, and then nothing is lowered. (Stopping when the data look good
     does not bias a posterior: see `search`.)
  5. A limit that is free and saves less than `SAVES` of what these GPUs take caps nothing: it is not kept,
     unless a lower one saves.

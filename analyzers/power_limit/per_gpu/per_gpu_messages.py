@@ -8,7 +8,7 @@ from analyzers.power_limit.profiler import LimitApplied, LimitRefused, StepBegan
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is fixed for a job. GPUs are told apart by their place in ``gpus``."""
+    """Constants of a job. A GPU is known by its place in ``gpus``."""
 
     gpus: tuple[str, ...]
     """UUIDs, two or more; the one that draws most at the job's limit is the first."""
@@ -51,7 +51,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What lowered limits do to the job, as shares of a step's energy and time at its own limit."""
+    """The effect of lowered limits on the job, as shares of a step's energy and time at its own limit."""
 
     energy: float
     time: float

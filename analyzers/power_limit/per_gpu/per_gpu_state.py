@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def lowers(self) -> bool:
-        """Whether the leg under way is with the group lowered."""
+        """Tell whether the group is lowered in the leg under way."""
         return self.leg % 4 in (1, 2)
 
 

@@ -38,7 +38,7 @@ BACKGROUND, MAX_BACKGROUND = 12, 40
 
 
 def use_measurement(state: State, asked: MeasureTrial, plan: Plan) -> Answer:
-    """Use what a measurement has told: decide, or go where the search wants to."""
+    """Use a measurement: decide, or go on to the limit that the search wants."""
     match state.phase:
         case Deciding():
             return _decide_if_last(state, plan)
@@ -125,7 +125,7 @@ def handle_refusal(state: State, limit_mw: int, cause: Cause, reason: str, plan:
     match cause:
         case "range" | "stale" | "device":
             return skip_limit(state, limit_mw, reason, plan)
-        case "permission" | "observe" | "ownership" | "owned" | "storage" | "stranger":
+        case _:
             return observe_only(state, reason)
 
 

@@ -10,7 +10,7 @@ watch. It counts in steps of the run; the only clock is that of the steps it hea
                   blocks at a limit follow each other until another is advised. It starts from the curve that
                   an earlier run left, if there is one (``plan.remembered``)
 
-Whoever carries out an instruction tells what came of it as an event:
+The outcome of an instruction comes back as an event:
 
     Apply(attempt)         -> LimitApplied | LimitRefused        (of all GPUs of the run together)
     MeasureTrial(number)   -> TrialMeasured | TrialMissing       (later, while the next limit is under way)
@@ -29,7 +29,7 @@ The rules:
     most, each a step longer than the one before, so that their ends move against the sensor.
  4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in
     all. A trial that could not be measured is repeated once; an adaptive search does without a limit after
-    `MAX_MISSING` visits in vain.
+    `MAX_MISSING` visits without a result.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
     (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`

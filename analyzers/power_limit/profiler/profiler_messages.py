@@ -11,7 +11,7 @@ from zeus_stream.protocol.notes import Cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is fixed for a run. Only ``window_ns`` may differ from call to call."""
+    """Constants of a run. Only ``window_ns`` may differ from call to call."""
 
     limits_mw: tuple[int, ...]
     """To be visited, descending; see `limits_mw`."""
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepBegan:
-    """Step ``index`` of the run began, and all before it are whole, save for pauses told in between."""
+    """Step ``index`` of the run began, and all before it are whole, save for pauses reported in between."""
 
     index: int
     t_ns: int

@@ -20,7 +20,7 @@ from analyzers.power_limit.selectors import Trial
 @dataclass(frozen=True, slots=True)
 class Waiting:
     since: int | None = None
-    """Index of the first step heard."""
+    """Index of the first step seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Chosen:
     unsure: bool = False
     """A limit may be left that is much better; the search goes on in the background (rule 9)."""
     waits: bool = False
-    """It has changed, and a new round has to wait; that was said."""
+    """It has changed, and a new round has to wait; a decision says so."""
     shifted: bool = False
     """Single GPUs are below it."""
     cap: Capped = Capped(None)
@@ -112,7 +112,7 @@ class State:
     awaited: tuple[MeasureTrial, ...] = ()
     lapses: int = 0
     missed_mw: tuple[int, ...] = ()
-    """Limits measured in vain, once for each time."""
+    """Limits measured without a result, once for each time."""
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
     chosen: Chosen | None = None
@@ -133,7 +133,7 @@ class State:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """What was measured in this round, one for each limit."""
+        """Return the measurements of this round, one for each limit."""
         return by_limit(block for _, visit in self.visits for block in visit.blocks)
 
 

@@ -18,7 +18,7 @@ from analyzers.power_limit.profiler.workload_watch import watch_workload
 from analyzers.power_limit.selectors import Trial
 
 MAX_MISSING = 2
-"""Times a limit is measured in vain."""
+"""Times a limit may be measured without a result."""
 MAX_AWAITED = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 WATCH_STEPS = 10

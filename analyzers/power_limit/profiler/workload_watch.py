@@ -35,13 +35,13 @@ def watch_workload(state: State, chosen: Chosen, plan: Plan) -> Answer:
         reason = f"kept for now; {why}, but profiling_share allows no other search {until}"
         state = replace(state, chosen=replace(chosen, waits=True))
         return state, (Decide(chosen.limit_mw, state.round, curve(state, plan), reason),)
-    anew = replace(_next_round(state, plan), why=why)
+    renewed = replace(_next_round(state, plan), why=why)
     match state.phase:
         case Measuring(limit_mw) if plan.goal is not None and state.step is not None and not chosen.shifted:
             # It is in force: what is measured next is the first block of a visit of it.
-            return follow_search(replace(anew, phase=Measuring(limit_mw, state.step)), plan, limit_mw)
+            return follow_search(replace(renewed, phase=Measuring(limit_mw, state.step)), plan, limit_mw)
         case _:
-            return visit_next_limit(anew, plan)
+            return visit_next_limit(renewed, plan)
 
 
 def _go_on_in_background(state: State, chosen: Chosen, plan: Plan) -> Answer:

@@ -92,7 +92,8 @@ from pathlib import Path
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile
 file = RecordFile(Path({str(tmp_path)!r}), {GPU!r})
-file.write(Record({GPU!r}, Limits(300_000, None, 250_000), "boot", "2026-01-02T03:04:05+00:00"))
+limits = Limits(300_000, None, 250_000)
+file.write(Record(gpu={GPU!r}, limits=limits, boot_id="boot", time="2026-01-02T03:04:05+00:00"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9

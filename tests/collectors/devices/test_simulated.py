@@ -21,7 +21,7 @@ class Lab:
 
     options: str = ""
     now_ns: int = START_NS
-    schedule: Schedule = field(default_factory=lambda: Schedule(LimitChange(START_NS, 250_000)))
+    schedule: Schedule = field(default_factory=lambda: Schedule(first=LimitChange(START_NS, 250_000)))
 
     def __post_init__(self) -> None:
         (spec,) = parse(f"simulated:v100{self.options}")

@@ -1,0 +1,1 @@
+"""Send results to other systems."""
