@@ -316,7 +316,7 @@ def waste(run: Run) -> Asking[Panel | None]:
         return None
     more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
     body = bars(rows, "cause", "cause", more)
-    text = "The parts add up to the energy of the run. What cannot be told apart is not attributed."
+    text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
     title = "Where the energy went"
     return Panel(name="waste", title=title, body=body, text=text, rows=rows, half=True)
 
