@@ -15,20 +15,20 @@ CREATE TABLE IF NOT EXISTS zs.logs (
 -- offset to which. It fails whole if another process has taken over, or if these were committed already.
 CREATE OR REPLACE FUNCTION zs.fence() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    said jsonb;
+    declared jsonb;
     log record;
 BEGIN
     IF new.commit_extra_info IS NULL OR left(new.commit_extra_info, 10) <> '{"holder":' THEN
         RETURN new;
     END IF;
-    said := new.commit_extra_info::jsonb;
-    UPDATE zs.holders SET next = (said->>'until')::bigint
-        WHERE name = said->>'holder' AND epoch = (said->>'epoch')::bigint AND next = (said->>'from')::bigint;
+    declared := new.commit_extra_info::jsonb;
+    UPDATE zs.holders SET next = (declared->>'until')::bigint
+        WHERE name = declared->>'holder' AND epoch = (declared->>'epoch')::bigint AND next = (declared->>'from')::bigint;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'fenced off: % goes on elsewhere', said->>'holder';
+        RAISE EXCEPTION 'fenced off: % goes on elsewhere', declared->>'holder';
     END IF;
     FOR log IN
-        SELECT * FROM jsonb_to_recordset(said->'logs')
+        SELECT * FROM jsonb_to_recordset(declared->'logs')
             AS x(log_id text, host text, first bigint, next bigint, logged_ns bigint)
     LOOP
         INSERT INTO zs.logs VALUES (log.log_id, log.host, log.next, log.logged_ns)
@@ -39,7 +39,7 @@ BEGIN
             RAISE EXCEPTION 'fenced off: log % is archived elsewhere', log.log_id;
         END IF;
     END LOOP;
-    new.commit_extra_info := (said - 'logs')::text;
+    new.commit_extra_info := (declared - 'logs')::text;
     RETURN new;
 END $$;
 

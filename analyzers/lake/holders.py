@@ -26,7 +26,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a log is archived."""
+    """The end of what is archived of a log."""
 
     log_id: str
     host: str | None
@@ -43,7 +43,7 @@ class Part:
     epoch: int
     next: int
     silent_s: float
-    """Since its holder said that it lives."""
+    """Since its holder renewed it last."""
 
 
 class Holders:
@@ -87,7 +87,7 @@ class Holders:
         return None if row is None else Held(name, holder, row[0], row[1])
 
     def renew(self, held: Held, ttl_s: float = TTL_S) -> bool:
-        """Say that the holder lives. Return False if another process has taken the part."""
+        """Extend the time of the holder. Return False if another process has taken the part."""
         with self._working() as connection:
             done = connection.execute(
                 "UPDATE zs.holders SET until = now() + %s * interval '1 s' WHERE name = %s AND epoch = %s",

@@ -37,7 +37,7 @@ class LakeArchive(Archive):
             each.log_id: Log(each.host, each.next_offset, each.logged_ns) for each in holders.positions()
         }
         self._until = held.next
-        self._said: list[dict[str, object]] = []
+        self._declared: list[dict[str, object]] = []
         """Positions of logs that the commit under way changes."""
 
     @classmethod
@@ -75,7 +75,7 @@ class LakeArchive(Archive):
         return {log_id: log.next_offset for log_id, log in self._logs.items()}
 
     def renew(self) -> bool:
-        """Say that the holder lives. False: another process has taken the part."""
+        """Extend the time of the holder. False: another process has taken the part."""
         return self._holders.renew(self.held)
 
     def rewind(self) -> None:
@@ -95,7 +95,7 @@ class LakeArchive(Archive):
     def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
         if interpreted:
             raise RefusedError("lake: could not store what was interpreted: a part holds frames only.")
-        self._said = [
+        self._declared = [
             {
                 "log_id": log_id,
                 "host": log.host,
@@ -105,7 +105,7 @@ class LakeArchive(Archive):
             }
             for log_id, log in logs.items()
         ]
-        for each in self._said:
+        for each in self._declared:
             self._connection.execute(
                 "INSERT INTO logs VALUES ($log_id, $host, $next, $logged_ns, 0)",
                 {name: value for name, value in each.items() if name != "first"},
@@ -136,15 +136,15 @@ class LakeArchive(Archive):
                 self._connection.register(f"incoming_{name}", table)
             self._connection.execute("BEGIN")
             yield self._connection
-            if self._said:
+            if self._declared:
                 self._connection.execute(
                     f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
                     [self.held.holder, self._words()],
                 )
             self._connection.execute("COMMIT")
-            if self._said:
+            if self._declared:
                 self.held = Held(self.held.name, self.held.holder, self.held.epoch, self._until)
-            self._said = []
+            self._declared = []
         except duckdb.Error as wrong:
             self._roll_back()
             raise self._not_stored(str(wrong)) from wrong
@@ -163,17 +163,17 @@ class LakeArchive(Archive):
 
     def _words(self) -> str:
         """Return what the fence reads. It knows a commit of ours by the first key."""
-        said = {
+        declared = {
             "holder": self.held.name,
             "epoch": self.held.epoch,
             "from": self.held.next,
             "until": self._until,
-            "logs": self._said,
+            "logs": self._declared,
         }
-        return json.dumps(said, separators=(",", ":"))
+        return json.dumps(declared, separators=(",", ":"))
 
     def _roll_back(self) -> None:
-        self._said = []
+        self._declared = []
         try:
             self._connection.execute("ROLLBACK")
         except duckdb.Error:
