@@ -6,6 +6,7 @@ from typing import TypeAlias, cast, get_args
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
 from collectors.log.sqlite import Log
+from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row
 from zeus_stream.clock import monotonic_ns
@@ -21,6 +22,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
@@ -32,7 +34,7 @@ FETCH_BYTES = 1_000_000
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
 Asked: TypeAlias = (
-    Hello | Fetch | SetControl | ReleaseControl | RenewLeases | AskStatus | AskNow | Answer | Advice
+    Hello | Fetch | SetControl | SetPlan | ReleaseControl | RenewLeases | AskStatus | AskNow | Answer | Advice
 )
 
 
@@ -70,9 +72,9 @@ class ControlServer:
         """An analyzer has greeted."""
         return self._analyzer is not None
 
-    async def serve(self, guards: Guards, intake: Intake) -> None:
+    async def serve(self, guards: Guards, intake: Intake, positions: PositionServer) -> None:
         """Answer requests until cancelled."""
-        self._guards, self._intake = guards, intake
+        self._guards, self._intake, self._positions = guards, intake, positions
         while True:
             for message in await self._control.receive():
                 self._receive(message)
@@ -101,6 +103,9 @@ class ControlServer:
                     else None
                 )
                 self._guards.command(request, objection)
+            case SetPlan():
+                self._expect(request.command, message.sender, correlation)
+                self._positions.command(request, self._intake.objection(request.run, request.gpu))
             case RenewLeases():
                 self._guards.renew(request)
             case Answer() | Advice():

@@ -22,6 +22,7 @@ from secrets import token_hex
 import anyio
 
 from collectors.control_server import ControlServer
+from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
@@ -29,6 +30,7 @@ from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
+from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
@@ -150,7 +152,7 @@ class Collector:
             where.records,
             self._journal,
             self._incarnation,
-            self._server.reply,
+            self._reply,
             lambda: None if self._warden is None else self._warden.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
@@ -162,6 +164,7 @@ class Collector:
             self._server.pass_on,
             UserBudgets(settings.log_mb * 1_000_000),
         )
+        self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -176,7 +179,8 @@ class Collector:
                 tasks.start_soon(self._guards.listen)
                 tasks.start_soon(self._guards.look)
                 tasks.start_soon(self._intake.serve, memories)
-                tasks.start_soon(self._server.serve, self._guards, self._intake)
+                tasks.start_soon(self._server.serve, self._guards, self._intake, self._positions)
+                tasks.start_soon(self._positions.serve)
                 tasks.start_soon(self._gate.run)
                 tasks.start_soon(limits.keep, self._channels, self._say_cut)
                 tasks.start_soon(limits.give_back)
@@ -193,6 +197,10 @@ class Collector:
                     if self._warden is not None:
                         await self._warden.close()
                 self._journal.flush()
+
+    def _reply(self, outcome: Outcome) -> None:
+        self._positions.settle(outcome)
+        self._server.reply(outcome)
 
     def _say_hello(self) -> None:
         now = anchor()
@@ -289,6 +297,8 @@ class Collector:
             ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
             ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
             ("control", "messages refused", str(self._server.malformed)),
+            ("positions", "plans followed", str(len(self._positions.plans))),
+            ("positions", "messages that fit no plan", str(self._positions.dropped)),
             ("sockets", "times all connections were cut", str(self._cuts)),
         ]
         rows += [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
-    from zeus_stream.training.default import ends_with, epochs, metric, recurring, steps, window
+    from zeus_stream.training.default import ends_with, epochs, metric, pipeline, recurring, steps, window
     from zeus_stream.training.publisher import Publisher
     from zeus_stream.transport.client import Connection, connect
 
@@ -37,6 +37,7 @@ __all__ = [
     "epochs",
     "metric",
     "open",
+    "pipeline",
     "recurring",
     "simulated",
     "start",

@@ -39,6 +39,11 @@ class Places:
         return self.run / "publish"
 
     @property
+    def position(self) -> Path:
+        """Where training processes say which instruction of a pipeline begins, for every user."""
+        return self.run / "position"
+
+    @property
     def control(self) -> Path:
         """Commands and fetches, for the collector's owner (and group)."""
         return self.run / "control"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from collectors.controls import lease_messages
+from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record
 from collectors.device import Description
 from zeus_stream.protocol.fields import Control
@@ -49,7 +50,7 @@ class Stop:
     pass
 
 
-Job: TypeAlias = Do | SeeProcesses | ReadNow | Stop
+Job: TypeAlias = Do | ChangeClock | SeeProcesses | ReadNow | Stop
 
 
 # ---- what a thread has to say ------------------------------------------------------------------------
@@ -95,6 +96,13 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeFailed:
+    """The device did not take a clock of its plan."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessesSeen:
     pids: tuple[int, ...] | None
 
@@ -106,7 +114,7 @@ class Crashed:
     error: BaseException
 
 
-News: TypeAlias = Found | Gone | Happened | ProcessesSeen | Crashed
+News: TypeAlias = Found | Gone | Happened | ChangeFailed | ProcessesSeen | Crashed
 
 
 class Mail:

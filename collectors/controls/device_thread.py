@@ -17,6 +17,7 @@ from pathlib import Path
 from collectors.control import CONTROLS
 from collectors.controls import lease_messages
 from collectors.controls.device_messages import (
+    ChangeFailed,
     Crashed,
     Do,
     Found,
@@ -30,6 +31,7 @@ from collectors.controls.device_messages import (
     SeeProcesses,
     Stop,
 )
+from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
 from collectors.sampling import change_detector, schedule
@@ -250,6 +252,8 @@ class Watch:
                 self._report(control, self._restore(control, limits))
             case Do(control, lease_messages.ClearRecord()):
                 self._clear_record(control)
+            case ChangeClock(clock_mhz):
+                self._change_clock(clock_mhz)
             case SeeProcesses():
                 self._mail.put(self, ProcessesSeen(self._processes()))
             case _:
@@ -310,6 +314,13 @@ class Watch:
             return lease_messages.RestoreFailed(str(wrong))
         self._see(control, done.requested)
         return lease_messages.RestoreDone(done.requested, done.stranger)
+
+    def _change_clock(self, clock_mhz: int) -> None:
+        """Lock the graphics clock as a plan says: the record says already that it is ours."""
+        try:
+            self._device.set_control("graphics_clock", clock_mhz)
+        except (DeviceError, RefusedError) as wrong:
+            self._mail.put(self, ChangeFailed(str(wrong)))
 
     def _see(self, control: Control, requested: int) -> None:
         if control == "power_limit":

@@ -45,6 +45,7 @@ from collectors.controls.lease_messages import (
     Instruction,
     Limits,
     Outcome,
+    PlanEnded,
     RecordFailed,
     RecordWritten,
     Repeat,
@@ -164,6 +165,8 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
             return _end(state, FORGOTTEN), ()
         case Stopping(), _:
             return replace(_end(state, STOPPING), closing=True), ()
+        case PlanEnded(reason), _:
+            return _end(state, Ending("plan", f"its plan of clocks ended: {reason}")), ()
         case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
             if state.lease is None or state.lease.over(now_ns):
                 return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)

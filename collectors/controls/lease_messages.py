@@ -83,6 +83,13 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanEnded:
+    """The plan of clocks under this lease does not fit what runs."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordWritten:
     limits: Limits
 
@@ -136,6 +143,7 @@ Event: TypeAlias = (
     | RunGone
     | Returned
     | Stopping
+    | PlanEnded
     | RecordWritten
     | RecordFailed
     | SetDone

@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 from collectors.control import spell, words
 from collectors.controls import lease, lease_messages, lease_state
 from collectors.controls.device_messages import (
+    ChangeFailed,
     Crashed,
     Do,
     Found,
@@ -24,6 +25,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.device_thread import Watch
+from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Bus, Description
 from collectors.devices.read_only import ObservedDevice
 from collectors.log.feed import Journal
@@ -146,6 +148,18 @@ class Guards:
         for gpu in renewal.gpus:
             if (guard := self._guards.get(gpu)) is not None:
                 self._tell_all(guard, renewal)
+
+    def guard(self, gpu: str) -> Guard | None:
+        """Return a device that was found."""
+        return self._guards.get(gpu)
+
+    def change_clock(self, gpu: str, change: ChangeClock) -> None:
+        """Lock the graphics clock of a device under its lease."""
+        self._guards[gpu].watch.do(change)
+
+    def end_plan(self, gpu: str, reason: str) -> None:
+        """End the lease under which clocks of a device follow a plan: its clock is unlocked."""
+        self._tell(self._guards[gpu], "graphics_clock", lease_messages.PlanEnded(reason), monotonic_ns())
 
     def run_gone(self, run: str) -> None:
         """The run has no session on this host any more."""
@@ -280,6 +294,8 @@ class Guards:
             case Happened(t_ns, control, event):
                 if guard is not None:
                     self._tell(guard, control, event, t_ns)
+            case ChangeFailed(reason):
+                self.end_plan(watch.gpu, reason)
             case ProcessesSeen(pids):
                 if guard is not None:
                     guard.pids = pids

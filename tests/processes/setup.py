@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, RenewLeases, SetControl, Welcome
 from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import status
 
@@ -121,6 +122,17 @@ class Collector:
     ) -> ControlApplied | ControlRefused | None:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
         reply = self._command(control, clock_mhz, lease_ms)
+        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
+
+    def plan(self, plan: SetPlan) -> ControlApplied | ControlRefused | None:
+        """Ask for a plan of clocks on the GPU and return the outcome; None: nobody answers."""
+        if (incarnation := self._incarnation()) is None:
+            return None
+        number = next(self._commands)
+        request = replace(
+            plan, command=f"c{number}", incarnation=incarnation, fence=number, gpu=self.host.gpu
+        )
+        reply = self._exchange(codec.encode(request))
         return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
     def lapse(self) -> None:

@@ -13,6 +13,7 @@ from zeus_stream.cli import (
     service_commands,
     training_commands,
 )
+from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.keys,
         archive_commands.calibrate,
         archive_commands.set_aside,
+        prune,
         service_commands.completions,
     ),
 }

@@ -115,9 +115,10 @@ class ControlRefused:
     reason: Text
 
 
-LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "restart", "device"]
+LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "restart", "device", "plan"]
 """Why a lease ended: its owner gave it back; its owner was silent; its run ended; somebody else set the
-limit; the collector stopped; a collector started after one that was killed; the device was lost."""
+limit; the collector stopped; a collector started after one that was killed; the device was lost;
+a plan of clocks did not fit what ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

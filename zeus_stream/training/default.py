@@ -10,6 +10,7 @@ from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import YES, Publisher
 from zeus_stream.training.recurring import ANSWER_S, Recurring
 from zeus_stream.training.steps.loop import Loop
+from zeus_stream.training.steps.pipeline_recorder import Pipeline
 from zeus_stream.training.windows import Window
 
 T = TypeVar("T")
@@ -109,6 +110,49 @@ def ends_with(output: Any) -> None:
         ...     zeus_stream.ends_with(loss)
     """
     default_publisher().ends_with(output)
+
+
+def pipeline(
+    *,
+    stage: int,
+    stages: int,
+    micro_batches: int,
+    schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
+    chunks: int = 1,
+) -> Pipeline:
+    """Return the stage of a pipeline that this process runs: its instructions are recorded.
+
+    Call it once in each process. With `--control` of the analyzer, clocks follow the instructions.
+
+    Args:
+        stage: of this process, from 0.
+        stages: of the pipeline.
+        micro_batches: of an iteration.
+        schedule: ``1f1b``, ``gpipe``, ``interleaved``, ``zero_bubble``, or this stage's instructions in their
+            order: ``[("forward", 0), ("backward", 0), ...]``.
+        chunks: model parts of each stage.
+
+    Raises:
+        SettingsError: the arguments make no pipeline; the sentence says what would.
+
+    Example:
+        >>> pipe = zeus_stream.pipeline(stage=rank, stages=4, micro_batches=8)
+        >>> with pipe.instruction("forward", 0):
+        ...     output = model(inputs)
+    """
+    publisher = default_publisher()
+
+    def new() -> Pipeline:
+        return Pipeline(
+            publisher.window_hooks,
+            stage=stage,
+            stages=stages,
+            micro_batches=micro_batches,
+            schedule=schedule,
+            chunks=chunks,
+        )
+
+    return publisher.follow(Pipeline, new)
 
 
 def recurring(

@@ -1,0 +1,186 @@
+"""Positions of training processes on their pipelines: each moves the plan of its GPU, on this host only.
+
+A datagram of 12 bytes says which instruction begins. The kernel says who sent it; it counts for the GPUs
+that a session of this process uses, and for no plan that the analyzer has not authorized (`frequency_plan`).
+Anybody may send: what fits no plan is dropped and counted.
+"""
+
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+
+from collectors.controls.frequency_plan import (
+    ChangeClock,
+    EndPlan,
+    FollowedPlan,
+    PlanEvent,
+    PositionReached,
+    TimePassed,
+    activate,
+    authorize,
+    step_plan,
+)
+from collectors.controls.lease_messages import Outcome
+from collectors.controls.supervisor import Guards
+from collectors.ingest.sessions import Session
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.commands import SetControl
+from zeus_stream.protocol.notes import ControlApplied
+from zeus_stream.protocol.pipelines import POSITION, SetPlan, describe_misfit
+
+TURN_S = 0.05
+"""Between two looks at what only time brings, while a plan is there."""
+MAX_DATAGRAMS = 64
+"""Taken at a time; then others have their turn."""
+PAUSE_S = 0.001
+"""After MAX_DATAGRAMS."""
+MAX_PENDING = 1_000
+"""Plans whose outcome is waited for; the oldest is forgotten."""
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+class PositionServer:
+    """All plans of the host."""
+
+    def __init__(self, path: Path, guards: Guards, sessions: Callable[[], tuple[Session, ...]]) -> None:
+        """Open the socket at ``path``, in a directory that this process has claimed."""
+        self._guards, self._sessions, self._path = guards, sessions, path
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind(str(path))
+        path.chmod(0o666)
+        self._pending: dict[str, SetPlan] = {}
+        """By command: plans whose lease was asked for."""
+        self._plans: dict[str, FollowedPlan] = {}
+        """By GPU."""
+        self.dropped = 0
+        """Datagrams that no plan waited for."""
+
+    @property
+    def plans(self) -> tuple[FollowedPlan, ...]:
+        return tuple(self._plans.values())
+
+    def command(self, plan: SetPlan, objection: str | None) -> None:
+        """Ask for the lease that a plan needs; the outcome comes as that of a `SetControl`."""
+        wrong = describe_misfit(plan)
+        guard = self._guards.guard(plan.gpu)
+        known = () if guard is None else guard.description.graphics_clocks_mhz
+        if wrong is None and known and (strange := set(plan.clocks_mhz) - set(known)):
+            wrong = f"{min(strange)} MHz is none of the GPU's {len(known)} clocks"
+        if wrong is None:
+            if len(self._pending) >= MAX_PENDING:
+                del self._pending[next(iter(self._pending))]
+            self._pending[plan.command] = plan
+        ask = SetControl(
+            command=plan.command,
+            owner=plan.owner,
+            incarnation=plan.incarnation,
+            fence=plan.fence,
+            run=plan.run,
+            gpu=plan.gpu,
+            control="graphics_clock",
+            value=max(plan.clocks_mhz),
+            lease_ms=plan.lease_ms,
+        )
+        self._guards.command(ask, objection if wrong is None else f"{wrong}. Send another plan")
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take in the outcome of a command: with its lease, a plan is authorized."""
+        plan = self._pending.pop(outcome.command, None)
+        if isinstance(outcome, ControlApplied) and outcome.control == "graphics_clock":
+            before = self._plans.pop(outcome.gpu, None)  # any other command ends it
+            if plan is not None:
+                now_ns = monotonic_ns()
+                self._plans[plan.gpu] = (
+                    authorize(plan, now_ns) if before is None else activate(before, plan, now_ns)
+                )
+
+    async def serve(self) -> None:
+        """Follow positions until cancelled."""
+        try:
+            while True:
+                with anyio.move_on_after(self._wait_s()):
+                    await anyio.wait_readable(self._socket)
+                full = self._receive()
+                self._pass_time()
+                await anyio.sleep(PAUSE_S if full else 0)
+        finally:
+            self._socket.close()
+            self._path.unlink(missing_ok=True)
+
+    def _wait_s(self) -> float | None:
+        """Return how long nothing but a datagram is to be waited for."""
+        if not self._plans:
+            return TURN_S if self._pending else None
+        due_ns = min((plan.raise_at_ns for plan in self.plans if plan.raise_at_ns), default=2**62)
+        return min(max((due_ns - monotonic_ns()) / 1e9, 0.0), TURN_S)
+
+    def _receive(self) -> bool:
+        """Take in what came. True: there may be more."""
+        for _ in range(MAX_DATAGRAMS):
+            try:
+                data, rights, _, _ = self._socket.recvmsg(POSITION.size + 1, socket.CMSG_SPACE(12))
+            except BlockingIOError:
+                return False
+            sender = next(
+                (
+                    _CREDENTIALS.unpack(value)
+                    for level, kind, value in rights
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+                ),
+                None,
+            )
+            if not self._plans or sender is None or len(data) != POSITION.size:
+                self.dropped += 1
+                continue
+            self._move(sender[:2], PositionReached(*POSITION.unpack(data)))
+        return True
+
+    def _move(self, sender: Sequence[int], reached: PositionReached) -> None:
+        """Move the plans of the sender's GPUs."""
+        moved = False
+        for session in self._sessions():
+            if (session.pid, session.uid) == tuple(sender) and not session.over:
+                for gpu in session.gpus:
+                    if gpu in self._plans and self._plans[gpu].plan.run == session.run:
+                        self._step(gpu, reached)
+                        moved = True
+        self.dropped += not moved
+
+    def _pass_time(self) -> None:
+        users = {
+            (session.run, gpu) for session in self._sessions() if not session.over for gpu in session.gpus
+        }
+        for gpu, followed in tuple(self._plans.items()):
+            if not self._holds_clock(gpu, followed.plan.run):
+                del self._plans[gpu]  # its lease is over, which unlocked the clock
+            elif (followed.plan.run, gpu) not in users:
+                del self._plans[gpu]
+                self._guards.end_plan(gpu, "the process that it was for has ended")
+            else:
+                self._step(gpu, TimePassed())
+
+    def _step(self, gpu: str, event: PlanEvent) -> None:
+        if not self._holds_clock(gpu, self._plans[gpu].plan.run):
+            del self._plans[gpu]
+            return
+        self._plans[gpu], todo = step_plan(self._plans[gpu], event, monotonic_ns())
+        for instruction in todo:
+            match instruction:
+                case ChangeClock():
+                    self._guards.change_clock(gpu, instruction)
+                case EndPlan(reason):
+                    del self._plans[gpu]
+                    self._guards.end_plan(gpu, reason)
+
+    def _holds_clock(self, gpu: str, run: str) -> bool:
+        """Tell whether a run has the graphics clock of a device under a lease that goes on."""
+        guard = self._guards.guard(gpu)
+        guarding = None if guard is None else guard.controls.get("graphics_clock")
+        if guarding is None or (lease := guarding.state.lease) is None:
+            return False
+        return lease.run == run and not lease.over(monotonic_ns()) and guarding.state.limits.changed

@@ -1,0 +1,127 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.controls.frequency_plan import (
+    BURST,
+    MAX_CHANGES_PER_S,
+    ChangeClock,
+    EndPlan,
+    FollowedPlan,
+    PlanInstruction,
+    PositionReached,
+    TimePassed,
+    activate,
+    authorize,
+    step_plan,
+)
+from zeus_stream.protocol.pipelines import SetPlan, encode_instruction
+
+MS = 1_000_000
+F0, F1 = encode_instruction("forward", 0), encode_instruction("forward", 1)
+B0, B1 = encode_instruction("backward", 0), encode_instruction("backward", 1)
+PLAN = SetPlan(
+    command="c1",
+    owner="a",
+    incarnation="i",
+    fence=1,
+    run="r",
+    gpu="GPU-1",
+    lease_ms=1500,
+    plan="p1",
+    first_iteration=3,
+    iteration_ms=100,
+    codes=(F0, F1, B0, B1),
+    clocks_mhz=(900, 900, 1410, 1200),
+    raise_after_us=(0, 15_000, 0, 0),
+)
+
+
+def follow(state: FollowedPlan, *reached: tuple[int, int, int]) -> tuple[FollowedPlan, list[PlanInstruction]]:
+    """Send positions given as (ms, iteration, code)."""
+    told: list[PlanInstruction] = []
+    for at_ms, iteration, code in reached:
+        state, more = step_plan(state, PositionReached(iteration, code), at_ms * MS)
+        told += more
+    return state, told
+
+
+def test_clocks_follow_the_instructions_from_the_first_iteration_on() -> None:
+    state, told = follow(authorize(PLAN, 0), (10, 1, B1), (20, 2, F0), (30, 2, B1))
+    assert told == []
+    state, told = follow(state, (40, 3, F0), (60, 3, F1), (80, 3, B0), (120, 3, B1), (160, 4, F0))
+    assert told == [ChangeClock(900), ChangeClock(1410), ChangeClock(1200), ChangeClock(900)]
+
+
+def test_a_higher_clock_is_asked_for_before_its_instruction_begins() -> None:
+    state, _ = follow(authorize(PLAN, 0), (40, 3, F0), (60, 3, F1))
+    assert state.raise_at_ns == 75 * MS
+    state, told = step_plan(state, TimePassed(), 74 * MS)
+    assert told == ()
+    state, told = step_plan(state, TimePassed(), 75 * MS)
+    assert told == (ChangeClock(1410),)
+    assert follow(state, (80, 3, B0))[1] == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param((60, 3, B0), id="one that jumps"),
+        pytest.param((60, 3, F0), id="one that comes twice"),
+        pytest.param((60, 4, F1), id="one of another iteration"),
+        pytest.param((60, 3, 12345), id="one that is not in the plan"),
+    ],
+)
+def test_a_position_that_does_not_fit_ends_the_plan_for_good(wrong: tuple[int, int, int]) -> None:
+    state, _ = follow(authorize(PLAN, 0), (40, 3, F0))
+    state, told = follow(state, wrong)
+    assert len(told) == 1
+    assert isinstance(told[0], EndPlan)
+    assert "not forward 1 of iteration 3" in told[0].reason
+    assert follow(state, (80, 3, F1), (90, 4, F0))[1] == []
+
+
+def test_a_script_that_missed_the_first_iteration_gets_no_clock() -> None:
+    _, told = follow(authorize(PLAN, 0), (40, 4, F0))
+    assert [type(each) for each in told] == [EndPlan]
+
+
+def test_silence_ends_an_active_plan_and_not_one_that_waits() -> None:
+    waiting = authorize(PLAN, 0)
+    assert step_plan(waiting, TimePassed(), 10_000 * MS)[1] == ()
+    active, _ = follow(waiting, (40, 3, F0))
+    assert step_plan(active, TimePassed(), 1500 * MS)[1] == ()
+    _, told = step_plan(active, TimePassed(), 1541 * MS)
+    assert told == (EndPlan("no instruction began for 1.5 s"),)
+
+
+def test_a_plan_that_was_only_made_known_waits_for_its_first_iteration() -> None:
+    known = authorize(replace(PLAN, first_iteration=None), 0)
+    known, told = follow(known, (40, 3, F0), (60, 3, F1))
+    assert told == []
+    active = activate(known, replace(PLAN, first_iteration=5), 70 * MS)
+    assert follow(active, (80, 3, B0), (90, 4, F0), (95, 5, F0))[1] == [ChangeClock(900)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(3, 5), st.sampled_from([F0, F1, B0, B1])), max_size=200
+    ),
+    st.sampled_from(["honest", "broken"]),
+)
+def test_whatever_a_script_says_only_clocks_of_the_plan_are_set_and_never_too_fast(
+    said: list[tuple[int, int, int]], script: str
+) -> None:
+    state, now_ns, changes = authorize(PLAN, 0), 0, []
+    order = [(3 + turn // 4, PLAN.codes[turn % 4]) for turn in range(len(said))]
+    for (wait_ms, iteration, code), right in zip(said, order, strict=True):
+        now_ns += wait_ms * MS
+        for event in (PositionReached(*(right if script == "honest" else (iteration, code))), TimePassed()):
+            state, told = step_plan(state, event, now_ns)
+            changes += [(now_ns, each.clock_mhz) for each in told if isinstance(each, ChangeClock)]
+    assert {clock for _, clock in changes} <= set(PLAN.clocks_mhz)
+    for index, (begin_ns, _) in enumerate(changes):
+        for last, (end_ns, _) in enumerate(changes[index:], 1):
+            assert last <= BURST + 1 + (end_ns - begin_ns) / 1e9 * MAX_CHANGES_PER_S

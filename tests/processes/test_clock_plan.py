@@ -1,0 +1,127 @@
+"""A plan of clocks on a real collector: the script's instructions set them, and every end of it unlocks."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.processes.setup import Collector, Host, collector, environment, simulated, until
+from zeus_stream.protocol.fields import UNLOCKED
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+from zeus_stream.protocol.pipelines import SetPlan, encode_instruction
+
+TRAINER = """
+import sys
+import zeus_stream
+from zeus_stream import Publisher
+from zeus_stream.training.lifetime import publishers
+publishers.default = Publisher(job="guarded", run="r", gpus=[sys.argv[1]])
+pipe = zeus_stream.pipeline(stage=0, stages=1, micro_batches=2, schedule="gpipe")
+print("runs", flush=True)
+for line in sys.stdin:
+    kind, micro_batch = line.split()
+    with pipe.instruction(kind, int(micro_batch)):
+        pass
+    print("ran", flush=True)
+"""
+ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
+CLOCKS_MHZ = (600, 600, 1380, 900)
+PLAN = SetPlan(
+    command="", owner="test", incarnation="", fence=0, run="r", gpu="", lease_ms=600_000, plan="p",
+    first_iteration=1, iteration_ms=60_000, codes=tuple(encode_instruction(*each) for each in ORDER),
+    clocks_mhz=CLOCKS_MHZ, raise_after_us=(0, 0, 0, 0),
+)  # fmt: skip
+
+
+class Stage:
+    """A training process that runs the instructions it is given."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def run(self, kind: str, micro_batch: int) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{kind} {micro_batch}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "ran\n"
+
+
+@contextmanager
+def stage(host: Host, directory: Path) -> Iterator[Stage]:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINER, host.gpu],
+        env=environment(host, directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "runs\n"
+            yield Stage(process)
+        finally:
+            process.kill()
+
+
+def locked(host: Host, clock_mhz: int) -> Callable[[], bool]:
+    return lambda: host.read_locked_mhz("graphics_clock") == clock_mhz
+
+
+def follow_first_instruction(host: Host, running: Collector, script: Stage) -> None:
+    """Authorize the plan, and run up to where it locks the clock below the highest."""
+    until(lambda: isinstance(running.plan(PLAN), ControlApplied))
+    assert locked(host, max(CLOCKS_MHZ))()
+    for each in ORDER:  # iteration 0, before the plan's first
+        script.run(*each)
+    script.run(*ORDER[0])
+    until(locked(host, 600))
+
+
+def test_clocks_follow_the_script_and_a_wrong_instruction_unlocks_them(tmp_path: Path) -> None:
+    with (
+        simulated(tmp_path) as host,
+        collector(host, tmp_path) as running,
+        stage(host, tmp_path) as script,
+    ):
+        follow_first_instruction(host, running, script)
+        script.run(*ORDER[1])
+        for each, clock_mhz in zip(ORDER[2:], CLOCKS_MHZ[2:], strict=True):
+            script.run(*each)
+            until(locked(host, clock_mhz))
+        assert running.rows()["plans followed"] == "1"
+        script.run(*ORDER[0])
+        script.run(*ORDER[3])
+        until(locked(host, UNLOCKED))
+        for each in ORDER:
+            script.run(*each)
+        assert running.rows()["plans followed"] == "0"
+        assert locked(host, UNLOCKED)()
+        refused = running.plan(replace(PLAN, clocks_mhz=(601, 600, 600, 600)))
+        assert isinstance(refused, ControlRefused)
+        assert "601 MHz is none of the GPU's" in refused.reason
+        refused = running.plan(replace(PLAN, clocks_mhz=(600,)))
+        assert isinstance(refused, ControlRefused)
+        assert "lists of instructions, clocks and times differ in length" in refused.reason
+
+
+@pytest.mark.parametrize("how", ["script killed", "collector killed", "lease lapsed"])
+def test_every_end_of_a_plan_unlocks_the_clock(tmp_path: Path, how: str) -> None:
+    with (
+        simulated(tmp_path) as host,
+        collector(host, tmp_path) as running,
+        stage(host, tmp_path) as script,
+    ):
+        follow_first_instruction(host, running, script)
+        match how:
+            case "script killed":
+                script.process.kill()
+            case "collector killed":
+                running.kill()
+            case _:
+                running.lapse()
+        until(locked(host, UNLOCKED))

@@ -1,0 +1,197 @@
+"""One stage of a pipeline, as a training script describes it: which instruction runs when.
+
+The training thread reads the clock twice, appends to a list and sends one datagram of 12 bytes, without a
+wait. Times travel once an iteration. The datagrams tell the collector of this host where the stage is: it can
+then follow a plan of clocks (`collectors.controls.frequency_plan`).
+
+Stamps are those of the dispatch: where Python runs ahead of the GPU, wrap what waits for the device, as
+sends and receives of most schedules do.
+"""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import SettingsError
+from zeus_stream.paths import publish_candidates
+from zeus_stream.protocol.pipelines import (
+    KINDS,
+    MAX_CHUNKS,
+    MAX_MICRO_BATCHES,
+    MAX_ROWS,
+    MAX_STAGES,
+    POSITION,
+    IterationRan,
+    PipelineBegan,
+    encode_instruction,
+    pack_rows,
+)
+from zeus_stream.training.hooks import WindowHooks
+
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+
+
+class InstructionContext:
+    """A context that is one instruction. The same object serves it in every iteration."""
+
+    __slots__ = ("_begin_ns", "_code", "_pipeline")
+
+    def __init__(self, pipeline: "Pipeline", code: int) -> None:
+        self._pipeline, self._code, self._begin_ns = pipeline, code, 0
+
+    def __enter__(self) -> None:
+        self._pipeline._begin(self._code)  # noqa: SLF001  (its own part)
+        self._begin_ns = monotonic_ns()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipeline._spans.append((self._code, self._begin_ns, monotonic_ns()))  # noqa: SLF001
+
+
+class Pipeline:
+    """One stage of a pipeline. For one thread."""
+
+    def __init__(
+        self,
+        hooks: WindowHooks,
+        *,
+        stage: int,
+        stages: int,
+        micro_batches: int,
+        schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
+        chunks: int = 1,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Raise SettingsError for arguments that make no pipeline: see `zeus_stream.pipeline`."""
+        _check(stage, stages, micro_batches, schedule, chunks)
+        self.stage, self.stages, self.micro_batches, self.chunks = stage, stages, micro_batches, chunks
+        self._hooks = hooks
+        self._places = [path.with_name("position") for path in publish_candidates(environ)]
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._connected = False
+        self._contexts: dict[tuple[str, int, int], InstructionContext] = {}
+        self._seen: set[int] = set()
+        self._spans: list[tuple[int, int, int]] = []
+        self.iteration = 0
+        """Number of the iteration under way, from 0."""
+        self.unsent = 0
+        """Positions that the collector did not take: a plan ends where one is missing."""
+        name = schedule if isinstance(schedule, str) else "given"
+        hooks.put(
+            (
+                lambda t_ns: PipelineBegan(
+                    t_ns=t_ns, stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks,
+                    schedule=name,
+                ),
+                monotonic_ns(),
+            )
+        )  # fmt: skip
+        self._connect()
+
+    def instruction(self, kind: str, micro_batch: int, chunk: int = 0) -> InstructionContext:
+        """Return a context that is one instruction.
+
+        An instruction that comes again begins the next iteration.
+
+        Args:
+            kind: ``forward``, ``backward``, ``weight`` (gradients of weights, where they are apart) or
+                ``recompute``.
+            micro_batch: from 0.
+            chunk: model part of this stage, from 0.
+
+        Raises:
+            SettingsError: the pipeline has no such instruction.
+
+        Example:
+            >>> with pipe.instruction("forward", 3):
+            ...     output = stage(inputs)
+        """
+        known = self._contexts.get((kind, micro_batch, chunk))
+        return known if known is not None else self._add(kind, micro_batch, chunk)
+
+    def close(self) -> None:
+        """Hand over the iteration under way. Idempotent."""
+        self._hand_over()
+        self._socket.close()
+
+    def _add(self, kind: str, micro_batch: int, chunk: int) -> InstructionContext:
+        fits = 0 <= micro_batch < self.micro_batches and 0 <= chunk < self.chunks
+        if kind not in KINDS or not fits:
+            raise SettingsError(
+                f"instruction: could not begin {kind} {micro_batch} of chunk {chunk}: the pipeline has none."
+                f" Give one of {', '.join(KINDS)}, a micro-batch below {self.micro_batches} and a chunk below"
+                f" {self.chunks}."
+            )
+        if len(self._contexts) >= MAX_ROWS:
+            raise SettingsError(
+                f"instruction: could not begin: a stage has at most {MAX_ROWS} instructions in an iteration."
+                " Use fewer micro-batches."
+            )
+        made = InstructionContext(self, encode_instruction(kind, micro_batch, chunk))
+        self._contexts[kind, micro_batch, chunk] = made
+        return made
+
+    def _begin(self, code: int) -> None:
+        if code in self._seen:
+            self._hand_over()
+            if not self._connected:
+                self._connect()
+        self._seen.add(code)
+        if self._connected:
+            try:
+                self._socket.send(POSITION.pack(self.iteration, code))
+            except BlockingIOError:
+                self.unsent += 1
+            except OSError:
+                self.unsent += 1
+                self._connected = False
+
+    def _hand_over(self) -> None:
+        """End the iteration under way; its times are packed where they are sent."""
+        self._seen.clear()
+        if self._spans:
+            spans, self._spans = self._spans, []
+            self._hooks.put((_ran, spans[0][1], spans[-1][2], self.iteration, spans))
+            self.iteration += 1
+
+    def _connect(self) -> None:
+        """Connect to the first collector that is there."""
+        for place in self._places:
+            with suppress(OSError):
+                self._socket.connect(str(place))
+                self._connected = True
+                return
+
+
+def _ran(t_ns: int, ended_ns: int, iteration: int, spans: Sequence[tuple[int, int, int]]) -> IterationRan:
+    return IterationRan(t_ns=t_ns, ended_ns=ended_ns, iteration=iteration, rows=pack_rows(t_ns, spans))
+
+
+def _check(
+    stage: int, stages: int, micro_batches: int, schedule: str | Sequence[tuple[Any, ...]], chunks: int
+) -> None:
+    def wrong(why: str, cure: str) -> SettingsError:
+        return SettingsError(f"pipeline: could not begin: {why}. {cure}.")
+
+    if not 1 <= stages <= MAX_STAGES:
+        raise wrong(f"{stages} stages", f"Give 1 to {MAX_STAGES}")
+    if not 0 <= stage < stages:
+        raise wrong(f"stage {stage} of {stages}", f"Number stages from 0 to {stages - 1}")
+    if not 1 <= micro_batches < MAX_MICRO_BATCHES:
+        raise wrong(f"{micro_batches} micro-batches", "Give 1 or more")
+    if not 1 <= chunks <= MAX_CHUNKS:
+        raise wrong(f"{chunks} chunks", f"Give 1 to {MAX_CHUNKS}")
+    if isinstance(schedule, str) and schedule not in SCHEDULES:
+        raise wrong(
+            f"{schedule!r} is no schedule",
+            f"Choose one of {', '.join(SCHEDULES)}, or give this stage's instructions in their order",
+        )
+    if not isinstance(schedule, str):
+        for each in schedule:
+            if not 2 <= len(each) <= 3 or each[0] not in KINDS:
+                raise wrong(f"{each!r} is no instruction", 'Give ("forward", micro_batch) and the like')
