@@ -26,14 +26,14 @@ CREATE VIEW costs AS
 WITH present AS (
     SELECT * FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
         AND value IS NOT NULL
-), overlaps AS (
+), overlapping AS (
     SELECT run, name, begins_at, value, epoch_us(least(ended_at, coalesce(ends_at, ended_at)))
         - epoch_us(greatest(began_at, begins_at)) AS overlap_us
     FROM run_energy JOIN present ON begins_at < ended_at AND coalesce(ends_at, 'infinity') > began_at
 ), means AS (
     SELECT run, name, count(*) AS values, sum(overlap_us) AS covered_us,
         sum(overlap_us * value) / nullif(sum(overlap_us), 0) AS mean_value
-    FROM overlaps GROUP BY run, name
+    FROM overlapping GROUP BY run, name
 ), by_steps AS (
     SELECT steps.run, steps.name, sum(energy_j) AS energy_j, sum(energy_j * value) AS weighted
     FROM (

@@ -13,6 +13,7 @@ from analyzers.results.rows import (
     ProfileRow,
     RecallRow,
     RunRow,
+    SignalRow,
     SimulatedTryRow,
     SimulationRow,
     TrialRow,
@@ -36,6 +37,7 @@ DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
     JobRow: ("jobs", ("job", "version"), True),
     TryRow: ("tries", ("job", "number"), True),
     GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
+    SignalRow: ("signals", ("name", "imported_ns", "begin_ns"), True),
     SimulationRow: ("simulations", ("game",), True),
     SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
 }
@@ -51,6 +53,8 @@ WITH_UTC = {
     "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
     " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
     " FROM incoming_budgets",
+    "signals": "SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
+    " make_timestamp(end_ns // 1000) AS ends_at FROM incoming_signals",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }

@@ -132,7 +132,7 @@ def of_country(code: str, year: int | None, imported_ns: int) -> SignalRow:
     rows = [row for row in csv.DictReader(io.StringIO(text)) if code.upper() in (row["code"], row["alpha2"])]
     if not rows:
         raise RefusedError(
-            f"signals: could not find the country {code!r}: the table has codes of ISO 3166, such as DEU or DE."
+            f"signals: could not find the country {code!r}: the table has ISO 3166 codes, such as DEU or DE."
             " Correct the code, or import a file."
         )
     (row,) = rows
@@ -175,7 +175,7 @@ def store(folder: Path, rows: Iterable[SignalRow]) -> Path:
         "imported": str(first.imported_ns),
     } | ({} if first.year is None else {"year": str(first.year)})
     head = "# " + " ".join(shlex.quote(f"{key}={value}") for key, value in keys.items())
-    lines = [f"{datetime.fromtimestamp(row.begin_ns // 10**9, UTC).isoformat()},{row.value!r}" for row in rows]
+    lines = [f"{_utc(row.begin_ns)},{row.value!r}" for row in rows]
     target = folder / f"{first.name}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,6 +183,10 @@ def store(folder: Path, rows: Iterable[SignalRow]) -> Path:
         raise StorageError(f"{folder}: could not be created: {wrong.strerror}. Make room.") from wrong
     rewrite(target, "\n".join([head, "at,value", *lines]) + "\n")
     return target
+
+
+def _utc(t_ns: int) -> str:
+    return datetime.fromtimestamp(t_ns // 10**9, UTC).isoformat()
 
 
 def load(folder: Path) -> list[SignalRow]:

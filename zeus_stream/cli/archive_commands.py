@@ -118,15 +118,18 @@ def _list_shipped() -> None:
 
 @click.command(cls=Command)
 @click.argument("run", required=False)
+@click.option("--price", metavar="AMOUNT", help="Price of a kilowatt hour, such as 0.30EUR.  [signals]")
 @json_option
 @settings_options(*QUERY)
-def report(settings: Settings, run: str | None, *, as_json: bool) -> None:
+def report(settings: Settings, run: str | None, *, price: str | None, as_json: bool) -> None:
     """Show what a RUN cost, the power limit chosen, and what that saves.  [the last run]"""
+    from analyzers.state_files.signal_files import flat_price
     from zeus_stream.reports.run_cost import last_run, print_summary, summarize, write_summary
 
+    flat = None if price is None else flat_price(price)
     ask = partial(ask_sql, settings)
     name = run or last_run(ask)
-    summary = None if name is None else summarize(ask, name)
+    summary = None if name is None else summarize(ask, name, flat)
     if summary is None:
         raise RefusedError(
             f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."

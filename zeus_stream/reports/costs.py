@@ -1,4 +1,4 @@
-"""Money and carbon of a run, as text: rows of the view ``costs``, and a price that is given with the question."""
+"""Money and carbon of a run, as text: rows of the view ``costs``, or a price given with the question."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,9 +12,7 @@ JOULES_PER_KWH = 3.6e6
 
 def costs(answer: Callable[[str], pa.Table], run: str) -> list[dict[str, Any]]:
     """Return the rows of ``costs`` of a run; ``answer`` answers SQL."""
-    rows: list[dict[str, Any]] = answer(
-        f"FROM costs WHERE run = {quoted(run)} ORDER BY name"
-    ).to_pylist()
+    rows: list[dict[str, Any]] = answer(f"FROM costs WHERE run = {quoted(run)} ORDER BY name").to_pylist()
     return rows
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _LIST = """
 SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
-    CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean, any_value(source) AS source,
-    any_value(licence) AS licence
+    CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean,
+    any_value(source) AS source, any_value(licence) AS licence
 FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
 GROUP BY name, unit, place, year ORDER BY name
 """
