@@ -1,28 +1,41 @@
-"""Rows of signals: prices and carbon intensities that energy is multiplied with when it is asked for."""
+"""Rows of signals: prices and carbon intensities that energy is multiplied with when asked. Pure."""
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzers.results.table import Computed, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRow:
-    """One value of a signal over a time. Key: (name, imported_ns, begin_ns).
+    """One value of a price or a carbon intensity. Of one name, those that were imported last count."""
 
-    Times are UTC, ns since 1970. Of one name, the rows that were imported last count.
-    """
+    TABLE: ClassVar = Table(
+        "signals",
+        ("name", "imported_ns", "begin_ns"),
+        computed=(
+            Computed("begins_at", "end_ns", "UTC"),
+            Computed("ends_at", "begins_at", "UTC; NULL: without an end"),
+        ),
+    )
 
     name: str
-    """``price`` or ``carbon``."""
+    """``price`` or ``carbon``"""
     unit: str
-    """Such as ``EUR/kWh``, or ``gCO2e/kWh``."""
+    """such as ``EUR/kWh``, or ``gCO2e/kWh``"""
     begin_ns: int
+    """from when it holds, UTC, ns since 1970"""
     end_ns: int | None
-    """None: without an end."""
+    """until when; NULL: without an end"""
     value: float | None
-    """None: the signal was removed."""
+    """NULL: the signal was removed"""
     place: str
-    """Country that the value is of; empty: not known."""
+    """country that it is of; empty: not known"""
     year: int | None
-    """That the value was measured in. None: it is of the time given."""
+    """in which it was measured; NULL: it is of its own time"""
     source: str
+    """where it is from"""
     licence: str
+    """under which it was published"""
     imported_ns: int
+    """when it was imported, UTC, ns since 1970"""
