@@ -36,6 +36,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -120,6 +121,7 @@ def _event(rng: random.Random) -> Event:
             ),
             TryBegan(t_ns, index, rng.choice((1, 2**40))),
             TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
+            SearchWanted(t_ns, rng.choice(("energy", "os:system", "w" * 200)), index, index, 1, 1_000),
             EventsDropped(t_ns, 2**53, "r" * 2000),
             RunEnded(t_ns),
         )

@@ -100,7 +100,9 @@ class Settings:
     )
     archive: Path | None = _setting(None, "The DuckDB file.  [energy.duckdb in the state directory]")
     select: str = _setting(
-        "cost:0.5", "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none."
+        "cost:0.5",
+        "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
+        " script: as each script asks, else none.",
     )
     policy: str = _setting(
         "adaptive", "Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"

@@ -16,6 +16,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -117,6 +118,8 @@ def _event_columns(
             return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
         case TryEnded():
             return "try_ended", event.t_ns, None, event.attempt, event.how, None
+        case SearchWanted():
+            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
         case PipelineBegan():
             return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
         case IterationRan():
