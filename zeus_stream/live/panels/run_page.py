@@ -39,7 +39,7 @@ CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """The facts that the archive has of a run beyond its live state. Empty: it was not asked, or did not answer."""
+    """The facts that the archive has of a run. Empty: it was not asked, or did not answer."""
 
     saving: Row | None = None
     """Of ``saving_of(run)``."""
