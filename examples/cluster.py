@@ -18,8 +18,8 @@ HOSTS = ("north", "east", "south")
 GPUS = 16
 WAIT_S = 180.0
 BY_HOST = """
-SELECT host, count(DISTINCT gpu) AS gpus, sum(energy_j) AS energy_j, sum(energy_j) / max(covered_s) AS power_w,
-    min(began_at) AS first, max(began_at) AS last
+SELECT host, count(DISTINCT gpu) AS gpus, sum(energy_j) AS energy_j,
+    sum(energy_j) / max(covered_s) AS power_w, min(began_at) AS first, max(began_at) AS last
 FROM (
     SELECT host, gpu, sum(energy_j) AS energy_j, sum(covered_s) AS covered_s, min(began_at) AS began_at
     FROM power GROUP BY ALL

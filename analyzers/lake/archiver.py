@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
 from analyzers.lake.holders import TTL_S
 from analyzers.lake.lake_archive import LakeArchive
-from zeus_stream.broker.jetstream import Broker
+from zeus_stream.broker.jetstream import Broker, Reader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
 from zeus_stream.settings import Settings
@@ -29,6 +29,7 @@ COMMIT_BYTES = 32 << 20
 """Of messages; more are committed at once."""
 WAIT_S = 1.0
 RETRY_S = 1.0
+ABSENT_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -58,56 +59,68 @@ async def _keep_archiving(work: Work, part: int) -> None:
     trouble: str | None = None
     again = False
     while True:
+        wait_s = RETRY_S
         try:
-            taken = await run_sync(
-                partial(LakeArchive.take, work.dsn, work.settings, part=f"frames-{part}", holder=work.holder)
-            )
-            if taken is None:
-                await anyio.sleep(TTL_S / 4)
-                continue
+            broker = await Broker.connect(work.servers, work.site)
             try:
-                await _archive_part(work, part, taken, again=again)
+                wait_s = await _take_turn(work, part, broker, again=again)
                 again = False
             except BatchesMissingError:
                 _log.warning("part %d: batches are missing; its stream is read again from the first.", part)
                 again = True
-                await run_sync(taken.rewind)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await run_sync(taken.close)
+                    await broker.close()
         except (StorageError, UnreachableError, RefusedError) as wrong:
             if str(wrong) != trouble:
                 _log.warning("part %d: %s", part, wrong)
             trouble = str(wrong)
-        await anyio.sleep(RETRY_S)
+        await anyio.sleep(wait_s)
 
 
-async def _archive_part(work: Work, part: int, taken: LakeArchive, *, again: bool) -> None:
-    """Read a part's stream into the lake until another process has taken it, or the broker has lost it."""
-    broker = await Broker.connect(work.servers, work.site)
+async def _take_turn(work: Work, part: int, broker: Broker, *, again: bool) -> float:
+    """Archive a part until another process has taken it. Return how long to wait before the next turn, s.
+
+    Raises:
+        BatchesMissingError: the stream has to be read again; its position is its first message already.
+    """
+    last = await broker.last_sequence(part)
+    if last is None:
+        return ABSENT_S  # no host of this part has sent anything yet
+    taking = partial(LakeArchive.take, work.dsn, work.settings, part=f"frames-{part}", holder=work.holder)
+    taken = await run_sync(taking)
+    if taken is None:
+        return TTL_S / 4
     try:
-        last = await broker.last_sequence(part)
-        if last is None or last + 1 < taken.held.next:
-            if last is not None:
-                await run_sync(taken.rewind)
-            return
-        reader = await broker.reader(part, taken.held.next)
-        intake = BatchIntake(taken.next_offsets(), again=again)
-        until = taken.held.next
-        stored_ns = renewed_ns = monotonic_ns()
-        while True:
-            for message in await reader.next(WAIT_S):
-                intake.take(message.data, message.subject, work.site)
-                until = message.sequence + 1
-                intake.again = intake.again and until <= last
-            waited_s = (monotonic_ns() - stored_ns) / 1e9
-            if intake.parts and (waited_s >= COMMIT_S or intake.message_bytes >= COMMIT_BYTES):
-                await run_sync(taken.put_stream, intake.taken(), until)
-                stored_ns = monotonic_ns()
-            if (monotonic_ns() - renewed_ns) / 1e9 >= TTL_S / 4:
-                if not await run_sync(taken.renew):
-                    return
-                renewed_ns = monotonic_ns()
+        if last + 1 < taken.held.next:
+            await run_sync(taken.rewind)
+        else:
+            reader = await broker.reader(part, taken.held.next)
+            await _archive_part(work, taken, reader, last, again=again)
+    except BatchesMissingError:
+        await run_sync(taken.rewind)
+        raise
     finally:
         with anyio.CancelScope(shield=True):
-            await broker.close()
+            await run_sync(taken.close)
+    return RETRY_S
+
+
+async def _archive_part(work: Work, taken: LakeArchive, reader: Reader, last: int, *, again: bool) -> None:
+    """Read a stream into the lake until another process has taken the part. ``last``: of its messages."""
+    intake = BatchIntake(taken.next_offsets(), again=again)
+    until = taken.held.next
+    stored_ns = renewed_ns = monotonic_ns()
+    while True:
+        for message in await reader.next(WAIT_S):
+            intake.take(message.data, message.subject, work.site)
+            until = message.sequence + 1
+            intake.again = intake.again and until <= last
+        waited_s = (monotonic_ns() - stored_ns) / 1e9
+        if intake.parts and (waited_s >= COMMIT_S or intake.message_bytes >= COMMIT_BYTES):
+            await run_sync(taken.put_stream, intake.taken(), until)
+            stored_ns = monotonic_ns()
+        if (monotonic_ns() - renewed_ns) / 1e9 >= TTL_S / 4:
+            if not await run_sync(taken.renew):
+                return
+            renewed_ns = monotonic_ns()

@@ -3,14 +3,12 @@
 Every DuckDB with the same two extensions reads the lake as well: ATTACH 'ducklake:postgres:...' AS lake.
 """
 
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from uuid import uuid4
 
 import duckdb
 
-from analyzers.archive.opening import APPLICATION, MIGRATIONS, Connection, first_line, storing
+from analyzers.archive.opening import MIGRATIONS, Connection, first_line, migrate, storing
 from analyzers.lake.holders import Holders
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
@@ -87,17 +85,7 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
             check(connection)
         else:
             with storing(connection, "lake: could not be made"):
-                connection.execute(
-                    "CREATE TABLE meta"
-                    " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
-                )
-                connection.execute(
-                    "INSERT INTO meta VALUES ($1, $2, $3, 0)", [APPLICATION, len(MIGRATIONS), str(uuid4())]
-                )
-                for migration in MIGRATIONS:
-                    connection.execute(
-                        files("analyzers.archive").joinpath(migration).read_text(encoding="utf-8")
-                    )
+                migrate(connection, None)
                 for statement in LAYOUT.split(";"):
                     connection.execute(statement)
             connection.execute(

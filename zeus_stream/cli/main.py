@@ -17,13 +17,15 @@ from zeus_stream.cli.cluster.archiver import archive
 from zeus_stream.cli.cluster.lake import lake
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
-from zeus_stream.cli.screens import metrics_command, statement_command
+from zeus_stream.cli.screens import metrics_command, signals_command, statement_command
+from zeus_stream.cli.screens.top import top
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
 COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Train and measure": (training_commands.run, training_commands.measure),
     "Look at the results": (
+        top,
         web,
         archive_commands.report,
         archive_commands.sql,
@@ -44,6 +46,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Administration": (
         service_commands.restore,
         service_commands.keys,
+        signals_command.signals,
         archive_commands.calibrate,
         archive_commands.set_aside,
         prune,

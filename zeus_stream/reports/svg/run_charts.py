@@ -8,7 +8,7 @@ from zeus_stream.reports.svg.axes import Axis, Frame, drawing, frame, number, ro
 
 WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
-WIDTH, HEIGHT = 460, 300
+WIDTH, HEIGHT = 400, 270
 """Size of the other charts."""
 NEAR = 15
 """Distance in which two labels would overlap."""
@@ -197,12 +197,3 @@ def epochs_chart(epochs: Sequence[EpochEnergy], alternative: str) -> Markup:
         inner.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="4"))
         parts.append(element("g", *inner, class_="point"))
     return drawing(made, alternative, *parts)
-
-
-def bar(share: float) -> Markup:
-    """Return a bar for a cell of a table; ``share`` is of the longest one, 0 to 1."""
-    return element(
-        "svg", element("rect", class_="track", width="100", height="8"),
-        element("rect", width=f"{100 * min(max(share, 0), 1):.2f}", height="8"),
-        viewBox="0 0 100 8", preserveAspectRatio="none", class_="bar", aria_hidden="true",
-    )  # fmt: skip
