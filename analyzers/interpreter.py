@@ -20,6 +20,7 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.questions import Questions
 from analyzers.measurement.sensors import Gain
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import Enforcer, FrameHandled, LimitAsked, RunsChanged
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import Run
@@ -115,12 +116,14 @@ class Interpreter:
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, runs, settings)
         self._gpus = FollowedGpus(self._fleet)
+        pipelines = Pipelines(self._fleet, settings.pipelines)
         self._sessions = OpenSessions(
             self._fleet,
             self._gpus,
             self._jobs,
             runs,
             self._enforcer.allocations,
+            pipelines,
             settings=settings,
             known=self._known,
             began_under=began_under or {},
@@ -135,9 +138,11 @@ class Interpreter:
             timeout_ns=settings.timeout_ns,
         )
         self._readings = ReadingRoute(self._gpus, self._sessions)
-        self._events = EventRoute(self._sessions, self._gpus, self._jobs, self._questions, self._attempts)
+        self._events = EventRoute(
+            self._sessions, self._gpus, self._jobs, self._questions, self._attempts, pipelines
+        )
         self._notes = NoteRoute(
-            self._fleet, self._gpus, self._sessions, self._enforcer, self._windows, self._attempts
+            self._fleet, self._gpus, self._sessions, self._enforcer, self._windows, self._attempts, pipelines
         )
 
     def handle(self, event: Input, now_ns: int) -> Result:
@@ -192,7 +197,7 @@ class Interpreter:
 
     def _granted(self, instruction: Instruction) -> Instruction:
         match instruction:
-            case ApplyControl():
+            case ApplyControl(control="power_limit"):
                 (granted,) = self._enforcer.handle(LimitAsked(instruction), self._now_ns).instructions
                 return granted
             case _:

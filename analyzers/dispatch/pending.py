@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
+from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import UNLOCKED, Control, Unknown
 from zeus_stream.protocol.notes import (
     CollectorStarted,
@@ -92,7 +92,7 @@ class Pending:
         now: list[Instruction] = []
         for instruction in instructions:
             known = self._hosts[instruction.host]
-            if isinstance(instruction, ApplyControl | RestoreControl):
+            if isinstance(instruction, ApplyControl | ApplyPlan | RestoreControl):
                 known.deferred[instruction.gpu, instruction.control] = instruction
             elif known.followed:
                 now.append(instruction)
@@ -106,7 +106,7 @@ class Pending:
         known.deferred.clear()
         for command in commands:
             of_gpu = command.gpu, command.control
-            if isinstance(command, ApplyControl):
+            if isinstance(command, ApplyControl | ApplyPlan):
                 known.sent[command.command] = of_gpu
                 if len(known.sent) > MAX_SENT:
                     del known.sent[next(iter(known.sent))]

@@ -15,6 +15,7 @@ from analyzers.results.instructions import (
 )
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
+from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 
 __all__ = [
@@ -32,8 +33,12 @@ __all__ = [
     "GpuLimitRow",
     "GpuRow",
     "Instruction",
+    "InstructionRow",
     "JobRow",
     "MetricRow",
+    "PipelineRow",
+    "PlanPointRow",
+    "PlanRow",
     "ProfileRow",
     "RecallRow",
     "RestoreControl",
@@ -64,4 +69,8 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | PipelineRow
+    | InstructionRow
+    | PlanPointRow
+    | PlanRow
 )

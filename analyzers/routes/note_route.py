@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.pipeline.pipeline_events import ClockLost, ClockSettled
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled, Enforcer
 from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
@@ -47,6 +49,7 @@ class NoteRoute:
         enforcer: Enforcer,
         windows: WindowRoute,
         attempts: Attempts,
+        pipelines: Pipelines,
     ) -> None:
         """``windows``: of sessions that end with their host."""
         self._fleet = fleet
@@ -55,6 +58,7 @@ class NoteRoute:
         self._enforcer = enforcer
         self._windows = windows
         self._attempts = attempts
+        self._pipelines = pipelines
         self._boots: dict[str, str] = {}
         """By host, the id of its boot."""
 
@@ -119,8 +123,15 @@ class NoteRoute:
         if other is not None and other.host != host:
             return rows_only(self._gpus.objection(host, note.gpu, other.host, "commands", now))
         match note:
-            case ControlApplied(control="power_limit") | ControlRefused():
+            case ControlApplied(control="graphics_clock"):
+                return self._pipelines.handle(ClockSettled(host, note), now)
+            case ControlRefused():
+                clock = self._pipelines.handle(ClockSettled(host, note), now)
+                return clock | self._outcome(host, note, now)
+            case ControlApplied(control="power_limit"):
                 return self._outcome(host, note, now)
+            case ControlLeaseEnded(control="graphics_clock", gpu=uuid, cause=cause, reason=reason):
+                return self._pipelines.handle(ClockLost(uuid, cause, reason), now)
             case ControlLeaseEnded(control="power_limit", gpu=uuid, cause=cause, reason=reason):
                 if self._gpus.belongs(host, uuid):
                     self._enforcer.handle(note, now)

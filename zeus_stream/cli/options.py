@@ -19,7 +19,8 @@ COLLECTOR = (
     "host", "listen",
 )  # fmt: skip
 ANALYZER = (
-    "archive", "select", "policy", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps",
+    "archive", "select", "policy", "search", "per_gpu", "control", "slowdown",
+    "pipeline_iterations", "switching_ms", "stride_w", "wait_steps", "warmup_steps",
     "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
     "query_rows", "query_seconds", "memory_mb", "group", "follow", "listen",
 )  # fmt: skip
