@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias, cast, get_args
 
 import anyio
@@ -10,22 +11,49 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from analyzers.archive import query
+from analyzers.archive.query import CANCELLED
 from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, Forgotten, No, Query, Reply, Status
+from zeus_stream.protocol.queries import (
+    AskResults,
+    AskStatus,
+    Cancel,
+    ForgetJob,
+    Forgotten,
+    No,
+    Query,
+    QueryDone,
+    Reply,
+    Status,
+)
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
+from zeus_stream.transport.channel import Connected
 
 _log = logging.getLogger(__name__)
-Taken: TypeAlias = Query | AskStatus | AskNow | AskResults | ForgetJob
+LOOK_S = 0.25
+"""Between two looks at whether the senders of queries are still there."""
+Key: TypeAlias = tuple[bytes, bytes]
+"""Sender and correlation."""
+Taken: TypeAlias = Query | Cancel | AskStatus | AskNow | AskResults | ForgetJob
 
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A query that is not answered yet."""
+
+    waiting: anyio.CancelScope
+    """Of its wait for a thread."""
+    connection: Connected | None
+    """Of its sender; None: it was closed at once."""
 
 
 class QueryServer:
@@ -62,6 +90,9 @@ class QueryServer:
         self.results = results
         self._readers = anyio.CapacityLimiter(query.THREADS)
         self.under_way = 0
+        self._open: dict[Key, Open] = {}
+        """Queries that are under way or wait."""
+        self._asked = anyio.Event()
 
     def status_rows(self) -> list[tuple[str, str, str]]:
         """Return rows of the status."""
@@ -71,6 +102,7 @@ class QueryServer:
         """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
+                tasks.start_soon(self._end_abandoned)
                 while True:
                     for message in await channel.receive():
                         self._take(message, channel, gate, tasks)
@@ -116,14 +148,40 @@ class QueryServer:
                     tasks.start_soon(self._forget, job, reply)
             case Query() if self.under_way >= MAX_QUERIES:
                 reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
+            case Cancel(other):
+                self._cancel((message.sender, other))
             case Query():
                 self.under_way += 1
-                tasks.start_soon(self._query, request, reply)
+                key = message.sender, correlation
+                opened = self._open[key] = Open(anyio.CancelScope(), message.connection)
+                self._asked.set()
+                tasks.start_soon(self._query, request, key, opened, reply)
 
-    async def _query(self, asked: Query, reply: Callable[..., None]) -> None:
+    def _cancel(self, key: Key) -> None:
+        """End a query, whether it is under way or waits."""
+        if (opened := self._open.get(key)) is not None:
+            opened.waiting.cancel()
+            self._queries.cancel(key)
+
+    async def _end_abandoned(self) -> None:
+        """End the queries whose senders are gone."""
+        while True:
+            await self._asked.wait()
+            while self._open:
+                await anyio.sleep(LOOK_S)
+                for key, each in tuple(self._open.items()):
+                    gone = each.connection is not None and not each.connection.open
+                    self._counters["queries abandoned"] += gone and not each.waiting.cancel_called
+                    if gone or each.waiting.cancel_called:  # again: it may have been about to start
+                        self._cancel(key)
+            self._asked = anyio.Event()
+
+    async def _query(self, asked: Query, key: Key, opened: Open, reply: Callable[..., None]) -> None:
+        answer: tuple[QueryDone | No, list[bytes]] = No(CANCELLED), []
         try:
             await self._commit()
-            done, parts = await run_sync(self._queries.answer, asked, limiter=self._readers)
+            with opened.waiting:
+                answer = await run_sync(self._queries.answer, asked, key, limiter=self._readers)
         except RefusedError as wrong:
             reply(_no(wrong))
         except Exception as wrong:  # noqa: BLE001  (no text of a stranger ends the analyzer: said to both, counted)
@@ -131,8 +189,10 @@ class QueryServer:
             _log.warning("query: failed: %r", wrong)
             reply(_no(wrong))
         else:
-            reply(done, *parts)
+            reply(answer[0], *answer[1])
         finally:
+            if self._open.get(key) is opened:
+                del self._open[key]
             self.under_way -= 1
 
     async def _forget(self, job: str, reply: Callable[..., None]) -> None:

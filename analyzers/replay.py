@@ -102,6 +102,8 @@ class Replay:
     differences: tuple[Difference, ...]
     anew: tuple[Anew, ...]
     """Of another selector; empty without."""
+    left_out: int
+    """Runs that began before the oldest reading that is kept."""
 
 
 # ---- pure -----------------------------------------------------------------------------------------------
@@ -328,7 +330,8 @@ def replay(
     with opened(path, settings) as archive:
         with archive.reading() as reader:
             stored = _stored(reader)
-        recalled, begun = archive.recalled(), archive.begun()
+        removed = archive.runs_without_readings()
+        recalled, begun = archive.recalled(), [each for each in archive.begun() if each.run not in removed]
         plans = {
             start: RunSettings.of(then, selectors.parse(_trusted(then.select, select, path)), start)
             for start, then in archive.settings_then({each.start for each in begun}).items()
@@ -344,7 +347,7 @@ def replay(
             if other is not None:
                 others = [run for run, plan in of_run.items() if _text(plan) != other.text]
                 chosen += anew(heard, other, of_site.stride_mw, others)
-    return Replay(frames, tuple(again), tuple(found), tuple(chosen))
+    return Replay(frames, tuple(again), tuple(found), tuple(chosen), len(removed))
 
 
 def _by_site(plans: Mapping[str, RunSettings | None]) -> dict[RunSettings, dict[str, RunSettings]]:

@@ -23,7 +23,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import watched_files
+from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
@@ -119,13 +119,14 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.keep, [channel], _say_cut)
+                tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(
                         watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(pruning.prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
             archive.close()
@@ -140,10 +141,6 @@ def take_gains(interpreter: Interpreter, file: Path) -> None:
 def take_forgotten(interpreter: Interpreter, file: Path) -> None:
     """Have the interpreter start no run from forgotten profiles from now on."""
     interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
-
-
-def _say_cut(reason: str) -> None:
-    _log.warning("queries: %s.", reason)
 
 
 class Collector:

@@ -36,6 +36,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -45,7 +46,7 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
-from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query
+from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import AskNow
 
@@ -120,6 +121,7 @@ def _event(rng: random.Random) -> Event:
             ),
             TryBegan(t_ns, index, rng.choice((1, 2**40))),
             TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
+            SearchWanted(t_ns, rng.choice(("energy", "os:system", "w" * 200)), index, index, 1, 1_000),
             EventsDropped(t_ns, 2**53, "r" * 2000),
             RunEnded(t_ns),
         )
@@ -169,7 +171,13 @@ def commanded(rng: random.Random) -> object:
 
 def asked(rng: random.Random) -> object:
     return rng.choice(
-        (AskStatus(), AskNow(), ForgetJob("job1"), Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100))
+        (
+            AskStatus(),
+            AskNow(),
+            Cancel(bytes(8)),
+            ForgetJob("job1"),
+            Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100),
+        )
     )
 
 

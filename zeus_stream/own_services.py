@@ -28,8 +28,8 @@ _held: dict[Path, int] = {}
 def start(timeout_s: float = 60.0) -> bool:
     """Start a collector and an analyzer for this user, if none run, and wait until they answer.
 
-    They end a few seconds after the last script that called this, also if that was killed. They measure and
-    set no limit, unless ``ZEUS_STREAM_SELECT`` or ``ZEUS_STREAM_OBSERVE`` says otherwise. With
+    They end a few seconds after the last script that called this, also if that was killed. They measure, and
+    set a limit only if a script asks for it or ``ZEUS_STREAM_SELECT`` says so. With
     ``ZEUS_STREAM_START=1`` in the environment, a script need not call this. It never raises into a training:
     what goes wrong is logged.
 

@@ -100,7 +100,9 @@ class Settings:
     )
     archive: Path | None = _setting(None, "The DuckDB file.  [energy.duckdb in the state directory]")
     select: str = _setting(
-        "cost:0.5", "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none."
+        "cost:0.5",
+        "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
+        " script: as each script asks, else none.",
     )
     policy: str = _setting(
         "adaptive", "Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"
@@ -162,6 +164,20 @@ class Settings:
     )
     query_seconds: float = _setting(
         30.0, "Longest time for a query, s.", "resources", least=0.01, most=86_400
+    )
+    keep_readings_days: float = _setting(
+        7.0, "Age at which readings are removed from the archive, days. 0: never.", "resources",
+        least=0, most=100_000,
+    )  # fmt: skip
+    keep_seconds_days: float = _setting(
+        14.0, "Age at which energy by second is removed, days. 0: never.", "resources", least=0, most=100_000
+    )
+    keep_steps_days: float = _setting(
+        90.0, "Age at which the steps of a run and their events are removed, days. 0: never.", "resources",
+        least=0, most=100_000,
+    )  # fmt: skip
+    keep_minutes_days: float = _setting(
+        400.0, "Age at which energy by minute is removed, days. 0: never.", "resources", least=0, most=100_000
     )
     memory_mb: int = _setting(
         256, "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", least=64, most=10_000_000

@@ -16,6 +16,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -34,8 +35,11 @@ _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
 
 
-def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
-    """Return frames of well-formed readings, at least one, as rows of the table ``readings``."""
+def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[int | None] = ()) -> pa.Table:
+    """Return frames of well-formed readings, at least one, as rows of the table ``readings``.
+
+    ``utc_ns``: of each frame, UTC minus its host's clock; None: it is not known.
+    """
     rows = np.concatenate([np.frombuffer(body.rows, READING) for _, body in readings])
     sizes = [len(body.rows) // READING_BYTES for _, body in readings]
     logs: dict[str, int] = {}
@@ -55,7 +59,17 @@ def from_readings(readings: Sequence[tuple[Frame, Readings]]) -> pa.Table:
     for name in _PLAIN:
         values = np.ascontiguousarray(rows[name])
         columns[name] = pa.array(values, mask=None if name in _NEVER_ABSENT else values == ABSENT)
+    hosts: dict[str, int] = {}
+    host_codes = [hosts.setdefault(frame.host, len(hosts)) for frame, _ in readings]
+    columns["host"] = _words(np.repeat(np.array(host_codes, np.int32), sizes), tuple(hosts))
+    columns["read_at"] = _read_at(rows["t_hi_ns"], utc_ns or [None] * len(readings), sizes)
     return pa.table(columns)
+
+
+def _read_at(t_ns: np.ndarray[Any, Any], utc_ns: Sequence[int | None], sizes: Sequence[int]) -> pa.Array:
+    known = np.repeat([each is not None for each in utc_ns], sizes)
+    utc_us = (t_ns + np.repeat(np.array([each or 0 for each in utc_ns], np.int64), sizes)) // 1000
+    return pa.array(utc_us.view("datetime64[us]"), mask=~known)
 
 
 def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryArray:
@@ -104,6 +118,8 @@ def _event_columns(
             return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
         case TryEnded():
             return "try_ended", event.t_ns, None, event.attempt, event.how, None
+        case SearchWanted():
+            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
         case PipelineBegan():
             return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
         case IterationRan():

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,12 @@ from analyzers.archive.opening import (
     schema_version,
     storing,
 )
-from analyzers.archive.replay_source import Log, ReplaySource
+from analyzers.archive.replay_source import Log
+from analyzers.archive.rollups.placing import Placing, add_hours, restore
+from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.sandbox import query_process
 from analyzers.archive.store import Question, Received
 from analyzers.archive.tables import DERIVED, WITH_UTC
-from analyzers.results.readings import well_formed
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -51,7 +51,7 @@ from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.follower import Break
 
 
-class Archive(ReplaySource):
+class Archive(Retained):
     """One DuckDB file of ours.
 
     Every method that stores raises StorageError when it could not, and then has stored nothing: the same
@@ -86,6 +86,8 @@ class Archive(ReplaySource):
         }
         self.malformed = 0
         """Readings that were no rows; their bytes are in ``frames``."""
+        self._placing: Placing | None = None
+        """None: to be read from what is stored."""
 
     @classmethod
     def open(
@@ -149,16 +151,6 @@ class Archive(ReplaySource):
     def close(self) -> None:
         """Close the file. Readers have to be done."""
         self._connection.close()
-
-    def read_whole(self) -> list[tuple[str, datetime]]:
-        """Read every table; return each host with the UTC of its last clock reading. Raises StorageError."""
-        with self.cursor() as cursor:
-            tables = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal").fetchall()
-            for (name,) in tables:
-                cursor.execute(f"SELECT bit_xor(hash(t)) FROM {name} AS t").fetchall()  # noqa: S608  (our own)
-            return cursor.execute(
-                "SELECT host, make_timestamp(max(wall_ns) // 1000) FROM hosts GROUP BY host ORDER BY host"
-            ).fetchall()
 
     def wal_bytes(self) -> int:
         """Return how much a checkpoint would bring into the file."""
@@ -242,8 +234,10 @@ class Archive(ReplaySource):
                 gaps.append(self._gap(part, logs))
             else:
                 fresh += self._fresh(part, logs)
+        placing = self._placing or restore(self, self._logs)
+        self._placing = None  # a commit that fails leaves the open bins as they were stored
         try:
-            tables = self._received_tables(fresh) if fresh else {}
+            tables = self._received_tables(fresh, placing) if fresh else {}
             derived = self._derived_tables(rows, replaying=replaying)
         except (OverflowError, pa.ArrowException) as wrong:
             raise StorageError(
@@ -258,6 +252,8 @@ class Archive(ReplaySource):
                 connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", gap)
             for name in tables:
                 connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
+            if "minutes" in tables:
+                add_hours(connection)
             self._put_logs(logs)
             self._put_derived(derived, replaying=replaying)
             for log_id, offset in (interpreted or {}).items():
@@ -267,6 +263,7 @@ class Archive(ReplaySource):
                 )
         self._logs |= logs
         self._turn = turn
+        self._placing = placing
 
     def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
         """Store frames; see `put`."""
@@ -280,16 +277,21 @@ class Archive(ReplaySource):
         """Store derived rows, and how far each log is interpreted with them; see `put`."""
         self.put([], rows, interpreted, replaying=replaying)
 
-    def _received_tables(self, fresh: Sequence[tuple[Frame, Body | None]]) -> dict[str, pa.Table]:
+    def _received_tables(
+        self, fresh: Sequence[tuple[Frame, Body | None]], placing: Placing
+    ) -> dict[str, pa.Table]:
         """Return the rows of frames by the table that they go into."""
+        placed = placing.place(fresh)
         readings: list[tuple[Frame, Readings]] = []
+        utc_ns: list[int | None] = []
         kept: list[Frame] = []
         events: list[tuple[Any, ...]] = []
         anchors: list[tuple[Any, ...]] = []
-        for frame, body in fresh:
+        for (frame, body), place in zip(fresh, placed, strict=True):
             match body:
-                case Readings() if well_formed(body):
+                case Readings() if place.body is not None:
                     readings.append((frame, body))
+                    utc_ns.append(place.utc_ns)
                     continue
                 case Events():
                     events += columns.event_rows(frame, body)
@@ -312,8 +314,8 @@ class Archive(ReplaySource):
             name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
         }
         if readings:
-            tables["readings"] = columns.from_readings(readings)
-        return tables
+            tables["readings"] = columns.from_readings(readings, utc_ns)
+        return tables | placing.rollups.add(placed)
 
     def _gap(self, gap: Break, logs: dict[str, Log]) -> list[Any]:
         """Return the row of a break, and let its log go on after it."""

@@ -14,7 +14,7 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
 APPLICATION = "zeus-stream"
-MIGRATIONS = ("schema.sql", "schema_2.sql", "waste.sql", "pipelines.sql")
+MIGRATIONS = ("schema.sql", "schema_2.sql", "waste.sql", "roll_ups.sql", "saving_of.sql", "pipelines.sql")
 """Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000

@@ -35,6 +35,7 @@ LATE_S = 1.0
 """A query's process ends itself at its time; this long after it the query is ended from here."""
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
+CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
@@ -72,6 +73,8 @@ class Queries:
             if self._stopping:
                 raise RefusedError(_STOPPING)
             under_way.end = self._store.start_query(question, sink)
+            if under_way.why is not None:  # it was ended while it was started
+                raise RefusedError(under_way.why)
             os.close(sink)
             sink = -1
             return _received(source, question, under_way)
@@ -86,7 +89,7 @@ class Queries:
         """End the query of this key, if it is under way."""
         for each in tuple(self._under_way):
             if each.key == key:
-                each.why = "query: could not be finished: it was cancelled."
+                each.why = CANCELLED
                 each.end()
 
     def stop(self) -> None:

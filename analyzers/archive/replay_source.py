@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +45,16 @@ class ReplaySource:
     def cursor(self) -> AbstractContextManager[Connection]:
         """Give a cursor in its own read-only transaction. Raises StorageError."""
         raise NotImplementedError
+
+    def read_whole(self) -> list[tuple[str, datetime]]:
+        """Read every table; return each host with the UTC of its last clock reading. Raises StorageError."""
+        with self.cursor() as cursor:
+            tables = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal").fetchall()
+            for (name,) in tables:
+                cursor.execute(f"SELECT bit_xor(hash(t)) FROM {name} AS t").fetchall()  # noqa: S608  (our own)
+            return cursor.execute(
+                "SELECT host, make_timestamp(max(wall_ns) // 1000) FROM hosts GROUP BY host ORDER BY host"
+            ).fetchall()
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
         """Return the log of a host that was followed last, and the offset it goes on with."""
@@ -214,6 +225,17 @@ class ReplaySource:
                 [sessions],
             ).fetchall()
         return [Begun(*row) for row in rows]
+
+    def runs_without_readings(self) -> set[str]:
+        """Return the runs that began before the oldest reading that retention has left."""
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                """
+                SELECT DISTINCT run FROM runs
+                WHERE began_at < (SELECT max(before) FROM removed WHERE "table" IN ('readings', 'frames'))
+                """
+            ).fetchall()
+        return {run for (run,) in rows}
 
     def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
         """Return the settings of the analyzer at these starts, as far as they are known.

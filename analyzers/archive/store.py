@@ -40,6 +40,26 @@ class Question:
     answer_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """The days for which rows are kept; 0: for ever."""
+
+    readings: float
+    seconds: float
+    minutes: float
+    steps: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Ages":
+        """Return the ages that the settings ask for."""
+        return cls(
+            readings=settings.keep_readings_days,
+            seconds=settings.keep_seconds_days,
+            minutes=settings.keep_minutes_days,
+            steps=settings.keep_steps_days,
+        )
+
+
 class Store(Protocol):
     """A store that is open for writing. Every method may raise StorageError."""
 
@@ -102,6 +122,14 @@ class Store(Protocol):
 
     def start_query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
+
+    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
+        """Remove what is older, except what `to_replay` yields. Return the number of rows by table.
+
+        Args:
+            ages: of rows that are kept.
+            wall_ns: UTC now, ns since 1970.
+        """
 
     def close(self) -> None:
         """Close it. Nothing may be under way."""

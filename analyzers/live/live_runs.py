@@ -66,6 +66,8 @@ class _Run:
     step: int | None = None
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By session, its first and its last step that began."""
+    gpu_steps_j: dict[str, deque[float]] = field(default_factory=dict)
+    """By GPU, the energy of its last steps."""
     open_steps: dict[int, _Step] = field(default_factory=dict)
     recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Energy (J) and duration (s) of the last closed steps."""
@@ -182,6 +184,8 @@ class LiveRuns:
     def _step(self, run: _Run, row: WindowRow) -> None:
         if row.gpu is not None and of_host(row.gpu):
             return
+        if row.gpu is not None and row.energy_j is not None:
+            run.gpu_steps_j.setdefault(row.gpu, deque(maxlen=RECENT_STEPS)).append(row.energy_j)
         step = run.open_steps.setdefault(row.index, _Step())
         step.add(row)
         wanted = sum(max(1, len(rank.gpus)) for rank in run.ranks.values() if run.takes_part(rank, row.index))
@@ -210,6 +214,11 @@ class LiveRuns:
         self._forget_ended(now_ns)
         runs = sorted(self._runs.values(), key=lambda run: (run.ended_ns is not None, -run.began_wall_ns))
         return [self._run(run, searches.get(run.run)) for run in runs]
+
+    def steps_j(self) -> dict[str, float]:
+        """Return, by GPU, the mean energy of the last steps of the run that began last on it."""
+        runs = sorted(self._runs.values(), key=lambda run: run.began_wall_ns)
+        return {gpu: sum(steps) / len(steps) for run in runs for gpu, steps in run.gpu_steps_j.items()}
 
     def saved(self) -> tuple[float | None, float | None]:
         """Return joules and percent that all runs have saved since the start. None: no limit was set."""

@@ -103,4 +103,6 @@ class LiveSite:
         """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
         runs = self._runs.now(searches, now_ns)
         base = replace(base, counters=(*base.counters, *self._latest.counts())[:200])
-        return self._latest.snapshot(base, runs, now_ns, host=host, saved=self._runs.saved())
+        return self._latest.snapshot(
+            base, runs, now_ns, host=host, saved=self._runs.saved(), steps_j=self._runs.steps_j()
+        )

@@ -54,6 +54,7 @@ from analyzers.power_limit.run_events import (
     RankEnded,
     ReadingsCame,
     RunEvent,
+    SearchAsked,
     SetAside,
     ShareChanged,
     StepPassed,
@@ -66,7 +67,7 @@ from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlRefused, LeaseCause
 
 PERIOD_NS = 100_000_000
@@ -162,6 +163,8 @@ class Run:
                 return self._step_passed(session, boundary)
             case EpochPassed(session):
                 return self._epoch_passed(session)
+            case SearchAsked(wish):
+                return self._asked(wish)
             case RankEnded(session):
                 return self._rank_ended(session)
             case LimitSet(host, applied):
@@ -321,6 +324,12 @@ class Run:
 
     # ---- the machine
 
+    def _asked(self, wish: SearchWanted) -> Result:
+        """Search as the script wishes, unless the search has begun."""
+        if self._state is None:
+            self.settings = self.settings.wished(wish)
+        return NOTHING
+
     def _choose_lead(self) -> Session | None:
         living = [session for session in self.sessions.values() if session.ended is None]
         return min(living, key=lambda session: session.started.rank, default=None)
@@ -385,6 +394,8 @@ class Run:
             least_mw.append(device.min_limit_mw)
         if not gpus:
             return ()
+        if (only_mw := self.settings.only_mw) is not None:
+            return (min(max(only_mw, *least_mw), *found_mw),)
         return profiler.limits_mw(min(found_mw), max(least_mw), self.settings.stride_mw)
 
     def _barred(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> str | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from analyzers.fleet.session import Session
-from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 
@@ -21,6 +21,13 @@ class EpochPassed:
     """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
 
     session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAsked:
+    """A script says how the limit is to be searched for."""
+
+    wish: SearchWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class SetAside:
 RunEvent: TypeAlias = (
     StepPassed
     | EpochPassed
+    | SearchAsked
     | RankEnded
     | LimitSet
     | LimitRefused

@@ -1,9 +1,10 @@
 """The settings under which a run is measured, and its power limits are chosen. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analyzers.power_limit.selectors import Selector
+from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
+from zeus_stream.protocol.events import SearchWanted
 from zeus_stream.settings import Settings
 
 STEPS_KEPT = 4_096
@@ -47,6 +48,10 @@ class RunSettings:
     """Lower GPUs that wait for others below the limit of their job."""
     profiling_share: float = 0.05
     """Of a run's steps, that profiling again may take."""
+    only_mw: int | None = None
+    """The one limit to use; None: it is searched for."""
+    only_measures: bool = False
+    """``select`` is ``none``, or clocks are controlled: no wish of a script changes that."""
     pipelines: PipelineSettings | None = None
     """None: no clocks are planned for pipelines."""
     start: int | None = None
@@ -83,6 +88,7 @@ class RunSettings:
             exhaustive=settings.search == "exhaustive",
             per_gpu=settings.per_gpu,
             profiling_share=settings.profiling_share,
+            only_measures=clocks or settings.select == "none",
             start=start,
             pipelines=PipelineSettings(
                 slowdown=settings.slowdown,
@@ -91,4 +97,23 @@ class RunSettings:
             )
             if clocks
             else None,
+        )
+
+    def wished(self, wish: SearchWanted) -> "RunSettings":
+        """Return these settings with the search that a script wishes, if they allow it."""
+        if self.only_measures or is_foreign(wish.select):
+            return self
+        try:
+            selector = parse(wish.select)
+        except SettingsError:
+            return self
+        return replace(
+            self,
+            selector=selector,
+            exhaustive=True,
+            wait_steps=wish.wait_steps,
+            warmup_steps=wish.warmup_steps,
+            profile_steps=wish.profile_steps,
+            stride_mw=wish.stride_mw,
+            only_mw=wish.only_mw,
         )

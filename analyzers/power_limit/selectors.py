@@ -181,12 +181,12 @@ BUILT_IN: Mapping[str, Entry] = {
 
 
 def parse(text: str) -> Selector | None:
-    """Return the selector written so, or None for ``none``: only measure.
+    """Return the selector written so. None for ``none``, only measure, and ``script``, as each script wishes.
 
     Raises:
         SettingsError: there is no such selector; the sentence lists what there is.
     """
-    if text == "none":
+    if text in ("none", "script"):
         return None
     name, colon, after = text.partition(":")
     value = after if colon else None

@@ -10,7 +10,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, StepPassed
+from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
@@ -24,6 +24,7 @@ from zeus_stream.protocol.events import (
     Metric,
     RunEnded,
     RunStarted,
+    SearchWanted,
     StepBoundary,
     TryBegan,
     TryEnded,
@@ -92,6 +93,8 @@ class EventRoute:
                 return self._window(session, event, now[session.host])
             case TryWanted() | TryBegan() | TryEnded() | Metric():
                 return self._try(session, event, now)
+            case SearchWanted():
+                return self._sessions.runs[session.started.run].handle(SearchAsked(event), now)
             case EventsDropped(t_ns, count, reason):
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])

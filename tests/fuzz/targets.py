@@ -25,7 +25,7 @@ from zeus_stream.protocol.commands import (
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
-from zeus_stream.protocol.queries import AskStatus, ForgetJob, Forgotten, No, Query, QueryDone, Status
+from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport.follower import Sequencer
@@ -43,7 +43,7 @@ SETTINGS = RunSettings(
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
     (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, AskNow, Answer, Advice),
-    (Query, AskNow, ForgetJob),
+    (Query, Cancel, AskNow, ForgetJob),
     (Ack, No),
     (Welcome, Fetched, ControlApplied, ControlRefused, Status, Snapshot, QueryDone, Forgotten),
     (Readings, Events, Notes),

@@ -176,6 +176,8 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     gains = calibrations.load(where.gains)
     with _counting_frames() as watch:
         done = archive_replay.replay(archive or where.archive, settings, gains, select, watch)
+    if done.left_out:
+        click.echo(f"{done.left_out} run(s) are left out: retention has removed their readings.", err=True)
     if done.anew:
         write(archive_replay.compared(done.anew, select or ""), form, sys.stdout)
         click.echo(

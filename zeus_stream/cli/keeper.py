@@ -51,10 +51,8 @@ def main() -> None:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services: they observe and set no limit, unless somebody chose."""
-    chosen = {"ZEUS_STREAM_SELECT", "ZEUS_STREAM_OBSERVE"} & environ.keys()
-    quiet = {} if chosen else {"ZEUS_STREAM_SELECT": "none", "ZEUS_STREAM_OBSERVE": "1"}
-    return {**environ, **quiet}
+    """Return the environment of the services: they set a limit if a script asks, unless somebody chose."""
+    return {"ZEUS_STREAM_SELECT": "script", **environ}
 
 
 def _answer(where: Places, scripts: IO[str]) -> bool:

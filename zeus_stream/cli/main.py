@@ -13,7 +13,9 @@ from zeus_stream.cli import (
     service_commands,
     training_commands,
 )
+from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
+from zeus_stream.cli.screens import metrics_command, statement_command
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
@@ -24,6 +26,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         archive_commands.report,
         archive_commands.sql,
         archive_commands.export,
+        statement_command.statement,
         exporter_commands.forward,
         archive_commands.replay,
     ),
@@ -31,6 +34,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Services": (
         service_commands.collect,
         service_commands.analyze,
+        metrics_command.metrics,
         service_commands.status,
         service_commands.doctor,
     ),
@@ -39,6 +43,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.keys,
         archive_commands.calibrate,
         archive_commands.set_aside,
+        prune,
         service_commands.completions,
     ),
 }

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from struct import Struct
+from types import MappingProxyType
 
 from zeus_stream.protocol.fields import Unknown, of_host
 from zeus_stream.protocol.notes import (
@@ -212,6 +213,7 @@ class Latest:
         *,
         host: str | None = None,
         saved: tuple[float | None, float | None] = (None, None),
+        steps_j: Mapping[str, float] = MappingProxyType({}),
     ) -> Snapshot:
         """Return the state now.
 
@@ -221,11 +223,12 @@ class Latest:
             now_ns: on the clock of this process.
             host: rows of this host only; totals are of all.
             saved: joules and percent, of all runs.
+            steps_j: by GPU, the energy of its last steps.
         """
         users = {gpu: run.run for run in runs if run.ended_wall_ns is None for gpu in run.gpus}
         devices = self._ordered()
         rows = [
-            _gpu(gpu, device, users.get(gpu), now_ns)
+            _gpu(gpu, device, users.get(gpu), steps_j.get(gpu), now_ns)
             for gpu, device in devices
             if host in (None, device.host) and not of_host(gpu)
         ]
@@ -320,7 +323,7 @@ def _energy_mj(device: Device) -> int | None:
     return None if device.last_mj is None else min(device.energy_mj, _MOST_MJ)
 
 
-def _gpu(gpu: str, device: Device, run: str | None, now_ns: int) -> GpuNow:
+def _gpu(gpu: str, device: Device, run: str | None, step_j: float | None, now_ns: int) -> GpuNow:
     found, state = device.found, device.state(now_ns)
     fields = (device.row[3:9] if device.row else ()) or (ABSENT,) * 6
     power_mw, limit_mw, requested_mw, clock_mhz, temperature_c, utilization_pct = fields
@@ -344,12 +347,5 @@ def _gpu(gpu: str, device: Device, run: str | None, now_ns: int) -> GpuNow:
         run=run,
         state=state,
         why=device.gone or "",
+        step_j=step_j if run is not None else None,
     )
-
-
-def energy_of(devices: Mapping[str, Device], gpus: Iterable[str]) -> dict[str, int] | None:
-    """Return the energy of GPUs since each was first seen, mJ; None: one has no counter, or is not known."""
-    known = {
-        gpu: devices[gpu].energy_mj for gpu in gpus if gpu in devices and devices[gpu].last_mj is not None
-    }
-    return known if known and len(known) == len(tuple(gpus)) else None

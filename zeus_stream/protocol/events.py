@@ -8,7 +8,19 @@ training process --publish-->  collector
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from zeus_stream.protocol.fields import BatchSize, Count, Gpu, Gpus, Name, Ns, Text, Unknown, WallNs, Within
+from zeus_stream.protocol.fields import (
+    BatchSize,
+    Count,
+    Gpu,
+    Gpus,
+    Milliwatts,
+    Name,
+    Ns,
+    Text,
+    Unknown,
+    WallNs,
+    Within,
+)
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
@@ -142,6 +154,21 @@ class TryEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchWanted:
+    """A run chooses how its power limit is searched for. It counts before its search has begun."""
+
+    t_ns: Ns
+    select: Name
+    """A selector of the registry. An analyzer that runs with ``none`` only measures all the same."""
+    wait_steps: Count
+    warmup_steps: Count
+    profile_steps: Annotated[int, Within(1, 1_000_000)]
+    stride_mw: Annotated[int, Within(1_000, 1_000_000)]
+    only_mw: Milliwatts | None = None
+    """The one limit to use. None: every limit is measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class EventsDropped:
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
@@ -171,6 +198,7 @@ Event = (
     | TryWanted
     | TryBegan
     | TryEnded
+    | SearchWanted
     | PipelineBegan
     | IterationRan
     | EventsDropped

@@ -1,6 +1,6 @@
 """Requests on the query socket, and the replies on both request sockets.
 
-any client --query--> analyzer    Query, AskStatus, AskNow, AskResults, ForgetJob
+any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, AskResults, ForgetJob
 """
 
 from dataclasses import dataclass
@@ -46,6 +46,17 @@ class Query:
     sql: Annotated[str, Within(1, 100_000)]
     max_rows: Annotated[int, Within(1, 10_000_000)]
     timeout_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
+
+    A query whose sender has closed its connection ends as well.
+    """
+
+    correlation: Annotated[bytes, Within(8, 8)]
+    """With which the query was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,7 @@ Request = (
     | AskNow
     | AskResults
     | Query
+    | Cancel
     | ForgetJob
     | Answer
     | Advice

@@ -66,6 +66,8 @@ class GpuNow:
     state: State
     why: Text = ""
     """Why it is gone."""
+    step_j: Figure | None = None
+    """Mean energy of the last closed steps (at most 40) of its run on this GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, en
     average_power_w AS power_w, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
-SAVING = "SELECT * FROM savings WHERE run = {run}"
+SAVING = "FROM saving_of({run})"
 _PROFILES = """
 SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
     100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))

@@ -95,7 +95,7 @@ def identify(
         ),
         rank=place.rank,
         world_size=place.world_size,
-        gpus=_own(_visible(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
+        gpus=_own(visible_gpus(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
         batch_size=counted(batch_size) or counted(_number(environ.get("ZEUS_STREAM_BATCH_SIZE"))),
     )
 
@@ -169,7 +169,8 @@ def _inherited(environ: Mapping[str, str], process: Process) -> str:
     return "" if _number(pid) in (None, process.pid) else run
 
 
-def _visible(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:
+def visible_gpus(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the GPUs that a script may use: as the environment lists them, or else as CUDA does."""
     if listed := environ.get("ZEUS_STREAM_GPUS"):
         return listed_gpus(listed.split(","))
     visible = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))

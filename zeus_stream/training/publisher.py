@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import publish_candidates
-from zeus_stream.protocol.events import EpochBegan, EpochEnded, Metric, RunEnded
+from zeus_stream.protocol.events import EpochBegan, EpochEnded, Metric, RunEnded, RunStarted, SearchWanted
 from zeus_stream.training.energy_questions import EnergyQuestions
 from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
 from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, named
@@ -138,6 +138,11 @@ class Publisher:
         run, state = self._started, self._silent or "publishing"
         return f"<Publisher job={run.job!r} run={run.run!r} rank={run.rank}/{run.world_size}: {state}>"
 
+    @property
+    def started(self) -> RunStarted:
+        """The event that introduces this process: its run, its rank and its GPUs."""
+        return self._started
+
     # ---- steps and epochs
 
     def steps(self, iterable: Iterable[T]) -> Loop[T]:
@@ -146,10 +151,7 @@ class Publisher:
         return Loop(iterable, self._steps.loop)
 
     def know(self, batch_size: int | None) -> None:
-        """Set the samples in a step of this rank, unless they are known. None: they are not known here.
-
-        It counts before the first step only.
-        """
+        """Set the samples of a step, unless they are known, before the first one. None: nobody says."""
         if batch_size is not None:
             self._outbox.know(batch_size)
 
@@ -263,6 +265,10 @@ class Publisher:
 
     def _question_of_try(self, attempt: int, epochs: int, until_ns: int) -> Box | None:
         return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
+
+    def want_search(self, select: str, *search: int | None) -> None:
+        """Ask for a search of this run's power limit: the fields of `SearchWanted` after its time."""
+        self._outbox.put((SearchWanted, monotonic_ns(), select, *search))
 
     # ---- windows and metrics
 

@@ -37,7 +37,7 @@ def describe_run(
         launcher=f"{boot[:8]}-{_parent()}",
         token=os.urandom(6).hex(),
         pid=os.getpid(),
-        cuda=_cuda_uuids(),
+        cuda=cuda_uuids(),
     )
     who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
     now = anchor()
@@ -84,7 +84,7 @@ def _parent() -> str:
         return str(pid)
 
 
-def _cuda_uuids() -> tuple[str, ...] | None:
+def cuda_uuids() -> tuple[str, ...] | None:
     """Return torch's devices, if the script has initialized CUDA; never initialize it."""
     torch: Any = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)

@@ -53,6 +53,27 @@ class Received:
     uid: int | None
     pid: int | None
     key: str | None = None
+    connection: "Connected | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The connection over which a message came: a descriptor of this process, and its socket."""
+
+    fd: int
+    inode: int
+
+    @property
+    def open(self) -> bool:
+        """Tell whether the peer is still connected."""
+        return _inode(self.fd) == self.inode
+
+
+def _inode(fd: int) -> int | None:
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return None
 
 
 class Channel:
@@ -135,12 +156,12 @@ class Channel:
                 break
             size = sum(len(frame) for frame in frames)
             drained += size
-            peer = _peer(frames[0])
+            peer, connection = _peer(frames[0]), _connected(frames[0]) if self._routes else None
             if size > MESSAGE_BYTES:
                 del frames[1 + self._routes :]
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
-            messages.append(Received(sender, parts, *peer))
+            messages.append(Received(sender, parts, *peer, connection))
         return messages
 
     def bind(self) -> None:
@@ -267,6 +288,13 @@ def _peer(frame: zmq.Frame) -> tuple[int | None, int | None, str | None]:
         return None, None, str(frame.get("User-Id"))
     except zmq.ZMQError:
         return None, None, None
+
+
+def _connected(frame: zmq.Frame) -> Connected | None:
+    """Return the connection that a message came over; None: it is closed already."""
+    fd = int(frame.get(zmq.SRCFD))
+    inode = _inode(fd)
+    return None if inode is None else Connected(fd, inode)
 
 
 def over_tcp(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -121,19 +121,14 @@ class Connection:
         """
         table, truncated = self.ask(query, max_rows=max_rows, timeout_s=timeout_s)
         if truncated:
-            raise RefusedError(
-                f"query: could not return everything: there are more than {max_rows} rows."
-                " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
-            )
+            raise too_many(max_rows)
         return table
 
     def ask(self, query: str, *, max_rows: int, timeout_s: float) -> "tuple[pa.Table, bool]":
         """Return the first rows of an answer, and whether there were more. Errors are those of `sql`."""
-        import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
-
         request = Query(query, max_rows, round(timeout_s * 1000))
         done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
-        return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
+        return table_of(parts), done.truncated
 
     def windows(
         self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
@@ -190,18 +185,39 @@ def analyzer(environ: Mapping[str, str], address: str | None) -> paths.Places | 
     return here if address is None else distant(address, here.keys)
 
 
+def table_of(parts: list[bytes]) -> "pa.Table":
+    """Return the table of an answer."""
+    import pyarrow as pa  # noqa: PLC0415  (heavy, and only for who asks)
+
+    table: pa.Table = pa.ipc.open_stream(b"".join(parts)).read_all()
+    return table
+
+
+def too_many(max_rows: int) -> RefusedError:
+    """Return the error of an answer that has more rows than were asked for."""
+    return RefusedError(
+        f"query: could not return everything: there are more than {max_rows} rows."
+        " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
+    )
+
+
+def unreachable(process: str, address: Address) -> UnreachableError:
+    """Return the error of a process that does not answer."""
+    verb = "collect" if process == "collector" else "analyze"
+    at = address if isinstance(address, Path) else address.address
+    return UnreachableError(
+        f"{process}: did not answer at {at}: none runs there, or it hangs."
+        f" Start one with `zeus-stream {verb}`, or set ZEUS_STREAM_DIR to where it is."
+    )
+
+
 def _ask(
     address: Address, request: Request, expected: type[M], timeout_s: float, process: str
 ) -> tuple[M, list[bytes]]:
     there = not isinstance(address, Path) or (address.exists() and paths.trusted(address))
     parts = sockets.exchange(address, codec.encode(request), timeout_s) if there else None
     if not parts:
-        verb = "collect" if process == "collector" else "analyze"
-        at = address if isinstance(address, Path) else address.address
-        raise UnreachableError(
-            f"{process}: did not answer at {at}: none runs there, or it hangs."
-            f" Start one with `zeus-stream {verb}`, or set ZEUS_STREAM_DIR to where it is."
-        )
+        raise unreachable(process, address)
     reply: M | No = codec.decode(parts[0], expected, No)
     if isinstance(reply, No):
         raise RefusedError(reply.reason)

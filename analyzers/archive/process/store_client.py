@@ -32,7 +32,7 @@ from analyzers.archive.process.store_channel import (
     receive,
     send,
 )
-from analyzers.archive.store import Begun, Question, Received
+from analyzers.archive.store import Ages, Begun, Question, Received
 from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
@@ -109,6 +109,11 @@ class StoreClient:
         # Asked twice, rows replace those of the first time.
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)
+
+    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
+        """Remove what is older than it is kept; see `Retained.prune`."""
+        removed: dict[str, int] = self._call("prune", ages, wall_ns)
+        return removed
 
     # ---- what it gives back -------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ Savings = Callable[[Sequence[Row]], list[dict[str, Any]]]
 
 @pytest.fixture
 def savings(tmp_path: Path) -> Savings:
-    """The view of an archive that holds these rows, by run."""
+    """The view of an archive that holds these rows, by run. The macro for one run has to say the same."""
 
     def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
         archive = Archive.open(tmp_path / "energy.duckdb", Settings())
@@ -27,10 +27,19 @@ def savings(tmp_path: Path) -> Savings:
         with archive.reading() as reader:
             _, batches = reader.batches("FROM savings ORDER BY run", 10_000)
             found = [row for batch in batches for row in batch.to_pylist()]
+            for saving in found[:10]:
+                _, alone = reader.batches(f"FROM saving_of('{saving['run']}')", 10)
+                (one,) = [row for batch in alone for row in batch.to_pylist()]
+                assert one == {name: close(value) for name, value in saving.items()}
         archive.close()
         return found
 
     return of
+
+
+def close(value: object) -> object:
+    """Return a value that equals one which was added up in another order."""
+    return pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
 
 
 def step(run: str, index: int, energy_j: float, step_s: float, limit_w: float) -> WindowRow:

@@ -1,0 +1,147 @@
+"""Remove what is older than it is kept. What a restart would interpret again stays, however old it is.
+
+| kept for | what |
+|---|---|
+| `Ages.readings` | readings, and the bytes of events: a replay needs both |
+| `Ages.seconds`, `Ages.minutes` | roll-ups |
+| `Ages.steps`, after the run's last window | windows of steps and of names; metrics but an epoch's last |
+| `Ages.steps` | events of steps |
+| for ever | hours; runs, epochs, trials, decisions, commands, savings, tries, gaps, notes |
+
+Frames are removed by the log's offsets: those before the host's last clock reading that is old enough. The
+steps of a run are removed together, and its row of ``savings`` is kept as it was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from analyzers.archive.opening import Connection
+from analyzers.archive.replay_source import ReplaySource
+from analyzers.archive.store import Ages
+
+DAY_NS = 86_400_000_000_000
+LASTING_EVENTS = (
+    "run_started",
+    "run_ended",
+    "epoch_began",
+    "epoch_ended",
+    "try_wanted",
+    "try_began",
+    "try_ended",
+)
+"""Kinds that are kept for ever: they are few."""
+
+
+class Retained(ReplaySource):
+    """The part of an archive that removes."""
+
+    def _transaction(self, tables: Mapping[str, pa.Table]) -> AbstractContextManager[Connection]:
+        raise NotImplementedError
+
+    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
+        """Remove what is older than it is kept. Return the number of rows removed, by table.
+
+        Args:
+            ages: of rows that are kept.
+            wall_ns: UTC now, ns since 1970.
+
+        Raises:
+            StorageError: it could not; then nothing is removed.
+        """
+        with self.cursor() as cursor:
+            needed = {
+                log_id: self._lead(log_id, offset)
+                for log_id, offset in self._heard_again_since(cursor).items()
+            }
+        open_sessions = self.heard_again()
+        removed: dict[str, int] = {}
+        now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
+        with self._transaction({}) as connection:
+            for table, before, condition in self._old(connection, ages, wall_ns, now, needed, open_sessions):
+                [(count,)] = connection.execute(f"DELETE FROM {table} WHERE {condition}").fetchall()  # noqa: S608  (our own)
+                if count:
+                    removed[table] = removed.get(table, 0) + count
+                    _note(connection, table, before, count, now)
+        return removed
+
+    def _old(
+        self,
+        connection: Connection,
+        ages: Ages,
+        wall_ns: int,
+        now: datetime,
+        needed: Mapping[str, int],
+        open_sessions: Sequence[str],
+    ) -> Iterator[tuple[str, datetime, str]]:
+        """Yield tables, the time before which rows of them are removed, and the condition for it."""
+        if ages.readings:
+            _cut(connection, "cut_readings", round(wall_ns - ages.readings * DAY_NS), needed)
+            before = now - timedelta(days=ages.readings)
+            old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
+            yield "readings", before, f"({old}) AND {_before('cut_readings')}"
+            yield "frames", before, f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
+        for table, days in (("seconds", ages.seconds), ("minutes", ages.minutes)):
+            if days:
+                before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
+                yield table, before, f"began_at < TIMESTAMP '{before}'"
+        if ages.steps:
+            before = now - timedelta(days=ages.steps)
+            _cut(connection, "cut_events", round(wall_ns - ages.steps * DAY_NS), needed)
+            kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
+            yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
+            _keep_savings(connection, before, open_sessions)
+            old = "run IN (SELECT run FROM old_runs)"
+            yield "metrics", before, f"{old} AND rowid NOT IN (FROM last_metrics)"
+            yield "windows", before, f"kind IN ('step', 'window') AND {old}"
+
+
+def _cut(connection: Connection, variable: str, wall_ns: int, needed: Mapping[str, int]) -> None:
+    """Set a variable to the offset of each log before which frames are old and not needed."""
+    rows = connection.execute(
+        'SELECT log_id, max("offset") FROM hosts WHERE wall_ns < $1 GROUP BY log_id', [wall_ns]
+    ).fetchall()
+    cut = {log_id: min(offset, needed.get(log_id, offset)) for log_id, offset in rows}
+    names, offsets = list(cut), list(cut.values())
+    connection.execute(f"SET VARIABLE {variable} = map($1::VARCHAR[], $2::BIGINT[])", [names, offsets])
+
+
+def _before(variable: str) -> str:
+    return f"\"offset\" < getvariable('{variable}')[log_id]"
+
+
+def _keep_savings(connection: Connection, before: datetime, open_sessions: Sequence[str]) -> None:
+    """Find runs whose windows are all old. Keep their savings, and the last metrics of their epochs."""
+    connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE old_runs AS
+        SELECT run FROM windows GROUP BY run
+        HAVING max(began_at) < $1 AND bool_or(kind IN ('step', 'window'))
+            AND NOT bool_or(list_contains($2, session))
+        """,
+        [before, list(open_sessions)],
+    )
+    connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE last_metrics AS
+        SELECT arg_max(rowid, t_ns) FROM metrics WHERE run IN (SELECT run FROM old_runs)
+        GROUP BY session, name, epoch
+        """
+    )
+    connection.execute(
+        """
+        INSERT INTO kept_savings FROM savings_by_steps
+        WHERE run IN (SELECT run FROM old_runs) AND run NOT IN (SELECT run FROM kept_savings)
+        """
+    )
+
+
+def _note(connection: Connection, table: str, before: datetime, count: int, now: datetime) -> None:
+    """Note what was removed of a table: one row a table."""
+    known = connection.execute('SELECT sum(rows) FROM removed WHERE "table" = $1', [table]).fetchall()
+    connection.execute('DELETE FROM removed WHERE "table" = $1', [table])
+    connection.execute(
+        "INSERT INTO removed VALUES ($1, $2, $3, $4)", [table, before, (known[0][0] or 0) + count, now]
+    )

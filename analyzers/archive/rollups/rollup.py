@@ -1,0 +1,276 @@
+"""Readings of GPUs, added up by second and by minute of UTC. Pure.
+
+    frames of a log, in order -> open bins -> rows of ``seconds`` -> open minutes -> rows of ``minutes``
+
+The energy between two readings in a row is the difference of the counter, or the power held until the next
+reading where there is no counter. It is shared among the seconds by time, and rounded so that the parts add
+up to the difference. Seconds for which no energy is known are not covered: nothing is invented.
+
+A bin closes when a frame of its log was logged GRACE_NS after its end. What comes later still gives another
+row of the same second: rows of one bin add up. So the open bins of a log depend on its frames of the last
+LEAD_NS only. After a restart these are added again, and what they close is dropped (`Rollups.add`): it was
+stored in the transaction of its frames.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from analyzers.results.readings import MOST_MW, READING
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.readings import ABSENT, Readings, Seen
+
+Ints = npt.NDArray[np.int64]
+
+S_NS = 1_000_000_000
+MINUTE_S = 60
+GRACE_NS = 2 * S_NS
+"""Readings of a bin come in until then."""
+CHAIN_NS = 65 * S_NS
+"""Two readings of a GPU that are further apart say nothing about the seconds between them."""
+LEAD_NS = CHAIN_NS + MINUTE_S * S_NS + GRACE_NS
+"""Frames of a log that its open bins depend on."""
+JUMP_NS = S_NS
+"""A host's UTC that moves by more against its clock ends all bins: it was set, or the host was restarted."""
+MOST_OPEN = 256
+"""Open bins of a GPU; of more, all are closed."""
+MOST_GPUS = 65_536
+"""GPUs of a log."""
+
+KEY = 2
+GPU, BEGIN_S, ENERGY_UJ, COVERED_NS, READ, LIMIT_MW, LIMITS, CLOCK_MHZ, CLOCKS, UTILIZED, UTILIZATIONS = (
+    range(11)
+)
+PEAK_MW, TEMPERATURE_C = 11, 12
+"""Columns of bins: a key, then sums, then maxima (ABSENT: not known)."""
+COLUMNS = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A frame with its place in UTC."""
+
+    frame: Frame
+    body: Readings | None
+    """None: it has no readings."""
+    utc_ns: int | None
+    """UTC minus the clock of its host, as it was known when the frame was logged. None: it was not known."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """Open bins of one log. GPUs are numbers: places in ``gpus``."""
+
+    host: str
+    utc_ns: int | None = None
+    until_ns: int = 0
+    """The host's clock when its last frame was logged."""
+    gpus: dict[str, int] = field(default_factory=dict)
+    last: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, READING))
+    """The last reading of each GPU."""
+    last_gpu: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    seconds: Ints = field(default_factory=lambda: np.empty((0, COLUMNS), np.int64))
+    minutes: Ints = field(default_factory=lambda: np.empty((0, COLUMNS), np.int64))
+
+
+class Rollups:
+    """Open bins of all logs."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _Log] = {}
+
+    def add(self, placed: Sequence[Placed]) -> dict[str, pa.Table]:
+        """Add frames; return the rows of the bins that they close, for ``seconds`` and ``minutes``.
+
+        Args:
+            placed: frames in order for each log, none of them twice.
+        """
+        by_log: dict[str, list[Placed]] = {}
+        for each in placed:
+            by_log.setdefault(each.frame.log_id, []).append(each)
+        closed: list[tuple[_Log, Ints, Ints]] = []
+        for log_id, frames in by_log.items():
+            if log_id not in self._logs:
+                closed += self._end_logs_of(frames[0].frame.host)
+                self._logs[log_id] = _Log(frames[0].frame.host)
+            closed += _add(self._logs[log_id], frames)
+        tables = {
+            "seconds": _table((log, rows) for log, rows, _ in closed),
+            "minutes": _table((log, rows) for log, _, rows in closed),
+        }
+        return {name: rows for name, rows in tables.items() if rows.num_rows}
+
+    def _end_logs_of(self, host: str) -> list[tuple[_Log, Ints, Ints]]:
+        """Close the logs of a host that has begun another one."""
+        ended = [log_id for log_id, log in self._logs.items() if log.host == host]
+        logs = [self._logs.pop(log_id) for log_id in ended]
+        return [(log, *_close(log, None)) for log in logs]
+
+
+def _add(log: _Log, frames: Sequence[Placed]) -> list[tuple[_Log, Ints, Ints]]:
+    """Add frames of one log; return what they close."""
+    closed = []
+    for utc_ns, group in groupby(_known_utc(frames, log.utc_ns), key=itemgetter(0)):
+        part = [each for _, each in group]
+        if utc_ns is not None and log.utc_ns is not None and abs(utc_ns - log.utc_ns) >= JUMP_NS:
+            closed.append((log, *_close(log, None)))
+            log.last, log.last_gpu, log.until_ns = log.last[:0], log.last_gpu[:0], 0
+        log.utc_ns = utc_ns
+        log.until_ns = max(log.until_ns, *(each.frame.t_ns for each in part))
+        bodies = [each.body for each in part if each.body is not None and each.body.rows]
+        if utc_ns is None:
+            continue
+        if bodies:
+            _add_readings(log, bodies, utc_ns)
+        crowded = len(log.seconds) > MOST_OPEN * max(len(log.gpus), 1)
+        closed.append((log, *_close(log, None if crowded else log.until_ns + utc_ns - GRACE_NS)))
+        if len(log.gpus) > MOST_GPUS:
+            closed.append((log, *_close(log, None)))
+            closed = [(replace(log), seconds, minutes) for _, seconds, minutes in closed]
+            log.gpus, log.last, log.last_gpu = {}, log.last[:0], log.last_gpu[:0]
+    return closed
+
+
+def _known_utc(frames: Sequence[Placed], utc_ns: int | None) -> Iterator[tuple[int | None, Placed]]:
+    """Yield frames, each with the UTC minus clock that was known last."""
+    for each in frames:
+        utc_ns = utc_ns if each.utc_ns is None else each.utc_ns
+        yield utc_ns, each
+
+
+def _add_readings(log: _Log, bodies: Sequence[Readings], utc_ns: int) -> None:
+    """Add readings to the open seconds."""
+    rows = np.concatenate([np.frombuffer(body.rows, READING) for body in bodies])
+    codes = [[log.gpus.setdefault(gpu, len(log.gpus)) for gpu in body.gpus] for body in bodies]
+    sizes = [len(body.rows) // READING.itemsize for body in bodies]
+    starts = np.cumsum([0, *(len(each) for each in codes[:-1])])
+    flat = np.array([code for each in codes for code in each], np.int64)
+    gpu = flat[np.repeat(starts, sizes) + rows["gpu"]]
+    seen_now = _points(rows, gpu, utc_ns)
+    rows, gpu = np.concatenate([log.last, rows]), np.concatenate([log.last_gpu, gpu])
+    order = np.lexsort((rows["t_hi_ns"], gpu))
+    rows, gpu = rows[order], gpu[order]
+    ends = np.flatnonzero(np.append(gpu[1:] != gpu[:-1], True))
+    log.last, log.last_gpu = rows[ends], gpu[ends]
+    log.seconds = _merge([log.seconds, seen_now, _spans(rows, gpu, utc_ns)])
+
+
+def _points(rows: npt.NDArray[np.void], gpu: Ints, utc_ns: int) -> Ints:
+    """Return a bin for each reading, with what it saw."""
+    bins = np.zeros((len(rows), COLUMNS), np.int64)
+    bins[:, GPU] = gpu
+    bins[:, BEGIN_S] = (rows["t_hi_ns"] + utc_ns) // S_NS
+    bins[:, READ] = 1
+    for name, total, count in (
+        ("limit_mw", LIMIT_MW, LIMITS),
+        ("clock_mhz", CLOCK_MHZ, CLOCKS),
+        ("utilization_pct", UTILIZED, UTILIZATIONS),
+    ):
+        known = rows[name] != ABSENT
+        bins[:, total] = np.where(known, rows[name], 0)
+        bins[:, count] = known
+    bins[:, PEAK_MW] = rows["power_mw"]
+    bins[:, TEMPERATURE_C] = rows["temperature_c"]
+    return bins
+
+
+def _spans(rows: npt.NDArray[np.void], gpu: Ints, utc_ns: int) -> Ints:
+    """Return bins with the energy between readings in a row of a GPU. ``rows``: by GPU, then by time."""
+    before, after = rows[:-1], rows[1:]
+    t_ns = after["t_hi_ns"] - before["t_hi_ns"]
+    sensed = (before["seen"] == Seen.POWER) & (after["seen"] == Seen.POWER)
+    counted = (before["seen"] != Seen.POWER) & (after["seen"] != Seen.POWER)
+    counted &= (after["seen"] != Seen.FIRST) & (after["seen"] != Seen.RESET)
+    counted &= (before["energy_mj"] != ABSENT) & (after["energy_mj"] != ABSENT)
+    used_mj = after["energy_mj"] - before["energy_mj"]
+    counted &= (used_mj >= 0) & (used_mj <= MOST_MW * (t_ns / S_NS))
+    sensed &= before["power_mw"] != ABSENT
+    known = np.flatnonzero((gpu[1:] == gpu[:-1]) & (t_ns > 0) & (t_ns <= CHAIN_NS) & (counted | sensed))
+    # Of a counter whole millijoules, of a sensor (mW for some ns) whole microjoules.
+    unit_uj = np.where(counted[known], 1000, 1)
+    used = np.where(counted[known], used_mj[known], before["power_mw"][known] * (t_ns[known] / 1e6))
+    t_ns, begin_ns = t_ns[known], before["t_hi_ns"][known] + utc_ns
+    first_s, last_s = begin_ns // S_NS, (begin_ns + t_ns - 1) // S_NS
+    counts = last_s - first_s + 1
+    at = np.repeat(np.arange(len(known)), counts)
+    second = first_s[at] + np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    from_ns = np.maximum(second * S_NS - begin_ns[at], 0)
+    until_ns = np.minimum((second + 1) * S_NS - begin_ns[at], t_ns[at])
+    bins = np.zeros((len(at), COLUMNS), np.int64)
+    bins[:, PEAK_MW] = bins[:, TEMPERATURE_C] = ABSENT
+    bins[:, GPU] = gpu[1:][known][at]
+    bins[:, BEGIN_S] = second
+    bins[:, COVERED_NS] = until_ns - from_ns
+    used_until, used_from = (np.rint(used[at] * (part / t_ns[at])) for part in (until_ns, from_ns))
+    bins[:, ENERGY_UJ] = (used_until - used_from).astype(np.int64) * unit_uj[at]
+    return bins
+
+
+def _merge(parts: Sequence[Ints]) -> Ints:
+    """Return bins with those of one key added up, in order."""
+    bins: Ints = np.concatenate(parts)
+    if not len(bins):
+        return bins
+    bins = bins[np.lexsort((bins[:, BEGIN_S], bins[:, GPU]))]
+    new = (bins[1:, :KEY] != bins[:-1, :KEY]).any(axis=1)
+    starts = np.concatenate([[0], np.flatnonzero(new) + 1])
+    merged: Ints = bins[starts]
+    merged[:, KEY:PEAK_MW] = np.add.reduceat(bins[:, KEY:PEAK_MW], starts)
+    merged[:, PEAK_MW:] = np.maximum.reduceat(bins[:, PEAK_MW:], starts)
+    return merged
+
+
+def _close(log: _Log, until_ns: int | None) -> tuple[Ints, Ints]:
+    """Take the seconds and minutes out of a log that end by ``until_ns`` of UTC (None: all)."""
+    until_s = None if until_ns is None else until_ns // S_NS
+    seconds, log.seconds = _split(log.seconds, 1, until_s)
+    part = seconds.copy()
+    part[:, BEGIN_S] -= part[:, BEGIN_S] % MINUTE_S
+    minutes, log.minutes = _split(_merge([log.minutes, part]), MINUTE_S, until_s)
+    return seconds, minutes
+
+
+def _split(bins: Ints, length_s: int, until_s: int | None) -> tuple[Ints, Ints]:
+    if until_s is None:
+        return bins, bins[:0]
+    over = bins[:, BEGIN_S] <= until_s - length_s
+    return bins[over], bins[~over]
+
+
+def _table(closed: Iterable[tuple[_Log, Ints]]) -> pa.Table:
+    """Return bins as rows of ``seconds`` or ``minutes``."""
+    parts = [(log, bins) for log, bins in closed if len(bins)]
+    bins = np.concatenate([np.empty((0, COLUMNS), np.int64), *(bins for _, bins in parts)])
+    gpus = [list(log.gpus) for log, _ in parts]
+    names = [names[code] for (_, rows), names in zip(parts, gpus, strict=True) for code in rows[:, GPU]]
+    hosts = [log.host for log, rows in parts for _ in range(len(rows))]
+    return pa.table(
+        {
+            "gpu": pa.array(names, pa.string()),
+            "host": pa.array(hosts, pa.string()),
+            "began_at": pa.array((bins[:, BEGIN_S] * 1_000_000).view("datetime64[us]")),
+            "energy_j": _scaled(bins[:, ENERGY_UJ], 1e6, bins[:, COVERED_NS] > 0),
+            "covered_s": _scaled(bins[:, COVERED_NS], 1e9, bins[:, COVERED_NS] >= 0),
+            "peak_w": _scaled(bins[:, PEAK_MW], 1e3, bins[:, PEAK_MW] != ABSENT),
+            "limit_w": _mean(bins, LIMIT_MW, LIMITS, 1e3),
+            "clock_mhz": _mean(bins, CLOCK_MHZ, CLOCKS, 1),
+            "temperature_c": _scaled(bins[:, TEMPERATURE_C], 1, bins[:, TEMPERATURE_C] != ABSENT),
+            "utilization_pct": _mean(bins, UTILIZED, UTILIZATIONS, 1),
+            "readings": pa.array(bins[:, READ]),
+        }
+    )
+
+
+def _scaled(values: Ints, unit: float, known: npt.NDArray[np.bool_]) -> pa.Array:
+    return pa.array(values / unit, mask=~known)
+
+
+def _mean(bins: Ints, total: int, count: int, unit: float) -> pa.Array:
+    """Return the mean of the readings that say it, to 0.1."""
+    counts = bins[:, count]
+    return pa.array(np.rint(10 * bins[:, total] / np.maximum(counts, 1) / unit) / 10, mask=counts == 0)

@@ -1,0 +1,229 @@
+"""Roll-ups in the archive, and what is removed when it is old."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import MIGRATIONS
+from analyzers.archive.store import Ages
+from analyzers.results.readings import READING
+from analyzers.results.rows import MetricRow
+from tests.analyzers.archives import (
+    BOOTED_NS,
+    HOST,
+    LOG,
+    RUN,
+    SECOND,
+    A,
+    B,
+    energy_mj,
+    frame,
+    frames,
+    readings,
+    rows,
+)  # fmt: skip
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.notes import ClockAnchored, Notes
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
+
+DAY_NS = 86_400 * SECOND
+AGES = Ages(readings=7, seconds=14, minutes=400, steps=90)
+LEAD_READINGS = 120
+"""Of the last 5 s: a restart interprets them again."""
+ROLLED_UP = ("seconds", "minutes", "hours")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Iterator[Archive]:
+    made = Archive.open(tmp_path / "energy.duckdb", Settings())
+    yield made
+    made.close()
+
+
+def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
+    with archive.cursor() as cursor:
+        return cursor.execute(sql).fetchall()
+
+
+def bins(archive: Archive) -> list[list[tuple[Any, ...]]]:
+    rounded = "* REPLACE (round(energy_j, 6) AS energy_j, round(covered_s, 6) AS covered_s)"
+    return [ask(archive, f"FROM {table} SELECT {rounded} ORDER BY ALL") for table in ROLLED_UP]
+
+
+def at(days: float) -> int:
+    """Return the UTC so many days after the world's begin."""
+    return BOOTED_NS + round(days * DAY_NS)
+
+
+def world() -> list[tuple[Frame, Body]]:
+    """Return the world's log, each frame logged a second after its readings began."""
+    logged_ns, log = 0, []
+    for each, body in frames():
+        if isinstance(body, Readings):
+            logged_ns = int(np.frombuffer(body.rows, READING)["t_hi_ns"].max())
+        log.append((replace(each, t_ns=logged_ns), body))
+    return log
+
+
+def with_end(archive: Archive) -> None:
+    """Store the world, with its run measured to the end, and a later reading of the clocks."""
+    stored = world()
+    late = frame(
+        len(stored), Notes((ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9),)), t_ns=200 * SECOND
+    )
+    archive.put([[*stored, late]], rows(), {LOG: len(stored) + 1})
+
+
+def test_each_gpu_has_its_energy_by_second_minute_and_hour(archive: Archive) -> None:
+    archive.put([world()])
+    for table, end_s, read in (("seconds", 118, 1170), ("minutes", 60, 590), ("hours", 60, 590)):
+        found = ask(
+            archive, f"FROM {table} SELECT gpu, sum(energy_j), sum(covered_s), sum(readings) GROUP BY gpu"
+        )
+        assert {gpu: figures for gpu, *figures in found} == {
+            gpu: [
+                pytest.approx((energy_mj(gpu, end_s) - energy_mj(gpu, 1)) / 1000, rel=0.001),
+                pytest.approx(end_s - 1.001),
+                read,
+            ]
+            for gpu in (A, B)
+        }
+    assert ask(archive, "SELECT DISTINCT host FROM minutes") == [(HOST,)]
+    half = "FROM power SELECT power_w, clock_mhz WHERE clock_mhz > 0 AND second(began_at) = 30 LIMIT 1"
+    [(watts, clock)] = ask(archive, half)
+    assert (watts, clock) == (pytest.approx(200), 1400)
+
+
+@pytest.mark.parametrize("batch", [29, 90])
+def test_no_energy_is_counted_twice_or_lost_by_restarts(archive: Archive, tmp_path: Path, batch: int) -> None:
+    archive.put([world()])
+    stored = world()
+    for begin in range(0, len(stored), batch):
+        restarted = Archive.open(tmp_path / "restarted.duckdb", Settings())
+        part = stored[begin : begin + batch]
+        restarted.put([part])
+        restarted.put([part])  # stored already
+        if begin + batch < len(stored):
+            restarted.close()
+    assert bins(restarted) == bins(archive)
+    restarted.close()
+
+
+def test_a_commit_that_fails_counts_nothing(archive: Archive, tmp_path: Path) -> None:
+    archive.put([world()])
+    failing = Archive.open(tmp_path / "failing.duckdb", Settings())
+    stored = world()
+    for begin in range(0, len(stored), 40):
+        part = stored[begin : begin + 40]
+        with pytest.raises(Exception, match="NotARow"):
+            failing.put([part], [object()], {LOG: "NotARow"})  # type: ignore[list-item, dict-item]
+        failing.put([part])
+    assert bins(failing) == bins(archive)
+    failing.close()
+
+
+def test_readings_go_by_age_and_energy_stays(archive: Archive) -> None:
+    with_end(archive)
+    assert archive.prune(AGES, at(6.9)) == {}
+    before = ask(archive, "SELECT sum(energy_j) FROM power")
+    removed = archive.prune(AGES, at(8))
+    assert removed == {"readings": 2400 - LEAD_READINGS, "frames": 41}
+    assert archive.prune(AGES, at(8)) == {}
+    assert ask(archive, "SELECT sum(energy_j) FROM power") == before
+    assert set(archive.prune(AGES, at(15))) == {"seconds"}
+    assert set(ask(archive, "SELECT DISTINCT length_s FROM power")) == {(60,)}
+    assert set(archive.prune(AGES, at(402))) == {"minutes", "events", "windows", "metrics"}
+    assert ask(archive, "SELECT DISTINCT length_s FROM power") == [(3600,)]
+    assert ask(archive, "SELECT sum(energy_j) FROM power") == [(pytest.approx(before[0][0]),)]
+    assert sorted(ask(archive, 'SELECT "table", rows FROM removed'))[-3:] == [
+        ("readings", 2400 - LEAD_READINGS), ("seconds", 240), ("windows", 88)
+    ]  # fmt: skip
+
+
+def test_nothing_goes_that_a_restart_interprets_again(archive: Archive) -> None:
+    stored = world()
+    unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
+    archive.put([stored], unfinished, {LOG: len(stored)})
+    whole = [frame for page in archive.to_replay() for frame, _ in page]
+    assert "readings" in archive.prune(AGES, at(9)), "those of before the run"
+    assert set(archive.prune(AGES, at(300))) == {"seconds"}
+    assert [frame for page in archive.to_replay() for frame, _ in page] == whole
+
+
+def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:
+    with_end(archive)
+    metric = MetricRow(session=RUN.session, run=RUN.run, name="loss", t_ns=0, step=0, value=0.5, epoch=0)
+    archive.put([], [replace(metric, t_ns=t * SECOND, step=t, epoch=t // 10) for t in range(1, 40)])
+    savings = ask(archive, "FROM savings")
+    assert savings[0]
+    archive.prune(AGES, at(91))
+    assert ask(archive, "SELECT DISTINCT kind FROM windows ORDER BY ALL") == [("epoch",), ("run",)]
+    assert ask(archive, "FROM savings") == savings
+    assert ask(archive, "SELECT epoch, step FROM metrics WHERE name = 'loss' ORDER BY ALL") == [
+        (0, 9), (1, 19), (2, 29), (3, 39)
+    ]  # fmt: skip
+    assert archive.runs_without_readings() == {RUN.run}
+
+
+def test_what_is_kept_for_ever_is_not_removed(archive: Archive) -> None:
+    with_end(archive)
+    assert archive.prune(Ages(readings=0, seconds=0, minutes=0, steps=0), at(36_500)) == {}
+
+
+def of_version_3(path: Path) -> None:
+    """Make an archive of the schema before roll-ups, with what the world's log holds."""
+    texts = [files("analyzers.archive").joinpath(name).read_text(encoding="utf-8") for name in MIGRATIONS[:3]]
+    with duckdb.connect(path) as file:
+        for text in texts:
+            file.execute(text)
+        file.execute(f"ATTACH '{path.with_name('filled.duckdb')}' AS filled (READ_ONLY)")
+        file.execute("CREATE TABLE meta AS FROM filled.meta")
+        file.execute("UPDATE meta SET schema_version = 3")
+        for table in ("logs", "turns", "frames", "events", "hosts", "runs", "windows"):
+            file.execute(f"INSERT INTO {table} FROM filled.{table}")
+        file.execute(
+            "INSERT INTO readings SELECT * EXCLUDE (host, read_at) FROM filled.readings ORDER BY rowid"
+        )
+
+
+def test_an_older_archive_gets_its_roll_ups_and_goes_on(tmp_path: Path) -> None:
+    stored = world()
+    whole = Archive.open(tmp_path / "whole.duckdb", Settings())
+    whole.put([stored])
+    half = Archive.open(tmp_path / "filled.duckdb", Settings())
+    half.put([stored[:100]])
+    half.close()
+    of_version_3(tmp_path / "energy.duckdb")
+    lifted = Archive.open(tmp_path / "energy.duckdb", Settings())
+    lifted.put([stored[100:]])
+    for table in ROLLED_UP:
+        figures = (
+            f"FROM {table} SELECT gpu, sum(energy_j), sum(covered_s), sum(readings) GROUP BY gpu ORDER BY gpu"
+        )
+        for mine, theirs in zip(ask(lifted, figures), ask(whole, figures), strict=True):
+            assert mine[0] == theirs[0]
+            assert mine[1:] == pytest.approx(theirs[1:], rel=0.002)
+    same = "FROM samples ORDER BY ALL"
+    assert ask(lifted, same) == ask(whole, same)
+    lifted.close()
+    whole.close()
+
+
+def test_readings_are_placed_by_the_clock_that_was_known_then(archive: Archive) -> None:
+    stored = world()
+    archive.put([stored])
+    set_back = BOOTED_NS - 3600 * SECOND
+    end = len(stored)
+    note = Notes((ClockAnchored(200 * SECOND, set_back + 200 * SECOND, 9),))
+    archive.put([[frame(end, note, t_ns=200 * SECOND), frame(end + 1, readings(201), t_ns=202 * SECOND)]])
+    assert ask(archive, "SELECT max(read_at)::VARCHAR FROM samples WHERE t_hi_ns > 200e9") == [
+        ("2025-12-31 23:03:21.901",)
+    ]

@@ -1,0 +1,81 @@
+"""A script of Zeus's users, with only its imports changed, on simulated GPUs and services of its own."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.processes.pipeline import environment, until
+from zeus_stream.paths import holder
+
+SCRIPT = """
+import sys
+from zeus.monitor import PowerMonitor, TemperatureMonitor, ZeusMonitor
+from zeus.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+from zeus_stream import simulated
+
+monitor = ZeusMonitor(gpu_indices=[0], log_file=sys.argv[1])
+optimizer = GlobalPowerLimitOptimizer(
+    monitor, Energy(), warmup_steps=2, profile_steps=8, pl_step=75, profile_path=sys.argv[2]
+)
+power, temperature = PowerMonitor([0]), TemperatureMonitor([0])
+with simulated.attach("imagenet") as gpu:
+    for epoch in range(int(sys.argv[3])):
+        monitor.begin_window("epoch")
+        for step in range(12):  # too few for a limit of Zeus: 2 + 8 steps and the rest of the epoch are lost
+            optimizer.on_step_begin()
+            gpu.run(0.02)
+        optimizer.on_epoch_end()
+        measured = monitor.end_window("epoch")
+        assert measured.total_energy == measured.gpu_energy[0] > 0, measured
+    monitor.begin_window("twice")
+    try:
+        monitor.begin_window("twice")
+    except ValueError as wrong:
+        print(wrong)
+    assert monitor.end_window("twice", cancel=True).total_energy == 0.0
+    print(power.get_power()[0] > 30, temperature.get_temperature()[0] > 20)
+"""
+
+
+@pytest.fixture
+def script(zeus_dir: Path) -> Path:
+    path = zeus_dir / "train.py"
+    path.write_text(SCRIPT.replace("from zeus.", "from zeus_stream.zeus."), encoding="utf-8")
+    return path
+
+
+def test_a_script_for_zeus_finds_a_limit_in_short_epochs_and_uses_it_the_next_time(
+    zeus_dir: Path, script: Path
+) -> None:
+    profile, log = zeus_dir / "profile.json", zeus_dir / "log.csv"
+    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
+    for epochs in ("8", "3"):
+        done = subprocess.run(
+            [sys.executable, script, log, profile, epochs],
+            env=env, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "Measurement window 'twice' already exists\nTrue True\n"
+        measured = json.loads(profile.read_text())["measurements"]
+        assert [each["power_limit"] for each in measured] == [250, 175, 100]
+        with log.open(encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+        assert [row["window_name"] for row in rows] == ["epoch"] * int(epochs)
+        assert all(float(row["gpu0_energy"]) > 0 for row in rows)
+    until(lambda: holder(zeus_dir / "keeper.lock") is None)
+    best = min(measured, key=lambda each: each["energy"])["power_limit"]
+    with duckdb.connect(str(zeus_dir / "energy.duckdb"), read_only=True) as archive:
+        decisions = archive.execute(
+            "SELECT count(*), any_value(selector), any_value(power_limit_w), bool_and(applied) FROM decisions"
+            " GROUP BY run ORDER BY min(t_ns)"
+        ).fetchall()
+        tried = archive.execute(
+            "SELECT count(DISTINCT power_limit_w) FROM trials GROUP BY run ORDER BY 1"
+        ).fetchall()
+    assert decisions == [(1, "energy", best, True), (1, "energy", best, True)]
+    assert tried == [(1,), (3,)], "the second training read the file"

@@ -1,0 +1,1 @@
+"""Commands on data that grows: retention, the lake, the broker."""

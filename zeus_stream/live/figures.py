@@ -1,0 +1,136 @@
+"""Figures, bars and small charts as text. Pure. What is not known is ``-``, never 0."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+Tone = Literal["plain", "dim", "strong", "good", "warn", "bad", "accent", "bar", "track"]
+ABSENT = "-"
+_SPARKS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+"""Bits of a braille character: rows from the lowest up, left and right."""
+_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+class Span(NamedTuple):
+    """Text in one tone."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+Line = tuple[Span, ...]
+
+
+def clean(text: str) -> str:
+    """Return a name as it may be written to a terminal: control characters become question marks."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """Return text of exactly ``width`` cells: padded, or cut with an ellipsis."""
+    if width <= 0:
+        return ""
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + "…"
+    return " " * (width - size) + text if right else text + " " * (width - size)
+
+
+def width_of(line: Line) -> int:
+    """Return the cells that a line takes."""
+    return sum(cell_len(span.text) for span in line)
+
+
+def fit_line(line: Line, width: int) -> Line:
+    """Return a line of exactly ``width`` cells."""
+    spans: list[Span] = []
+    left = width
+    for span in line:
+        size = cell_len(span.text)
+        if size > left:
+            spans.append(Span(fit(span.text, left), span.tone))
+            left = 0
+            break
+        spans.append(span)
+        left -= size
+    if left > 0:
+        spans.append(Span(" " * left))
+    return tuple(spans)
+
+
+def dimmed(line: Line) -> Line:
+    """Return a line that is old."""
+    return tuple(Span(span.text, "dim") for span in line)
+
+
+def significant(value: float | None) -> str:
+    """Return a figure with three significant digits, and no exponent."""
+    if value is None:
+        return ABSENT
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def scaled(value: float | None, unit: str) -> str:
+    """Return a figure with its unit and a prefix: 412 kJ."""
+    if value is None:
+        return ABSENT
+    size = abs(value)
+    factor, prefix = next(((f, p) for f, p in _SCALES if size >= 0.9995 * f), (1.0, ""))
+    return f"{significant(value / factor)} {prefix}{unit}"
+
+
+def watts(power_mw: int | None) -> str:
+    """Return whole watts."""
+    return ABSENT if power_mw is None else f"{power_mw / 1000:,.0f}"
+
+
+def seconds(value_s: float) -> str:
+    """Return a duration in its natural unit."""
+    if value_s < 60:
+        return f"{value_s:.1f} s"
+    if value_s < 3600:
+        return f"{value_s / 60:.0f} min"
+    return f"{value_s / 3600:.1f} h" if value_s < 48 * 3600 else f"{value_s / 86400:.0f} d"
+
+
+def sparkline(values: Sequence[float | None], most: float) -> str:
+    """Return one character a value: its height from 0 to ``most``. What is not known is a space."""
+    return "".join(
+        " " if value is None else _SPARKS[max(0, min(7, int(value / most * 8)))] if most > 0 else _SPARKS[0]
+        for value in values
+    )
+
+
+def bar(value: float | None, limit: float | None, most: float | None, width: int) -> Line:
+    """Return a bar of ``width`` cells: the value filled, a track to the limit, dots from there to ``most``.
+
+    It reads without colour as well.
+    """
+    if value is None or not most or most <= 0:
+        return (Span(" " * width, "track"),)
+    eighths = round(max(0.0, min(1.0, value / most)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    filled = "█" * full + (_EIGHTHS[rest] if rest else "")
+    to_limit = width if limit is None else round(max(0.0, min(1.0, limit / most)) * width)
+    track = "─" * max(0, to_limit - len(filled))
+    free = "·" * (width - len(filled) - len(track))
+    return Span(filled, "bar"), Span(track, "track"), Span(free, "dim")
+
+
+def braille(values: Sequence[float | None], most: float, height: int) -> list[str]:
+    """Return a chart of dots, ``height`` lines high: two values a character, filled from below."""
+    rows = [[0] * ((len(values) + 1) // 2) for _ in range(height)]
+    for place, value in enumerate(values):
+        if value is None or most <= 0:
+            continue
+        dots = max(1, round(min(1.0, value / most) * height * 4)) if value > 0 else 0
+        for dot in range(dots):
+            line, row = divmod(dot, 4)
+            rows[height - 1 - line][place // 2] |= _DOTS[row][place % 2]
+    return ["".join(chr(0x2800 + cell) for cell in row) for row in rows]

@@ -1,0 +1,67 @@
+"""The last minutes, as a screen remembers them from one look to the next. Pure."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from zeus_stream.protocol.snapshots import Snapshot
+
+KEPT_S = 300.0
+MAX_SERIES = 5_000
+"""GPUs and runs that are remembered."""
+MAX_POINTS = 700
+"""Of one of them: looks come twice a second at most."""
+
+
+@dataclass(slots=True)
+class Series:
+    """Power of one GPU or run, by the wall clock of the service."""
+
+    points: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
+    """Time, s, and watts. None: not known."""
+
+    def last(self, now_s: float, span_s: float, slots: int) -> list[float | None]:
+        """Return the mean of each of ``slots`` equal parts of the last seconds. None: it is not known."""
+        sums, counts = [0.0] * slots, [0] * slots
+        for at_s, watts in reversed(self.points):
+            slot = slots - 1 - int((now_s - at_s) / span_s * slots)
+            if slot < 0:
+                break
+            if watts is not None and slot < slots:
+                sums[slot] += watts
+                counts[slot] += 1
+        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+
+
+class History:
+    """Power of all GPUs and runs over the last minutes."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, Series] = {}
+        self._runs: dict[str, Series] = {}
+        self.now_s = 0.0
+        """Of the last snapshot."""
+
+    def remember(self, snapshot: Snapshot) -> None:
+        """Add a snapshot."""
+        self.now_s = snapshot.wall_ns / 1e9
+        for gpu in snapshot.gpus:
+            known = gpu.state == "there" and gpu.power_mw is not None
+            self._add(
+                self._gpus, gpu.gpu, gpu.power_mw / 1000 if known and gpu.power_mw is not None else None
+            )
+        for run in snapshot.runs:
+            self._add(self._runs, run.run, run.watts)
+
+    def _add(self, series: dict[str, Series], name: str, watts: float | None) -> None:
+        one = series.setdefault(name, Series())
+        one.points.append((self.now_s, watts))
+        if len(series) > MAX_SERIES:
+            del series[next(iter(series))]
+
+    def gpu(self, gpu: str, span_s: float, slots: int) -> list[float | None]:
+        """Return the power of a GPU over the last seconds, in ``slots`` parts."""
+        return self._gpus[gpu].last(self.now_s, span_s, slots) if gpu in self._gpus else [None] * slots
+
+    def run(self, run: str, span_s: float, slots: int) -> list[float | None]:
+        """Return the power of a run over the last seconds, in ``slots`` parts."""
+        return self._runs[run].last(self.now_s, span_s, slots) if run in self._runs else [None] * slots

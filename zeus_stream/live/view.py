@@ -1,0 +1,149 @@
+"""What a screen shows of a `Snapshot`: lines of text with tones, for one width. Pure.
+
+    (snapshot, history, looks, width) -> View: head, panels of lines, keys
+
+Columns that do not fit are left out, the least important first. A line is never wider than its panel. What is
+not known is ``-`` with its reason, never 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from zeus_stream.live.figures import ABSENT, Line, Span, clean, dimmed, fit_line, scaled
+from zeus_stream.live.history import History
+from zeus_stream.live.panels.columns import FRAME, Looks, Panel, counted, matches
+from zeus_stream.live.panels.gpu_panel import gpu_panel
+from zeus_stream.live.panels.run_panel import run_panel, search_panel
+from zeus_stream.protocol.snapshots import Snapshot
+
+SIDE_BY_SIDE = 118
+"""Cells from which on runs and search are beside each other."""
+KEYS = (
+    ("q", "quit"), ("/", "filter"), ("s", "sort"), ("enter", "run"), ("w", "W or J"), ("g", "gaps"),
+    ("p", "pause"), ("?", "help"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything on the screen."""
+
+    head: tuple[Line, ...]
+    gpus: Panel
+    runs: Panel
+    search: Panel
+    side_by_side: bool
+    foot: Line
+
+
+def view(snapshot: Snapshot, history: History, width: int, looks: Looks | None = None) -> View:
+    """Return the screen.
+
+    Args:
+        snapshot: the latest one.
+        history: in which it is remembered.
+        width: of the terminal, cells.
+        looks: what was chosen; the plain screen if not given.
+    """
+    looks = looks or Looks()
+    width = max(width, 20)
+    side_by_side = width >= SIDE_BY_SIDE
+    runs_width = width * 62 // 100 if side_by_side else width
+    runs = [run for run in snapshot.runs if matches(looks, run.run, run.job, *run.hosts)]
+    chosen = next((run for run in runs if run.run == looks.run), runs[0] if runs else None)
+    shown = View(
+        head=_head(snapshot, width, looks),
+        gpus=gpu_panel(snapshot, history, width - FRAME, looks),
+        runs=run_panel(snapshot, runs, runs_width - FRAME),
+        search=search_panel(chosen, width - runs_width - FRAME if side_by_side else width - FRAME),
+        side_by_side=side_by_side,
+        foot=fit_line(_foot(), width),
+    )
+    return _old(shown) if looks.trouble else shown
+
+
+def _old(shown: View) -> View:
+    def old(panel: Panel) -> Panel:
+        return replace(panel, lines=tuple(map(dimmed, panel.lines)))
+
+    return replace(shown, gpus=old(shown.gpus), runs=old(shown.runs), search=old(shown.search))
+
+
+def _foot() -> Line:
+    return tuple(span for key, what in KEYS for span in (Span(f" {key}", "accent"), Span(f" {what} ", "dim")))
+
+
+# ---- the head -----------------------------------------------------------------------------------------
+
+
+def _head(snapshot: Snapshot, width: int, looks: Looks) -> tuple[Line, ...]:
+    totals = snapshot.totals
+    parts: list[Line] = [(Span(" zeus-stream ", "strong"),)]
+    if snapshot.process == "collector":
+        parts.append((Span("collector only", "warn"),))
+    parts.append((Span(f"{counted(totals.hosts, 'host')}, {counted(totals.gpus, 'GPU')}"),))
+    power = ABSENT if totals.power_mw is None else f"{totals.power_mw / 1000:,.0f} W"
+    parts.append((Span(power, "strong"),))
+    parts.append((Span(f"{_span_of(totals.hour_s)} {_energy(totals.hour_mj)}"),))
+    if totals.saved_j is not None:
+        percent = "" if totals.saved_percent is None else f" ({totals.saved_percent:.1f} %)"
+        parts.append((Span(f"saved {scaled(totals.saved_j, 'J')}{percent}", "good"),))
+    parts.append((Span(f"gaps {totals.gaps:,}", "warn" if totals.gaps else "dim"),))
+    if snapshot.lag_ms is not None:
+        late = snapshot.lag_ms >= 2_000
+        parts.append((Span(f"lag {snapshot.lag_ms / 1000:.1f} s", "warn" if late else "dim"),))
+    lines = _packed(parts, width)
+    lines += [(Span(f" {text}", tone),) for text, tone in _notices(snapshot, looks)]
+    return tuple(fit_line(line, width) for line in lines)
+
+
+def _notices(snapshot: Snapshot, looks: Looks) -> list[tuple[str, Literal["warn", "bad", "dim"]]]:
+    """Return what somebody who looks has to know before the rest."""
+    notices: list[tuple[str, Literal["warn", "bad", "dim"]]] = []
+    if looks.trouble:
+        notices.append((looks.trouble, "bad"))
+    if looks.paused:
+        notices.append(("paused: p goes on", "warn"))
+    if looks.words:
+        notices.append((f"only rows with: {clean(looks.words)}", "dim"))
+    for host in snapshot.hosts:
+        if host.trouble:
+            notices.append((f"{clean(host.host)}: {clean(host.trouble)}", "bad"))
+        elif host.state == "silent":
+            notices.append((f"{clean(host.host)}: its collector does not answer", "warn"))
+    left_out = [
+        counted(count, what)
+        for count, what in ((snapshot.gpus_left_out, "GPU"), (snapshot.runs_left_out, "run"))
+        if count
+    ]
+    if left_out:
+        notices.append((f"not shown: {' and '.join(left_out)}; ask for one host with --host", "dim"))
+    return notices[:4]
+
+
+def _packed(parts: Sequence[Line], width: int) -> list[Line]:
+    """Return the parts side by side, in as many lines as they need."""
+    lines: list[list[Span]] = [[]]
+    size = 0
+    for part in parts:
+        wide = sum(len(span.text) for span in part) + 3
+        if lines[-1] and size + wide > width:
+            lines.append([Span(" ")])
+            size = 1
+        lines[-1] += [*part, Span("   ")]
+        size += wide
+    return [tuple(line) for line in lines]
+
+
+def _span_of(hour_s: int) -> str:
+    """Return the words for the time that the energy is of."""
+    return "this hour" if hour_s >= 3540 else f"last {max(1, hour_s // 60)} min"
+
+
+def _energy(energy_mj: int | None) -> str:
+    """Return an energy as people pay for it: from a watt-hour on in Wh."""
+    if energy_mj is None:
+        return ABSENT
+    wh = energy_mj / 3_600_000
+    return scaled(wh, "Wh") if wh >= 1 else scaled(energy_mj / 1000, "J")

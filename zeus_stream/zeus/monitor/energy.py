@@ -1,0 +1,237 @@
+"""`ZeusMonitor`: windows with a name, and their time and energy.
+
+    begin_window, end_window -> events to the collector -> the analyzer's answer -> Measurement
+
+``end_window`` does not wait: the answer is picked up when the energy is first read.
+"""
+
+import atexit
+import logging
+import math
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from zeus_stream.clock import Anchor, anchor, monotonic_ns
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.windows import Window
+from zeus_stream.zeus.services import MonitoredGpus, connect
+
+ANSWER_S = 10.0
+"""Longest wait for the energy of a window."""
+LOOK_S = 0.005
+_log = logging.getLogger("zeus_stream")
+
+
+@dataclass
+class Measurement:
+    """The result of one window: Zeus's fields.
+
+    Attributes:
+        time: of the window, s.
+        gpu_energy: joules by GPU index. NaN: not known, and the logger ``zeus_stream`` has the reason.
+        cpu_energy: None. The archive has the joules of CPUs and DRAM in columns of its own.
+        dram_energy: None.
+        soc_energy: None.
+    """
+
+    time: float
+    gpu_energy: dict[int, float]
+    cpu_energy: dict[int, float] | None = None
+    dram_energy: dict[int, float] | None = None
+    soc_energy: None = None
+
+    @cached_property
+    def total_energy(self) -> float:
+        """Joules of all GPUs."""
+        return sum(self.gpu_energy.values())
+
+
+class _Pending(Measurement):
+    """A measurement whose energy is under way. It is waited for when it is first read."""
+
+    def __init__(self, time_s: float, energies: "Energies") -> None:
+        self.time = time_s
+        self._energies = energies
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "gpu_energy":
+            raise AttributeError(name)
+        self.gpu_energy = self._energies.wait()
+        return self.gpu_energy
+
+    def __repr__(self) -> str:
+        return f"Measurement(time={self.time!r}, gpu_energy={self.gpu_energy!r})"
+
+
+@dataclass
+class Energies:
+    """The energies of a window, which the analyzer is asked for."""
+
+    key: str
+    later: Later
+    gpus: MonitoredGpus
+    _known: dict[int, float] | None = field(default=None, init=False)
+
+    def look(self) -> dict[int, float] | None:
+        """Return joules by GPU index. None: not answered yet."""
+        if self._known is None and (answer := self.later()) is not None:
+            self._known = self._by_index(answer)
+        return self._known
+
+    def wait(self) -> dict[int, float]:
+        while (known := self.look()) is None:
+            time.sleep(LOOK_S)
+        return known
+
+    def _by_index(self, answer: WindowEnergy | Missing) -> dict[int, float]:
+        if not answer and self.gpus.indices:
+            _log.warning("zeus-stream: %s", answer)
+        self.gpus.learn(answer)
+        found = {gpu.gpu: gpu.energy_j for gpu in answer.gpus}
+        uuids = self.gpus.uuids
+        return {index: found.get(uuids.get(index, ""), math.nan) for index in self.gpus.indices}
+
+
+@dataclass
+class _Open:
+    """A window that is open."""
+
+    window: Window
+    began: Anchor
+
+
+class ZeusMonitor:
+    """A stopwatch for time and GPU energy: windows with names, any number open at a time.
+
+    Args:
+        gpu_indices: GPUs by index, counted as CUDA shows them to this process. None: all of those.
+        cpu_indices: accepted and not used: the analyzer measures all CPUs that can be read.
+        approx_instant_energy: accepted and not needed: short windows have an energy with bounds.
+        log_file: CSV file with a line for each window.
+        sync_execution_with: the framework whose work is waited for at both ends of a window.
+
+    Example:
+        >>> monitor = ZeusMonitor(gpu_indices=[0])
+        >>> monitor.begin_window("epoch")
+        >>> train()
+        >>> monitor.end_window("epoch").total_energy
+        8124.0
+    """
+
+    def __init__(
+        self,
+        gpu_indices: list[int] | None = None,
+        cpu_indices: list[int] | None = None,
+        approx_instant_energy: bool = False,
+        log_file: str | Path | None = None,
+        sync_execution_with: Literal["torch", "jax", "cupy"] = "torch",
+    ) -> None:
+        self.approx_instant_energy = approx_instant_energy
+        self.sync_with: Literal["torch", "jax", "cupy"] = sync_execution_with
+        self.gpus = connect(gpu_indices)
+        self.publisher = self.gpus.publisher
+        self.gpu_indices = list(self.gpus.indices)
+        self.cpu_indices = cpu_indices or []
+        self.measurement_states: dict[str, _Open] = {}
+        self._lines: deque[tuple[float, str, float, Energies]] = deque()
+        self.log_file: TextIO | None = None
+        if log_file is not None:
+            Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+            self.log_file = Path(log_file).open("w", encoding="utf-8")  # noqa: SIM115  (closed at exit)
+            columns = (f"gpu{index}_energy" for index in self.gpu_indices)
+            self.log_file.write(f"start_time,window_name,elapsed_time,{','.join(columns)}\n")
+            self.log_file.flush()
+            atexit.register(self._close_log)
+
+    def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
+        """Begin a window.
+
+        Args:
+            key: its name, unique among the open windows.
+            sync_execution: wait until the GPUs have done what they were given so far.
+            restart: forget an open window of this name, and begin again.
+
+        Raises:
+            ValueError: a window of this name is open.
+        """
+        if key in self.measurement_states:
+            if not restart:
+                raise ValueError(f"Measurement window '{key}' already exists")
+            self.measurement_states.pop(key).window.cancel()
+        if sync_execution:
+            synchronize(self.gpu_indices, self.sync_with)
+        self._write_log()
+        window = self.publisher.window(key)
+        self.measurement_states[key] = _Open(window, anchor())
+        window.__enter__()
+
+    def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
+        """End a window, and return its time and energy.
+
+        Args:
+            key: its name.
+            sync_execution: wait until the GPUs have done what they were given so far.
+            cancel: forget the window. What is returned holds zeros, as in Zeus.
+
+        Raises:
+            ValueError: no window of this name is open.
+        """
+        if key not in self.measurement_states:
+            raise ValueError(f"Measurement window '{key}' does not exist")
+        state = self.measurement_states.pop(key)
+        if sync_execution:
+            synchronize(self.gpu_indices, self.sync_with)
+        if cancel:
+            state.window.cancel()
+            return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
+        state.window.end()
+        elapsed_s = (monotonic_ns() - state.began.monotonic_ns) / 1e9
+        energies = Energies(key, state.window.energy_later(ANSWER_S), self.gpus)
+        if self.log_file is not None:
+            self._lines.append((state.began.wall_ns / 1e9, key, elapsed_s, energies))
+            self._write_log()
+        return _Pending(elapsed_s, energies)
+
+    def reset_windows(self) -> None:
+        """Forget all open windows."""
+        for state in self.measurement_states.values():
+            state.window.cancel()
+        self.measurement_states.clear()
+
+    def _write_log(self) -> None:
+        """Write the lines whose energies are known, in the order of their windows."""
+        while self.log_file is not None and self._lines and (found := self._lines[0][3].look()) is not None:
+            start_s, key, elapsed_s, _ = self._lines.popleft()
+            energies = ",".join(str(found[index]) for index in self.gpu_indices)
+            self.log_file.write(f"{start_s},{key},{elapsed_s},{energies}\n")
+            self.log_file.flush()
+
+    def _close_log(self) -> None:
+        for *_, energies in self._lines:
+            energies.wait()
+        self._write_log()
+        if self.log_file is not None:
+            self.log_file.close()
+
+
+def synchronize(gpu_indices: list[int], sync_with: Literal["torch", "jax", "cupy"]) -> None:
+    """Wait until GPUs have done what a framework gave them. One that was not imported gave nothing."""
+    framework: Any = sys.modules.get(sync_with)
+    if framework is None or not gpu_indices:
+        return
+    if sync_with == "torch":
+        if framework.cuda.is_initialized():
+            for index in gpu_indices:
+                framework.cuda.synchronize(index)
+    elif sync_with == "jax":
+        framework.block_until_ready(
+            [framework.device_put(0.0, device) + 0 for device in framework.local_devices()]
+        )
+    else:
+        for index in gpu_indices:
+            framework.cuda.Device(index).synchronize()

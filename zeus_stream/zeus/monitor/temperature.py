@@ -1,0 +1,51 @@
+"""`TemperatureMonitor`: the temperature of GPUs over time, from the readings of the collector."""
+
+from zeus_stream.zeus.monitor.readings import Readings, closest
+
+
+class TemperatureMonitor:
+    """The temperature of GPUs over time.
+
+    Args:
+        gpu_indices: GPUs by index, as CUDA counts. None: all.
+        update_period: accepted and not used: the collector reads the temperature about once a second.
+        max_samples_per_gpu: samples to return at most. None: all.
+
+    Raises:
+        ValueError: no GPU is named.
+    """
+
+    def __init__(
+        self,
+        gpu_indices: list[int] | None = None,
+        update_period: float = 1.0,
+        max_samples_per_gpu: int | None = None,
+    ) -> None:
+        if gpu_indices is not None and not gpu_indices:
+            raise ValueError("`gpu_indices` must be either `None` or non-empty")
+        self.update_period = update_period
+        self._readings = Readings(gpu_indices, max_samples_per_gpu)
+        self.gpu_indices = list(self._readings.gpus.indices)
+
+    def stop(self) -> None:
+        """Do nothing: the collector goes on for others."""
+
+    def get_temperature_timeline(
+        self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
+    ) -> dict[int, list[tuple[float, int]]]:
+        """Return (wall time in s, degrees C) of each GPU since this monitor began, where it changed."""
+        found: dict[int, list[tuple[float, int]]] = {}
+        for index in self.gpu_indices if gpu_index is None else [gpu_index]:
+            line = found[index] = []
+            for reading in self._readings.of(index, start_time, end_time):
+                celsius = reading.temperature_c
+                if celsius is not None and (not line or line[-1][1] != celsius):
+                    line.append((reading.t, celsius))
+        return found
+
+    def get_temperature(self, time: float | None = None) -> dict[int, int] | None:
+        """Return the degrees C of each GPU closest to an instant; the last ones if that is None."""
+        timelines = self.get_temperature_timeline()
+        if not timelines or not all(timelines.values()):
+            return None
+        return {index: closest(samples, time) for index, samples in timelines.items()}

@@ -1,0 +1,1 @@
+"""The optimizer of the power limit, with Zeus's names: see `power_limit`."""
