@@ -32,12 +32,12 @@ from analyzers.pipeline.pipeline_events import (
     StageRan,
 )
 from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play
-from analyzers.pipeline.plan_delivery import deliver
+from analyzers.pipeline.plan_delivery import deliver, instruction_rows, point_rows
 from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
-from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
+from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
@@ -196,40 +196,12 @@ class PipelineRun:
         first = {stage.began.stage: stage for stage in self._stages.values()}
         graph = self._graph = from_orders([first[at].instructions() for at in sorted(first)])
         profile = self._profile = combine(measured, sorted(set.intersection(*clocks), reverse=True))
-        rows: list[Row] = [
-            InstructionRow(
-                run=self._run,
-                stage=each.stage,
-                kind=each.kind,
-                chunk=each.chunk,
-                clock_mhz=each.clock_mhz,
-                samples=each.samples,
-                time_s=each.time_s,
-                time_low_s=each.time_low_s,
-                time_high_s=each.time_high_s,
-                energy_j=each.energy_j,
-                energy_low_j=each.energy_low_j,
-                energy_high_j=each.energy_high_j,
-            )
-            for stage in measured
-            for each in stage.instructions
-        ]
+        rows: list[Row] = [*instruction_rows(self._run, measured)]
         base_s, base_j = self._unplanned()
         points = make_plans(
             graph, profile, [base_s * each for each in SLOWDOWNS], switching_s=self._settings.switching_s
         )
-        rows += [
-            PlanPointRow(
-                run=self._run,
-                slowdown=slowdown,
-                time_s=point.time_s,
-                energy_j=point.energy_j,
-                bound_j=point.bound_j,
-                unplanned_s=base_s,
-                unplanned_j=base_j,
-            )
-            for slowdown, point in zip(SLOWDOWNS, points, strict=True)
-        ]
+        rows += point_rows(self._run, SLOWDOWNS, points, base_s, base_j)
         return rows_only(rows)
 
     def _unplanned(self) -> tuple[float, float]:

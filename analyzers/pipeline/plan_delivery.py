@@ -1,12 +1,15 @@
-"""A plan as one rank's collector follows it. Pure."""
+"""What a pipeline gives to others: a plan for a rank's collector, and rows of its profile. Pure."""
 
 from collections.abc import Sequence
 from math import ceil
 
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
+from analyzers.pipeline.plan import FrequencyPlan
+from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
+from analyzers.results.pipeline_rows import InstructionRow, PlanPointRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 
@@ -59,3 +62,47 @@ def deliver(
 def _time_s(graph: PipelineGraph, profile: PipelineProfile, clocks_mhz: Sequence[int], index: int) -> float:
     options = profile.of(graph.instructions[index])
     return next(option.time_s for option in options if option.clock_mhz == clocks_mhz[index])
+
+
+def instruction_rows(run: str, measured: Sequence[StageProfile]) -> list[InstructionRow]:
+    """Return the profile of all stages as rows."""
+    return [
+        InstructionRow(
+            run=run,
+            stage=each.stage,
+            kind=each.kind,
+            chunk=each.chunk,
+            clock_mhz=each.clock_mhz,
+            samples=each.samples,
+            time_s=each.time_s,
+            time_low_s=each.time_low_s,
+            time_high_s=each.time_high_s,
+            energy_j=each.energy_j,
+            energy_low_j=each.energy_low_j,
+            energy_high_j=each.energy_high_j,
+        )
+        for stage in measured
+        for each in stage.instructions
+    ]
+
+
+def point_rows(
+    run: str,
+    slowdowns: Sequence[float],
+    points: Sequence[FrequencyPlan],
+    unplanned_s: float,
+    unplanned_j: float,
+) -> list[PlanPointRow]:
+    """Return the frontier as rows."""
+    return [
+        PlanPointRow(
+            run=run,
+            slowdown=slowdown,
+            time_s=point.time_s,
+            energy_j=point.energy_j,
+            bound_j=point.bound_j,
+            unplanned_s=unplanned_s,
+            unplanned_j=unplanned_j,
+        )
+        for slowdown, point in zip(slowdowns, points, strict=True)
+    ]
