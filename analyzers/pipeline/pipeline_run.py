@@ -37,7 +37,7 @@ from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
-from analyzers.results.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError

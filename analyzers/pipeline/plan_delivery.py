@@ -9,7 +9,7 @@ from analyzers.pipeline.plan import FrequencyPlan
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline_rows import InstructionRow, PlanPointRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 

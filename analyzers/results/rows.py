@@ -15,7 +15,7 @@ from analyzers.results.instructions import (
 )
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
-from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 

@@ -5,7 +5,7 @@ import pytest
 from analyzers.pipeline.pipeline_events import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan
-from analyzers.results.pipeline_rows import InstructionRow, PlanPointRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 
 
