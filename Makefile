@@ -8,7 +8,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-fast test-frameworks check fuzz soak lock clean
+.PHONY: help install demo test test-fast test-frameworks test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -45,6 +45,11 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax zeus==0.16.0
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
+test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
+	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
+		apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb)
+	$(BIN)/python -m pytest -rs tests/packaging/test_grafana.py tests/zeus_stream/exporters
+
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
 
@@ -62,4 +67,4 @@ lock:            ## renew requirements.lock (needs uv)
 		--python-version 3.11 pyproject.toml -o requirements.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) .frameworks .fuzz demo-out
+	rm -rf $(VENV) .frameworks .fuzz .prometheus demo-out

@@ -21,6 +21,8 @@ COMMIT_S = 1.0
 """Between two commits that no command, no choice and no query waits for."""
 COMMIT_BYTES = 4 << 20
 """Of frames; more are stored at once."""
+MAX_BYTES = 4 * COMMIT_BYTES
+"""Of frames that wait for the store; then no more are taken in."""
 
 
 class Publish(Protocol):
@@ -42,17 +44,24 @@ class Commits:
         self._rows: list[Row] = []
         self._interpreted: dict[str, int] = {}
         self._bytes = 0
+        self._large = anyio.Event()
+        """Set: more than `COMMIT_BYTES` wait."""
         self._failed = False
         """What came after a commit that failed is not stored either: the analyzer ends."""
         self.replaying = True
         """Rows of all kinds may be stored already."""
 
-    async def add_received(self, part: Received) -> None:
-        """Add frames or a break. Waits for the store when it is behind."""
+    def add_received(self, part: Received) -> None:
+        """Add frames or a break."""
         self._received.append(part)
         if not isinstance(part, Break):
             self._bytes += sum(len(frame.body) for frame, _ in part)
         if self._bytes > COMMIT_BYTES:
+            self._large.set()
+
+    async def make_room(self) -> None:
+        """Wait for the store while more waits for it than may."""
+        if self._bytes > MAX_BYTES:
             await self.commit()
 
     async def add_derived(
@@ -88,7 +97,9 @@ class Commits:
         """Commit in time until cancelled, and once more then."""
         try:
             while True:
-                await anyio.sleep(COMMIT_S)
+                with anyio.move_on_after(COMMIT_S):
+                    await self._large.wait()
+                self._large = anyio.Event()
                 await self.commit()
         finally:
             with anyio.CancelScope(shield=True):

@@ -1,12 +1,12 @@
 """The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.interpreter import Input, Interpreter, Logged
+from analyzers.interpreter import Input, Interpreter, LinkSeen, Logged
 from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.result import Result, in_order
 from analyzers.status import Insight
@@ -14,6 +14,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
 
 T = TypeVar("T")
+Links = Callable[[Mapping[str, Frame]], Iterable[LinkSeen]]
 
 AT_ONCE_NS = 100_000_000
 """Work of the thread after which what was decided leaves it, and others have their turn."""
@@ -35,6 +36,10 @@ class Interpretation:
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}
         """By open run, where the search for its power limit stood a short time ago."""
+        self.leases: Mapping[str, frozenset[str]] = {}
+        """By host, the GPUs whose leases are to be renewed, as of the last work."""
+        self.waiting: Mapping[str, int] = {}
+        """By host, the number of commands that wait, as of the last work."""
         self.stalled_ns: int | None = None
         """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
 
@@ -46,12 +51,15 @@ class Interpretation:
         """Return what an event other than a frame gives; ``host``: the one it is about."""
         return await self.run(lambda known: known.handle(event, known.frame_ns(host)))
 
-    async def interpret(self, frames: Sequence[tuple[Frame, Body]], behind_ns: int) -> tuple[int, Result]:
+    async def interpret(
+        self, frames: Sequence[tuple[Frame, Body]], behind_ns: int, links: Links
+    ) -> tuple[int, Result]:
         """Interpret the first of these frames. Return how many, and what they gave.
 
         Args:
             frames: at least one.
             behind_ns: since when the oldest waits.
+            links: returns the state of all links, given the last frame of each host.
         """
 
         def work(interpreter: Interpreter) -> tuple[int, Result]:
@@ -60,7 +68,9 @@ class Interpretation:
                 results.append(interpreter.handle(Logged(frame, body, hurried), frame.t_ns))
                 if monotonic_ns() >= until_ns:
                     break
-            return len(results), in_order(results)
+            last = {frame.host: frame for frame, _ in frames[: len(results)]}
+            follows = [interpreter.handle(seen, 0) for seen in links(last)]
+            return len(results), in_order([*results, *follows])
 
         return await self.run(work)
 
@@ -68,6 +78,7 @@ class Interpretation:
         self.stalled_ns = monotonic_ns()
         try:
             done = work(self._interpreter)
+            self.leases, self.waiting = self._interpreter.leases(), self._interpreter.waiting()
             if self.stalled_ns - self._looked_ns >= INSIGHT_NS:
                 self._looked_ns = self.stalled_ns
                 known = self._interpreter

@@ -17,6 +17,7 @@ from analyzers.batch_size.history import Known
 from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import Jobs
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.questions import Questions
 from analyzers.measurement.sensors import Gain
@@ -40,7 +41,7 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 
-__all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "Logged")
+__all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "LinkSeen", "Logged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,17 @@ class Forgotten:
     wall_ns: Mapping[str, int]
 
 
-Input: TypeAlias = Logged | Asked | JobForgotten | Calibrated | Forgotten
+@dataclass(frozen=True, slots=True)
+class LinkSeen:
+    """The state of the link to the collector of a host."""
+
+    host: str
+    connected: bool
+    behind: int | None
+    """Frames of its log that are to be interpreted; None: not known."""
+
+
+Input: TypeAlias = Logged | Asked | JobForgotten | Calibrated | Forgotten | LinkSeen
 
 
 class Interpreter:
@@ -95,6 +106,7 @@ class Interpreter:
         policy: tuple[str, Policy[Any]] | None = None,
         jobs: Known | None = None,
         began_under: Mapping[str, RunSettings] | None = None,
+        pending: Pending | None = None,
     ) -> None:
         """Begin with no run.
 
@@ -104,19 +116,22 @@ class Interpreter:
             policy: name and policy that chooses batch sizes; the default sizes if not given.
             jobs: what is known of jobs that recur.
             began_under: by session, the settings of runs that began under an earlier analyzer.
+            pending: decides when a command leaves; at once if not given.
         """
         name, chooser = policy or ("default", Default())
         runs: dict[str, Run] = {}
         self._now_ns: dict[str, int] = {}
         """By host: the time of its latest frame."""
         self._fleet = Fleet()
+        self._pending = pending or Pending(at_once=True)
         self._known = KnownProfiles(memory)
         self._questions = Questions()
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
-        self._enforcer = Enforcer(self._fleet, runs, settings)
-        self._gpus = FollowedGpus(self._fleet)
+        self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
+        self._gpus = FollowedGpus(self._fleet, self._pending)
         self._sessions = OpenSessions(
             self._fleet,
+            self._pending,
             self._gpus,
             self._jobs,
             runs,
@@ -125,6 +140,9 @@ class Interpreter:
             known=self._known,
             began_under=began_under or {},
         )
+        self._lay_routes(settings.timeout_ns)
+
+    def _lay_routes(self, timeout_ns: int) -> None:
         self._attempts = Attempts(self._sessions)
         self._windows = WindowRoute(
             self._fleet,
@@ -132,12 +150,18 @@ class Interpreter:
             self._jobs,
             self._questions,
             self._attempts,
-            timeout_ns=settings.timeout_ns,
+            timeout_ns=timeout_ns,
         )
         self._readings = ReadingRoute(self._gpus, self._sessions)
         self._events = EventRoute(self._sessions, self._gpus, self._jobs, self._questions, self._attempts)
         self._notes = NoteRoute(
-            self._fleet, self._gpus, self._sessions, self._enforcer, self._windows, self._attempts
+            self._fleet,
+            self._pending,
+            self._gpus,
+            self._sessions,
+            self._enforcer,
+            self._windows,
+            self._attempts,
         )
 
     def handle(self, event: Input, now_ns: int) -> Result:
@@ -147,6 +171,12 @@ class Interpreter:
             event: what happened; frames come in the order of each log.
             now_ns: frame time of its host.
         """
+        rows, instructions = self._take(event, now_ns)
+        if instructions or isinstance(event, LinkSeen):
+            return Result(rows, self._pending.release(instructions))
+        return Result(rows)
+
+    def _take(self, event: Input, now_ns: int) -> Result:
         match event:
             case Logged(frame, body, hurried):
                 return self._frame(frame, body, now_ns, hurried=hurried)
@@ -154,6 +184,8 @@ class Interpreter:
                 return self._ask(host, ask, now_ns)
             case JobForgotten(job):
                 return self._jobs.handle(job_events.JobForgotten(job), self._now_ns)
+            case LinkSeen(host, connected, behind):
+                self._pending.link(host, connected=connected, behind=behind)
             case Calibrated(gains):
                 self._gpus.calibrate(gains)
             case Forgotten(wall_ns):
@@ -214,6 +246,14 @@ class Interpreter:
         """Return the time of the latest frame of a host; 0: there was none."""
         return self._now_ns.get(host, 0)
 
+    def leases(self) -> Mapping[str, frozenset[str]]:
+        """Return, by host, the GPUs whose leases are to be renewed."""
+        return self._pending.leases()
+
+    def waiting(self) -> Mapping[str, int]:
+        """Return, by host, the number of commands that wait until its stream is no longer old."""
+        return self._pending.waiting()
+
     def tries(self, job: str) -> int | None:
         """Return the number of tries that count for a job; None: it is not known."""
         return self._jobs.tries(job)
@@ -226,4 +266,4 @@ class Interpreter:
     def searches(self) -> dict[str, SearchProgress]:
         """Return, by run, where the search for its power limit stands."""
         runs = self._sessions.runs.items()
-        return {name: run.progress for name, run in runs if run.settings.selector is not None}
+        return {name: run.search.progress for name, run in runs if run.settings.selector is not None}

@@ -15,9 +15,10 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -30,16 +31,15 @@ from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.commits import Commits
-from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
+from analyzers.followed_collectors import Collector, Host
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten
+from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten, LinkSeen
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
-from analyzers.results.instructions import Instruction
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
 from analyzers.results_server import ResultsServer
@@ -48,19 +48,19 @@ from analyzers.status import Rows, collector_rows, insight_rows
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
-from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.paths import claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import CollectorStarted, Notes
+from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
-from zeus_stream.transport.endpoints import Distant, source
-from zeus_stream.transport.follower import Break, follow
+from zeus_stream.transport.endpoints import source
+from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +70,8 @@ BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 STORED_AHEAD = 8
 """Batches that are stored and not interpreted; then storing waits."""
+GIVEN_AHEAD = 64
+"""Results of slices of the stream that wait for a commit; then interpretation waits."""
 MAX_QUESTIONS = 1_000
 """Questions of scripts that wait for the interpreter; one more is dropped, and the script asks again."""
 SWITCH_S = 0.001
@@ -101,6 +103,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 policy=policy,
                 jobs=Known(*archive.known_jobs(MAX_TRIES)),
                 began_under=settings_of_begun(archive, settings, selector),
+                pending=Pending(),
             )
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
@@ -143,38 +146,18 @@ def take_forgotten(interpreter: Interpreter, file: Path) -> None:
     interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
 
 
-class Collector:
-    """A collector that is followed and commanded."""
+class Given(NamedTuple):
+    """The results of a slice of the stream."""
 
-    def __init__(
-        self,
-        context: sockets.Context,
-        name: str,
-        source: Places | Distant,
-        archive: Store,
-        settings: Settings,
-    ) -> None:
-        self.name = name
-        """As the settings have it."""
-        self.bound = source.ticket.host if isinstance(source, Distant) else None
-        """The host it may speak for; None: any."""
-        self.link = Link(context, source, archive.archive_id, settings.lease_ms, archive.starts, self.bound)
-        self.counters: Counter[str] = Counter()
-        self.follow = partial(follow, context, source, host=self.bound, counters=self.counters)
-
-
-class Host:
-    """What the shell knows of one host's stream."""
-
-    def __init__(self) -> None:
-        self.collector: Collector | None = None
-        """None: it is not followed (yet)."""
-        self.last: Frame | None = None
-        """The last frame that was interpreted."""
+    result: Result
+    interpreted: Mapping[str, int]
+    """By log, the next offset to be interpreted."""
+    stored: anyio.Event | None = None
+    """Set once it is stored, if somebody waits for that."""
 
 
 class Analyzer:
-    """What the tasks of one analyzer share."""
+    """The state that the tasks of one analyzer share."""
 
     def __init__(
         self,
@@ -190,7 +173,6 @@ class Analyzer:
         self._interpretation = interpretation
         self._collectors = collectors
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
-        self._pending = Pending()
         self._writer = anyio.CapacityLimiter(1)
         results = ResultsServer(f"{archive.archive_id}/{archive.starts}")
         self._commits = Commits(archive, results.publish)
@@ -198,6 +180,7 @@ class Analyzer:
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
+        self._given: MemoryObjectSendStream[Given]
         self._live = LiveSite()
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
@@ -209,17 +192,20 @@ class Analyzer:
         self._questions, questions = anyio.create_memory_object_stream[tuple[str, Ask | AskTry]](
             MAX_QUESTIONS
         )
+        self._given, results = anyio.create_memory_object_stream[Given](GIVEN_AHEAD)
         async with anyio.create_task_group() as tasks:
             for collector in self._collectors:
                 tasks.start_soon(collector.link.run, self._ask)
                 tasks.start_soon(self._complain, collector)
             pages = iter(self._archive.to_replay())
             while (page := await run_sync(next, pages, None)) is not None:
-                await self._interpret(page)
+                async for given in self._interpret(page):
+                    await self._deliver(given)
             self._commits.replaying = False
             tasks.start_soon(self._commits.run)
             tasks.start_soon(self._store, receive, stored)
             tasks.start_soon(self._digest, decoded)
+            tasks.start_soon(self._deliver_all, results)
             tasks.start_soon(self._answer, questions)
             tasks.start_soon(
                 watched_files.publish_budgets,
@@ -242,7 +228,7 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.leases = partial(self._pending.leases, name)
+        collector.link.leases = lambda: self._interpretation.leases.get(name, frozenset())
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset):
             await send.send(part)
@@ -272,7 +258,7 @@ class Analyzer:
             for item in waiting:
                 if isinstance(item, Break):
                     await self._put_frames(frames, stored)
-                    await self._commits.add_received(item)
+                    self._commits.add_received(item)
                     frames = []
                 else:
                     frames += item
@@ -285,8 +271,9 @@ class Analyzer:
         frames = await run_sync(
             lambda: [(frame, self._decoded(frame)) for frame in received], limiter=self._writer
         )
-        await self._commits.add_received(frames)
+        self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
+        await self._commits.make_room()
 
     def _decoded(self, frame: Frame) -> Body | None:
         try:
@@ -297,49 +284,53 @@ class Analyzer:
 
     async def _digest(self, batches: MemoryObjectReceiveStream[Decoded]) -> None:
         async for frames in batches:
-            await self._interpret(frames)
+            async for given in self._interpret(frames):
+                await self._given.send(given)
             self._received_ns.popleft()
 
-    async def _interpret(self, frames: Decoded) -> None:
-        """Interpret frames, store what they give, and send what is to be done."""
+    async def _interpret(self, frames: Decoded) -> AsyncIterator[Given]:
+        """Interpret frames. Yield what they give, a slice at a time: nothing waits for what is slow."""
         at = 0
+        for frame, body in frames:
+            if isinstance(body, Notes) and (collector := self._hosts[frame.host].collector) is not None:
+                collector.link.take_notes(body.notes)
         while at < len(frames):
-            count, result = await self._interpretation.interpret(frames[at:], self._behind_ns())
+            behind_ns = self._behind_ns()
+            count, result = await self._interpretation.interpret(frames[at:], behind_ns, self._links)
             part, at = frames[at : at + count], at + count
             self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
-            await self._keep(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
-            for frame, body in part:
+            for frame, _ in part:
                 self._hosts[frame.host].last = frame
-                if isinstance(body, Notes):
-                    self._note(frame.host, body)
-            self._send(result.instructions)
+            yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
+
+    def _links(self, last: Mapping[str, Frame]) -> Iterable[LinkSeen]:
+        """Return the state of all links. ``last``: frames that were interpreted by now, by host."""
+        for name, host in list(self._hosts.items()):
+            frame = last.get(name, host.last)
+            if host.collector is not None and frame is not None:
+                link = host.collector.link
+                yield LinkSeen(name, link.connected, link.behind(frame))
 
     def _behind_ns(self) -> int:
         """Return how long the oldest frame waits that is not interpreted."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
-    async def _keep(self, result: Result, interpreted: dict[str, int]) -> None:
-        """Have rows stored; return when the instructions may leave."""
-        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in result.rows)
-        await self._commits.add_derived(result.rows, interpreted, result.instructions)
+    async def _deliver_all(self, results: MemoryObjectReceiveStream[Given]) -> None:
+        async for given in results:
+            await self._deliver(given)
 
-    def _note(self, name: str, body: Notes) -> None:
-        self._pending.notes(name, body.notes)
-        if (collector := self._hosts[name].collector) is not None:
-            for note in body.notes:
-                if isinstance(note, CollectorStarted):
-                    collector.link.collector_started(note.incarnation)
-
-    def _send(self, instructions: Iterable[Instruction]) -> None:
-        """Hand to the links what is to be sent now."""
-        for name, host in self._hosts.items():
-            if host.collector is not None and host.last is not None:
-                link = host.collector.link
-                self._pending.link(name, connected=link.connected, behind=link.behind(host.last))
-        for instruction in self._pending.handle(instructions):
+    async def _deliver(self, given: Given) -> None:
+        """Have rows stored; hand instructions to the links as soon as they may leave."""
+        rows, instructions = given.result
+        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
+        await self._commits.add_derived(rows, given.interpreted, instructions)
+        for instruction in instructions:
             collector = self._hosts[instruction.host].collector
-            assert collector is not None  # only hosts that are followed are sent anything
-            collector.link.carry_out(instruction)
+            if collector is not None:
+                collector.link.carry_out(instruction)
+        if given.stored is not None:
+            await self._commits.commit()
+            given.stored.set()
 
     def _ask(self, host: str, question: Ask | AskTry) -> None:
         """Take a script's question; the answer goes out by itself, now or when it is known."""
@@ -351,18 +342,17 @@ class Analyzer:
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
             result = await self._interpretation.handle(Asked(host, question), host)
-            await self._keep(result, {})
-            self._send(result.instructions)
+            await self._given.send(Given(result, {}))
 
     async def forget(self, job: str) -> int | None:
         """Let a job begin again. Return the number of tries that count no more; None: it is not known."""
         count = await self._interpretation.run(lambda interpreter: interpreter.tries(job))
         if count is None:
             return None
+        stored = anyio.Event()
         result = await self._interpretation.handle(JobForgotten(job))
-        await self._keep(result, {})
-        await self._commits.commit()
-        self._send(result.instructions)
+        await self._given.send(Given(result, {}, stored))
+        await stored.wait()
         return count
 
     # ---- status
@@ -384,7 +374,7 @@ class Analyzer:
 
     def _collector_rows(self, collector: Collector) -> Rows:
         hosts = {
-            name: (host.last, self._pending.waiting(name))
+            name: (host.last, self._interpretation.waiting.get(name, 0))
             for name, host in self._hosts.items()
             if host.collector is collector and host.last is not None
         }

@@ -273,8 +273,10 @@ WITH wholes AS (
 ), spent AS (
     SELECT job, count(*) AS windows, count(energy_j) AS measured, sum(duration_s) AS gpu_s,
         sum(duration_s) FILTER (energy_j IS NULL) AS missing_gpu_s, sum(energy_j) AS energy_j,
-        CASE WHEN count(energy_low_j) = count(energy_j) THEN sum(energy_low_j) END AS energy_low_j,
-        CASE WHEN count(energy_high_j) = count(energy_j) THEN sum(energy_high_j) END AS energy_high_j,
+        CASE WHEN bool_and(energy_low_j IS NOT NULL) FILTER (energy_j IS NOT NULL)
+            THEN sum(energy_low_j) FILTER (energy_j IS NOT NULL) END AS energy_low_j,
+        CASE WHEN bool_and(energy_high_j IS NOT NULL) FILTER (energy_j IS NOT NULL)
+            THEN sum(energy_high_j) FILTER (energy_j IS NOT NULL) END AS energy_high_j,
         CASE WHEN count(energy_j) > 0
             THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
         sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,

@@ -4,7 +4,7 @@ Outcomes of commands are not read here: they come through the log, like everythi
 interpreted. A reply only ends the sending again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias
 
@@ -23,8 +23,9 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Ask, AskTry
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, ControlRefused, Note
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
@@ -106,10 +107,11 @@ class Link:
         """The length of a lease that is asked for now."""
         return self._lease.ms(monotonic_ns())
 
-    def collector_started(self, incarnation: str) -> None:
+    def take_notes(self, notes: Iterable[Note | Unknown]) -> None:
         """Forget a welcome of an earlier collector than the one that the log says has started."""
-        if self._welcome is not None and self._welcome.incarnation != incarnation:
-            self._welcome = None
+        for note in notes:
+            if isinstance(note, CollectorStarted) and (welcome := self._welcome) is not None:
+                self._welcome = welcome if welcome.incarnation == note.incarnation else None
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""

@@ -1,28 +1,29 @@
-"""Controls of GPUs that are in force, and commands that wait, as the shell of the analyzer needs them. Pure.
+"""Controls of GPUs: who may set them, what was asked for, what is in force, what waits. Pure.
 
     commands -> wait while the stream of their host is old -> are sent, the last of each control
     notes of a collector -> what is in force               -> leases to be renewed
+
+This is the only owner of these facts: runs, budgets and the shell ask it.
 
 A lease is renewed from when its command is sent, not from when its outcome was interpreted: on a busy host
 that may be later than the lease lasts. A renewal of a lease that was refused or has ended changes nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
-from zeus_stream.protocol.fields import UNLOCKED, Control, Unknown
-from zeus_stream.protocol.notes import (
-    CollectorStarted,
-    ControlApplied,
-    ControlLeaseEnded,
-    ControlRefused,
-    Note,
-)
+from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
 
 MAX_SENT = 1_000
 """Commands of a host under way; the oldest are forgotten."""
+MAX_ASKED = 10_000
+"""Commands without outcome remembered; the oldest go."""
+BACK = f"{BUDGET}back-"
+"""Begins the ids of commands that give back what a budget held; those of its others begin with `BUDGET`."""
 
 ControlOfGpu = tuple[str, Control]
 
@@ -37,28 +38,195 @@ class _Host:
     """What a collector confirmed: mW or MHz."""
     sent: dict[str, ControlOfGpu] = field(default_factory=dict)
     """By id, commands that set a control and have no outcome yet."""
+    returned: dict[ControlOfGpu, None] = field(default_factory=dict)
+    """Controls for which a command that gives them back was sent."""
     deferred: dict[ControlOfGpu, Command] = field(default_factory=dict)
     """The last command of each control that was not sent yet."""
+    leases: frozenset[str] | None = None
+    """None: to be found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A command without outcome."""
+
+    row: CommandRow
+    host: str
+    of_gpu: ControlOfGpu
+    value: int | None
+    """None: it gives the control back."""
+
+
+@dataclass(slots=True)
+class Holding:
+    """The limits of one run."""
+
+    held: dict[str, None] = field(default_factory=dict)
+    """GPUs whose limit is the run's."""
+    asked_mw: dict[str, int] = field(default_factory=dict)
+    """The limit that was asked for last, by GPU."""
+    commanded: dict[str, None] = field(default_factory=dict)
+    """GPUs whose limit it alone may set."""
 
 
 class Pending:
     """The controls and commands of all hosts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
+        """``at_once``: no host is waited for, as where frames are interpreted that nobody acts on."""
+        self._at_once = at_once
         self._hosts: defaultdict[str, _Host] = defaultdict(_Host)
+        self._asked: dict[str, _Asked] = {}
+        """By command, those without outcome."""
+        self._under_way: defaultdict[str, dict[str, _Asked]] = defaultdict(dict)
+        """By GPU and command: power limits asked for, until that or a later command has its outcome."""
+        self._holdings: defaultdict[str, Holding] = defaultdict(Holding)
+        """By run."""
+        self._deferring: dict[str, None] = {}
+        """Hosts for which commands wait."""
+        self._commanders: dict[str, str] = {}
+        """By GPU, the run that may set its limit."""
 
-    def leases(self, host: str) -> frozenset[str]:
-        """Return the GPUs of a host whose leases are to be renewed."""
+    # ---- who may set limits
+
+    def commander(self, gpu: str) -> str | None:
+        """Return the run that may set the limit of a GPU."""
+        return self._commanders.get(gpu)
+
+    def appoint(self, run: str, gpus: Iterable[str]) -> None:
+        """Let a run set the limits of GPUs, and nobody else."""
+        for gpu in gpus:
+            self._commanders[gpu] = run
+            self._holdings[run].commanded[gpu] = None
+
+    def dismiss(self, run: str) -> None:
+        """Let a run set no limits any more."""
+        for gpu in self._holdings[run].commanded:
+            if self._commanders.get(gpu) == run:
+                del self._commanders[gpu]
+        self._holdings[run].commanded.clear()
+
+    def holding(self, run: str) -> Holding:
+        """Return the limits of a run."""
+        return self._holdings[run]
+
+    def forget(self, run: str) -> None:
+        """Forget a run that is over."""
+        self.dismiss(run)
+        self._holdings.pop(run, None)
+
+    def forget_gpu(self, gpu: str) -> None:
+        """Forget who may set the limit of a GPU, which is another host's from now on."""
+        self._commanders.pop(gpu, None)
+
+    # ---- commands and their outcomes
+
+    def ask(self, command: Command, run: str, t_ns: int) -> CommandRow:
+        """Take in a command that is asked for, of a power limit. Return its row, without outcome.
+
+        Args:
+            command: of the GPU's host.
+            run: that asks.
+            t_ns: frame time of that host.
+        """
+        value = command.value if isinstance(command, ApplyControl) else None
+        row = CommandRow(
+            command=command.command,
+            run=run,
+            gpu=command.gpu,
+            asked_ns=t_ns,
+            limit_w=None if value is None else value / 1000,
+            outcome=None,
+            outcome_ns=None,
+            outcome_limit_w=None,
+            reason="",
+        )
+        asked = _Asked(row, command.host, (command.gpu, command.control), value)
+        self._asked[command.command] = asked
+        if value is not None:
+            self._under_way[command.gpu][command.command] = asked
+        if len(self._asked) > MAX_ASKED:
+            oldest = next(iter(self._asked))
+            self._under_way[self._asked.pop(oldest).row.gpu].pop(oldest, None)
+        return row
+
+    def under_way_mw(self, gpu: str) -> list[int]:
+        """Return the limits of a GPU that were asked for and are not known to be in force or refused."""
+        return [asked.value for asked in self._under_way[gpu].values() if asked.value is not None]
+
+    def asked_ns(self, gpu: str) -> int:
+        """Return when the last of `under_way_mw` was asked for, frame time; 0: there is none."""
+        return max((asked.row.asked_ns for asked in self._under_way[gpu].values()), default=0)
+
+    def settle(self, host: str, note: ControlApplied | ControlRefused) -> CommandRow | None:
+        """Take in the outcome of a command. Return its row without it; None: it is not remembered."""
+        known, asked = self._hosts[host], self._asked.pop(note.command, None)
+        known.leases = None
+        known.sent.pop(note.command, None)
+        for of_gpu, deferred in tuple(known.deferred.items()):
+            if deferred.command == note.command:  # decided again after a start
+                del known.deferred[of_gpu]
+        match note:
+            case ControlApplied(gpu=gpu, control=control, value=value):
+                back = note.command.startswith(BACK) if asked is None else asked.value is None
+                if back or (control != "power_limit" and value == UNLOCKED):
+                    known.in_force.pop((gpu, control), None)
+                    known.returned.pop((gpu, control), None)
+                else:
+                    known.in_force[gpu, control] = value
+                self._land(gpu, note.command)
+            case ControlRefused(gpu=gpu) if asked is not None:
+                self._land(gpu, note.command)
+            case _:
+                pass  # of a command that is not remembered
+        return None if asked is None else asked.row
+
+    def _land(self, gpu: str, command: str) -> None:
+        """Count no more what was asked for before a command and by it: they are obeyed in order."""
+        under_way = self._under_way[gpu]
+        commands = list(under_way)
+        for earlier in commands[: commands.index(command) + 1] if command in under_way else commands:
+            del under_way[earlier]
+
+    def lost(self, host: str, note: ControlLeaseEnded) -> None:
+        """Take in that a lease has ended."""
+        self._hosts[host].in_force.pop((note.gpu, note.control), None)
+        self._hosts[host].leases = None
+
+    def collector_started(self, host: str) -> None:
+        """Take in that a collector started: it has given everything back."""
         known = self._hosts[host]
-        return frozenset(gpu for gpu, _ in (*known.in_force, *known.sent.values()))
+        known.in_force.clear()
+        known.sent.clear()
+        known.returned.clear()
+        known.leases = None
+        for under_way in self._under_way.values():
+            for command in [command for command, asked in under_way.items() if asked.host == host]:
+                del under_way[command]
+
+    # ---- what is in force
 
     def in_force(self, host: str) -> dict[ControlOfGpu, int]:
         """Return what is in force on a host by our doing: mW of a power limit, MHz of a clock."""
         return dict(self._hosts[host].in_force)
 
-    def waiting(self, host: str) -> int:
-        """Return the number of commands that wait until the host's stream is no longer old."""
-        return len(self._hosts[host].deferred)
+    def limit_mw(self, host: str, gpu: str) -> int | None:
+        """Return the limit of a GPU that is in force by our doing."""
+        return self._hosts[host].in_force.get((gpu, "power_limit"))
+
+    def leases(self) -> Mapping[str, frozenset[str]]:
+        """Return, by host, the GPUs whose leases are to be renewed."""
+        for known in self._hosts.values():
+            if known.leases is None:
+                held = (of for of in known.in_force if of not in known.returned)
+                known.leases = frozenset(gpu for gpu, _ in (*held, *known.sent.values()))
+        return {name: known.leases for name, known in self._hosts.items() if known.leases}
+
+    # ---- what is sent, and when
+
+    def waiting(self) -> Mapping[str, int]:
+        """Return, by host, the number of commands that wait until its stream is no longer old."""
+        return {name: len(known.deferred) for name, known in self._hosts.items()}
 
     def link(self, host: str, *, connected: bool, behind: int | None) -> None:
         """Take in the state of a host's link. ``behind``: frames to be interpreted; None: not known."""
@@ -66,58 +234,41 @@ class Pending:
         known.followed, known.connected = True, connected
         known.caught_up = known.caught_up or behind == 0
 
-    def notes(self, host: str, notes: Iterable[Note | Unknown]) -> None:
-        """Take in what a collector noted, in order."""
-        known = self._hosts[host]
-        for note in notes:
-            match note:
-                case ControlApplied(command=command, gpu=gpu, control=control, value=value):
-                    if control != "power_limit" and value == UNLOCKED:
-                        known.in_force.pop((gpu, control), None)
-                    else:
-                        known.in_force[gpu, control] = value
-                    self._settle(known, command)
-                case ControlRefused(command=command):
-                    self._settle(known, command)
-                case ControlLeaseEnded(gpu=gpu, control=control):
-                    known.in_force.pop((gpu, control), None)
-                case CollectorStarted():
-                    known.in_force.clear()
-                    known.sent.clear()
-                case _:
-                    pass  # nothing about controls
-
-    def handle(self, instructions: Iterable[Instruction]) -> list[Instruction]:
+    def release(self, instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
         """Take in instructions. Return those to be sent now: answers at once, commands when it is time."""
         now: list[Instruction] = []
         for instruction in instructions:
             known = self._hosts[instruction.host]
-            if isinstance(instruction, ApplyControl | RestoreControl):
-                known.deferred[instruction.gpu, instruction.control] = instruction
-            elif known.followed:
-                now.append(instruction)
-        for known in self._hosts.values():
+            match instruction:
+                case ApplyControl() | RestoreControl() if self._at_once:
+                    self._sent(known, instruction)
+                    now.append(instruction)
+                case ApplyControl() | RestoreControl():
+                    known.deferred[instruction.gpu, instruction.control] = instruction
+                    self._deferring[instruction.host] = None
+                case _ if known.followed or self._at_once:
+                    now.append(instruction)
+                case _:
+                    pass  # an answer for a host that is not followed
+        for name in list(self._deferring):
+            known = self._hosts[name]
             if known.connected and known.caught_up:
-                now += self._send(known)
-        return now
+                del self._deferring[name]
+                commands = list(known.deferred.values())
+                known.deferred.clear()
+                for command in commands:
+                    self._sent(known, command)
+                now += commands
+        return tuple(now)
 
-    def _send(self, known: _Host) -> list[Command]:
-        commands = list(known.deferred.values())
-        known.deferred.clear()
-        for command in commands:
-            of_gpu = command.gpu, command.control
-            if isinstance(command, ApplyControl):
+    def _sent(self, known: _Host, command: Command) -> None:
+        of_gpu, known.leases = (command.gpu, command.control), None
+        match command:
+            case ApplyControl():
+                known.returned.pop(of_gpu, None)
                 known.sent[command.command] = of_gpu
                 if len(known.sent) > MAX_SENT:
                     del known.sent[next(iter(known.sent))]
-            else:
-                known.in_force.pop(of_gpu, None)
+            case RestoreControl():
+                known.returned[of_gpu] = None
                 known.sent = {sent: other for sent, other in known.sent.items() if other != of_gpu}
-        return commands
-
-    def _settle(self, known: _Host, command: str) -> None:
-        """Forget a command that has its outcome, also one that was decided again after a start."""
-        known.sent.pop(command, None)
-        for of_gpu, deferred in tuple(known.deferred.items()):
-            if deferred.command == command:
-                del known.deferred[of_gpu]

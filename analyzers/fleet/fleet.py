@@ -8,14 +8,12 @@ from analyzers.measurement.counter_kind import CounterKind
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
-from analyzers.results.rows import CommandRow, GapRow, GpuRow
+from analyzers.results.rows import GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
-MAX_COMMANDS = 10_000
-"""Commands remembered; the oldest without outcome go."""
 
 
 @dataclass(slots=True)
@@ -39,8 +37,6 @@ class Gpu:
     uses: list[Use] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     """Those that use it and are not measured to their end."""
-    commander: str | None = None
-    """The run that may set its limit."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
 
@@ -90,27 +86,6 @@ class Fleet:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
     """By host: its CPUs and their memory, which are among ``gpus``."""
-    commands: dict[str, CommandRow] = field(default_factory=dict)
-    """Those without outcome."""
-
-    def asking(self, command: str, run: str, gpu: str, limit_mw: int | None, now: Clocks) -> CommandRow:
-        """Return the row of a command that is sent now. None: release."""
-        limit_w = None if limit_mw is None else limit_mw / 1000
-        row = CommandRow(
-            command=command,
-            run=run,
-            gpu=gpu,
-            asked_ns=now[self.gpus[gpu].host],
-            limit_w=limit_w,
-            outcome=None,
-            outcome_ns=None,
-            outcome_limit_w=None,
-            reason="",
-        )
-        self.commands[command] = row
-        if len(self.commands) > MAX_COMMANDS:
-            del self.commands[next(iter(self.commands))]
-        return row
 
 
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:

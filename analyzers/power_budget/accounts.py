@@ -1,8 +1,9 @@
 """Accounts of GPUs under power budgets: what is in force, what was asked for, what is in the way. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import CommandRow
@@ -11,8 +12,6 @@ from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, Contro
 
 RETRY_NS = 60_000_000_000
 """After a refusal that may pass."""
-BACK = f"{BUDGET}back-"
-"""Begins the ids of commands that give back; those of all others begin with `BUDGET`."""
 BUSY, BUSY_NS = 0.9, 60_000_000_000
 """A GPU without a run that draws so much of its limit works for somebody, for so long after."""
 PASSING = ("device", "storage", "owned", "range")
@@ -35,50 +34,37 @@ class Account:
     """When it was seen to."""
     ours: bool = False
     """Its limit is held in a budget's name."""
-    asked_mw: dict[str, int] = field(default_factory=dict)
-    """By command under way, in order."""
-    asked_ns: int = 0
-    """When the last was."""
     trouble: str = ""
     """Why it cannot be commanded."""
     retry_ns: int | None = None
-
-    @property
-    def promised_mw(self) -> int:
-        return max(self.limit_mw, self.most_mw, *self.asked_mw.values())
-
-    def settle(self, command: str) -> None:
-        """Forget a command that has its outcome, and those before it: they are obeyed in order."""
-        commands = list(self.asked_mw)
-        for earlier in commands[: commands.index(command) + 1] if command in self.asked_mw else commands:
-            del self.asked_mw[earlier]
 
 
 class Accounts:
     """The accounts of a site."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        """Begin without any; ``fleet``: the GPUs."""
+    def __init__(self, fleet: Fleet, pending: Pending) -> None:
+        """Begin without any.
+
+        Args:
+            fleet: the GPUs.
+            pending: what is in force on them, and what was asked for.
+        """
         self.of: dict[str, Account] = {}
         """By GPU."""
-        self.limits_mw: dict[str, int] = {}
-        """In force by our doing, by GPU."""
         self.stale = False
         """What units are to have is to be found again."""
         self.news: dict[str, None] = {}
         """GPUs on which something is in force, or asked for, that was not."""
         self._fleet = fleet
+        self._pending = pending
         self._found_mw: dict[str, int] = {}
         """By GPU, what was found there since its collector said what it found: the upper bound."""
 
     def collector_started(self, host: str) -> None:
         """Note that all limits on a host are what was found; refusals may not be repeated."""
         self.stale = True
-        for gpu in [gpu for gpu in self.limits_mw if self._fleet.gpus[gpu].host == host]:
-            del self.limits_mw[gpu]
         for gpu, account in self.of.items():
             if self._fleet.gpus[gpu].host == host:
-                account.asked_mw.clear()
                 account.ours, account.trouble, account.retry_ns = False, "", None
                 account.limit_mw = self.found(gpu)
 
@@ -87,11 +73,9 @@ class Accounts:
         self._found_mw.pop(gpu, None)
         self.stale = True
 
-    def asked(self, command: ApplyControl, now: Clocks) -> None:
+    def asked(self, command: ApplyControl) -> None:
         """Note that a limit is asked for, by a run or in a budget's name."""
         if (account := self.of.get(command.gpu)) is not None:
-            account.asked_mw[command.command] = command.value
-            account.asked_ns = now[self._fleet.gpus[command.gpu].host]
             account.ours = account.ours or command.run.startswith(BUDGET)
             self.news[command.gpu] = None
 
@@ -104,16 +88,11 @@ class Accounts:
             case ControlApplied(value=limit_mw):
                 back = note.command.startswith(BACK) if row is None else row.limit_w is None
                 if back:
-                    self.limits_mw.pop(gpu, None)
                     self._found_mw[gpu] = limit_mw
-                else:
-                    self.limits_mw[gpu] = limit_mw
                 if account is not None:
                     account.limit_mw = limit_mw
-                    account.settle(note.command)
                     account.ours = not back and (account.ours or of_budget)
             case ControlRefused() if account is not None and row is not None:
-                account.settle(note.command)
                 if of_budget and note.cause != "stale":
                     self._trouble(gpu, account, note, now)
             case ControlRefused():
@@ -133,7 +112,6 @@ class Accounts:
     def lost(self, ended: ControlLeaseEnded) -> None:
         """Note that a limit of ours is in force no longer."""
         gpu, self.stale = ended.gpu, True
-        self.limits_mw.pop(gpu, None)
         if ended.value is not None:
             self._found_mw[gpu] = ended.value
         if (account := self.of.get(gpu)) is not None:
@@ -158,6 +136,11 @@ class Accounts:
             account.busy_ns is not None and abs(now_ns - account.busy_ns) < BUSY_NS,
         )
         return account.busy, account.busy != was
+
+    def promised_mw(self, gpu: str) -> int:
+        """Return the most that a GPU has, may have, or was asked to have (mW)."""
+        account = self.of[gpu]
+        return max(account.limit_mw, account.most_mw, *self._pending.under_way_mw(gpu))
 
     def found(self, gpu: str) -> int:
         """Return the limit that was found on a GPU (mW): none above it is asked for."""

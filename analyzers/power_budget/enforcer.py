@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
-from analyzers.power_budget.accounts import BACK, Account, Accounts
+from analyzers.power_budget.accounts import Account, Accounts
 from analyzers.power_budget.budget_reports import BudgetReports
 from analyzers.power_budget.shares import Shares
 from analyzers.power_limit.run import Run
@@ -92,12 +93,15 @@ BudgetEvent: TypeAlias = (
 class Enforcer:
     """The enforcer of the budgets of a site."""
 
-    def __init__(self, fleet: Fleet, runs: Mapping[str, Run], settings: RunSettings) -> None:
+    def __init__(
+        self, fleet: Fleet, pending: Pending, runs: Mapping[str, Run], settings: RunSettings
+    ) -> None:
         """Begin without a budget; ``settings``: of GPUs that no run uses."""
-        self._accounts = Accounts(fleet)
-        self._shares = Shares(fleet, self._accounts, runs, settings)
+        self._accounts = Accounts(fleet, pending)
+        self._shares = Shares(fleet, pending, self._accounts, runs, settings)
         self._reports = BudgetReports(self._accounts, self._shares)
         self._fleet = fleet
+        self._pending = pending
         self._settings = settings
         self._runs = runs
         self._budgets: tuple[Budget, ...] = ()
@@ -147,7 +151,7 @@ class Enforcer:
         if (share := self._shares.allocations.get(command.gpu)) is not None:
             command = replace(command, value=min(command.value, share.most_mw))
         if self._active:
-            self._accounts.asked(command, self._now)
+            self._accounts.asked(command)
         return command
 
     def _keep(self, host: str) -> Result:
@@ -181,7 +185,7 @@ class Enforcer:
         self._accounts.stale |= any(isinstance(row, DecisionRow) for row in done.rows)
         for command in done.instructions:
             if isinstance(command, ApplyControl):  # nothing is taken by what is given back
-                self._accounts.asked(command, self._now)
+                self._accounts.asked(command)
 
     def _look(self, host: str) -> None:
         """Notice what only time brings, and what runs want by now."""
@@ -190,7 +194,7 @@ class Enforcer:
         for gpu in gpus:
             self._accounts.news[gpu] = None
             account, run = self._accounts.of[gpu], self._shares.commander(gpu)
-            of_run = (None, False) if run is None else (run.wanted_mw, bool(run.profile))
+            of_run = (None, False) if run is None else (run.search.wanted_mw, bool(run.search.profile))
             self._accounts.stale |= of_run != account.of_run
             account.of_run = of_run
             _, new = self._accounts.works(gpu, now_ns)
@@ -206,7 +210,8 @@ class Enforcer:
             del allocations[gpu]
         for gpu, group in group_of.items():
             if gpu not in accounts:
-                limit_mw = self._accounts.limits_mw.get(gpu, self._accounts.found(gpu))
+                in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
+                limit_mw = self._accounts.found(gpu) if in_force_mw is None else in_force_mw
                 accounts[gpu] = Account(limit_mw=limit_mw, most_mw=limit_mw)
             allocations[gpu] = Allocation(group, accounts[gpu].most_mw)
         self._on = {}
@@ -234,16 +239,16 @@ class Enforcer:
 
     def _give_back(self, gpu: str, account: Account) -> Result:
         """Leave a limit to the GPU's run, or give back what was found."""
-        if not account.ours and not account.asked_mw:
+        if not account.ours and not self._pending.under_way_mw(gpu):
             return NOTHING
         if (run := self._shares.commander(gpu)) is not None:
             return self._apply(gpu, run.name, account.limit_mw)
-        command = self._name(BACK, gpu)
-        self._fleet.asking(command, BUDGET, gpu, None, self._now)
         host = self._fleet.gpus[gpu].host
-        return _command(
-            RestoreControl(command=command, run=BUDGET, host=host, gpu=gpu, control="power_limit")
+        command = RestoreControl(
+            command=self._name(BACK, gpu), run=BUDGET, host=host, gpu=gpu, control="power_limit"
         )
+        self._pending.ask(command, BUDGET, self._now_ns(gpu))
+        return _command(command)
 
     def _command(self, gpus: Iterable[str]) -> Result:
         """Set what is to be set on these GPUs and no run sets."""
@@ -255,30 +260,29 @@ class Enforcer:
             run = self._shares.commander(gpu)
             wanted_mw = account.most_mw if run is None else min(account.limit_mw, account.most_mw)
             # What a run has set before there was a budget is held in its name, and ends with it.
-            runs_own = run is not None and gpu in self._accounts.limits_mw and not account.ours
-            if not account.asked_mw:
+            in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
+            runs_own = run is not None and in_force_mw is not None and not account.ours
+            if not (asked_mw := self._pending.under_way_mw(gpu)):
                 right = account.limit_mw == wanted_mw and not runs_own
             else:
-                waited_ns = self._now_ns(gpu) - account.asked_ns
-                asked_mw = list(account.asked_mw.values())[-1]
-                right = asked_mw <= account.most_mw and waited_ns < self._settings.timeout_ns
+                waited_ns = self._now_ns(gpu) - self._pending.asked_ns(gpu)
+                right = asked_mw[-1] <= account.most_mw and waited_ns < self._settings.timeout_ns
             if not right:
                 done |= self._apply(gpu, self._shares.allocations[gpu].holder, wanted_mw)
         return done
 
     def _apply(self, gpu: str, holder: str, limit_mw: int) -> Result:
         """Ask for a limit. It becomes a row with its outcome: a stream read in part may ask again."""
-        command = self._name(BUDGET, gpu)
-        self._fleet.asking(command, holder, gpu, limit_mw, self._now)
         applied = ApplyControl(
-            command=command,
+            command=self._name(BUDGET, gpu),
             run=holder,
             host=self._fleet.gpus[gpu].host,
             gpu=gpu,
             control="power_limit",
             value=limit_mw,
         )
-        self._accounts.asked(applied, self._now)
+        self._pending.ask(applied, holder, self._now_ns(gpu))
+        self._accounts.asked(applied)
         return _command(applied)
 
     def _name(self, kind: str, gpu: str) -> str:

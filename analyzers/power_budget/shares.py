@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.power_budget.accounts import Accounts
 from analyzers.power_budget.allocation import Bound, Unit, most_mw, share_out, speeds
@@ -15,7 +16,12 @@ class Shares:
     """What everybody is to have of the budgets in force."""
 
     def __init__(
-        self, fleet: Fleet, accounts: Accounts, runs: Mapping[str, Run], settings: RunSettings
+        self,
+        fleet: Fleet,
+        pending: Pending,
+        accounts: Accounts,
+        runs: Mapping[str, Run],
+        settings: RunSettings,
     ) -> None:
         """Begin without a budget; ``settings``: of GPUs that no run uses."""
         self.allocations: dict[str, Allocation] = {}
@@ -30,6 +36,7 @@ class Shares:
         self.cramped = False
         """Some have less than they are to have, until others have let go."""
         self._fleet = fleet
+        self._pending = pending
         self._accounts = accounts
         self._runs = runs
         self._settings = settings
@@ -77,10 +84,10 @@ class Shares:
         if run is None:
             busy = any(self._accounts.of[gpu].busy for gpu in gpus)
             return Unit(name, tuple(gpus), limits, speeds(limits, 1, ()) if busy else (1.0,) * len(limits))
-        wanted_mw = run.wanted_mw if run.commands_limits else None
+        wanted_mw = run.search.wanted_mw if run.search.commands_limits else None
         if wanted_mw is not None:
             limits = tuple(limit for limit in limits if limit <= wanted_mw) or limits[:1]
-        return Unit(name, tuple(gpus), limits, speeds(limits, len(gpus), run.profile))
+        return Unit(name, tuple(gpus), limits, speeds(limits, len(gpus), run.search.profile))
 
     def ration(self) -> None:
         """Shrink rations at once, and let others grow as far as there is room by now."""
@@ -88,11 +95,11 @@ class Shares:
         for unit in self.units:
             for gpu in unit.gpus:
                 accounts[gpu].most_mw = min(accounts[gpu].most_mw, self._targets_mw[unit.name])
-        left_mw = [b.most_mw - sum(accounts[gpu].promised_mw for gpu in b.gpus) for b in self.bounds]
+        left_mw = [b.most_mw - sum(self._accounts.promised_mw(gpu) for gpu in b.gpus) for b in self.bounds]
         self.cramped = False
         for unit in self.units:
             target_mw = self._targets_mw[unit.name]
-            more = {gpu: max(0, target_mw - accounts[gpu].promised_mw) for gpu in unit.gpus}
+            more = {gpu: max(0, target_mw - self._accounts.promised_mw(gpu)) for gpu in unit.gpus}
             needs_mw = [sum(mw for gpu, mw in more.items() if gpu in bound.gpus) for bound in self.bounds]
             if all(not needs or needs <= left for needs, left in zip(needs_mw, left_mw, strict=True)):
                 left_mw = [left - needs for needs, left in zip(needs_mw, left_mw, strict=True)]
@@ -105,8 +112,8 @@ class Shares:
 
     def commander(self, gpu: str) -> Run | None:
         """Return the run that sets a GPU's limit."""
-        run = self._runs.get(self._fleet.gpus[gpu].commander or "")
-        return run if run is not None and run.commands_limits else None
+        run = self._runs.get(self._pending.commander(gpu) or "")
+        return run if run is not None and run.search.commands_limits else None
 
     def user(self, gpu: str) -> Run | None:
         """Return the first of the runs that compute on a GPU."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet, Gpu, gpu_row
 from analyzers.fleet.ownership import Claims
 from analyzers.measurement import sensors
@@ -18,11 +19,12 @@ FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the ana
 class FollowedGpus:
     """The GPUs of all hosts, parts of hosts among them."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, pending: Pending) -> None:
         """Begin with those of a fleet, which this alone changes."""
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
         self._fleet = fleet
+        self._pending = pending
         self._claims = Claims()
 
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
@@ -47,6 +49,7 @@ class FollowedGpus:
             return host
         if self._claims.passes(host, uuid, gpu.host, now):
             self._fleet.gpus[uuid] = Gpu(host=host)
+            self._pending.forget_gpu(uuid)
             return host
         return gpu.host
 

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from functools import partial
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled, Enforcer
 from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
-from analyzers.results.rows import GapRow
+from analyzers.results.rows import CommandRow, GapRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FULL, FollowedGpus
 from analyzers.routes.open_sessions import OpenSessions
@@ -42,6 +43,7 @@ class NoteRoute:
     def __init__(
         self,
         fleet: Fleet,
+        pending: Pending,
         gpus: FollowedGpus,
         sessions: OpenSessions,
         enforcer: Enforcer,
@@ -50,6 +52,7 @@ class NoteRoute:
     ) -> None:
         """``windows``: of sessions that end with their host."""
         self._fleet = fleet
+        self._pending = pending
         self._gpus = gpus
         self._sessions = sessions
         self._enforcer = enforcer
@@ -73,6 +76,7 @@ class NoteRoute:
             case BudgetsSet():
                 return self._enforcer.handle(note, now) if host == OWN else NOTHING
             case CollectorStarted(boot_id=boot_id):
+                self._pending.collector_started(host)
                 self._enforcer.handle(CollectorRestarted(host), now)
                 return self._collector_started(host, boot_id, now)
             case DeviceFound() | DeviceGone():
@@ -119,19 +123,23 @@ class NoteRoute:
         if other is not None and other.host != host:
             return rows_only(self._gpus.objection(host, note.gpu, other.host, "commands", now))
         match note:
-            case ControlApplied(control="power_limit") | ControlRefused():
-                return self._outcome(host, note, now)
-            case ControlLeaseEnded(control="power_limit", gpu=uuid, cause=cause, reason=reason):
+            case ControlApplied() | ControlRefused():
+                row = self._pending.settle(host, note)
+                is_limit = isinstance(note, ControlRefused) or note.control == "power_limit"
+                return self._outcome(host, note, row, now) if is_limit else NOTHING
+            case ControlLeaseEnded(control=control, gpu=uuid, cause=cause, reason=reason):
+                self._pending.lost(host, note)
+                if control != "power_limit":
+                    return NOTHING
                 if self._gpus.belongs(host, uuid):
                     self._enforcer.handle(note, now)
                 lost = LimitLost(uuid, cause, reason)
                 return in_order([run.handle(lost, now) for run in self._sessions.runs.values()])
-            case _:
-                return NOTHING  # of clocks
 
-    def _outcome(self, host: str, note: ControlApplied | ControlRefused, now: Clocks) -> Result:
+    def _outcome(
+        self, host: str, note: ControlApplied | ControlRefused, row: CommandRow | None, now: Clocks
+    ) -> Result:
         """Take in the outcome of a command. Those of other analyzers are none of ours."""
-        row = self._fleet.commands.pop(note.command, None)
         if self._gpus.belongs(host, note.gpu):
             self._enforcer.handle(CommandSettled(row, note), now)
         if row is None:

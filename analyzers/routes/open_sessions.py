@@ -7,10 +7,12 @@ from typing import TypeVar
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.session import Session
+from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
 from analyzers.power_limit.profiles import KnownProfiles
-from analyzers.power_limit.run import NOTHING_USED, Run, Used
+from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import RankEnded, SetAside
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import NOTHING, Result, rows_only
@@ -40,6 +42,7 @@ class OpenSessions:
     def __init__(
         self,
         fleet: Fleet,
+        pending: Pending,
         gpus: FollowedGpus,
         jobs: Jobs,
         runs: dict[str, Run],
@@ -53,6 +56,7 @@ class OpenSessions:
 
         Args:
             fleet: the GPUs.
+            pending: commands on their way, and limits in force.
             gpus: which host may speak for each.
             jobs: those that recur.
             runs: those that are open, by name; this alone changes it.
@@ -69,6 +73,7 @@ class OpenSessions:
         self.ended_runs: dict[str, Used] = {}
         """By name."""
         self._fleet = fleet
+        self._pending = pending
         self._gpus = gpus
         self._jobs = jobs
         self._allocations = allocations
@@ -114,7 +119,7 @@ class OpenSessions:
 
     def _trials_need_ns(self, session: Session) -> list[int]:
         run = self.runs.get(session.started.run)
-        return run.needed_ns(session) if run else []
+        return run.search.needed_ns(session) if run else []
 
     # ---- beginnings
 
@@ -160,6 +165,7 @@ class OpenSessions:
             run = self.runs[name] = Run(
                 name,
                 self._fleet,
+                self._pending,
                 self._began_under.get(session, self._settings),
                 self._known,
                 self._allocations,
@@ -217,7 +223,8 @@ class OpenSessions:
         self._jobs.handle(job_events.RankEnded(session, t_ns, how), now)
         if run.over:
             del self.runs[run.name]
-            _remember(self.ended_runs, run.name, Used(run.numbers, run.decisions, run.rounds))
+            self._pending.forget(run.name)
+            _remember(self.ended_runs, run.name, run.used)
         return result
 
     def drop(self, session: Session) -> None:
@@ -251,6 +258,7 @@ class OpenSessions:
         self.drop(session)
         if run is not None and not run.sessions:
             self.runs.pop(run.name, None)
+            self._pending.forget(run.name)
         _remember(self._unknown, session.session, None)
         return result
 

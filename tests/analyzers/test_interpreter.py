@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from analyzers.fleet.fleet import MAX_COMMANDS
+from analyzers.dispatch.pending import MAX_ASKED
 from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
@@ -531,7 +531,7 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     numbers = [row.number for row in made.outputs[before:] if isinstance(row, TrialRow)]
     assert numbers[0] > trials
     ids = [row.command for row in made.rows(ApplyControl)]
-    assert len(ids) == len(set(ids)) < MAX_COMMANDS
+    assert len(ids) == len(set(ids)) < MAX_ASKED
 
 
 # ---- what is remembered --------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ def remembered(
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     limits = [at.power_limit_w for at in recalled.limits]
-    machine = made.interpreter._sessions.runs["second"]._plan
+    machine = made.interpreter._sessions.runs["second"].search.plan
     assert machine is not None
     assert [trial.limit_mw / 1000 for trial in machine.remembered] == limits
     return recalled.profile_run, recalled.profile_round or 0, limits
@@ -572,7 +572,9 @@ def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_rememb
     while not made.rows(TrialRow):
         made.run(0.1)
     assert not made.rows(DecisionRow)
-    known = {trial.limit_mw / 1000: trial for trial in made.interpreter._sessions.runs["second"].profile}
+    known = {
+        trial.limit_mw / 1000: trial for trial in made.interpreter._sessions.runs["second"].search.profile
+    }
     measured = {row.power_limit_w: row for row in made.rows(TrialRow)}
     assert set(known) == {250.0, 175.0, 100.0} > set(measured)
     for limit_w, row in measured.items():

@@ -119,11 +119,43 @@ def _list_shipped() -> None:
 @click.command(cls=Command)
 @click.argument("run", required=False)
 @json_option
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page that stands alone."
+)
+@click.option(
+    "--svg", type=click.Path(path_type=Path, file_okay=False), help="Write the charts as SVG to PATH."
+)
+@click.option(
+    "--png", type=click.Path(path_type=Path, file_okay=False), help="Write the charts as PNG to PATH."
+)
+@click.option("--since", metavar="SPAN", help="With --html: all runs of the last 36h, 7d, 2w of the archive.")
 @settings_options(*QUERY)
-def report(settings: Settings, run: str | None, *, as_json: bool) -> None:
-    """Show what a RUN cost, the power limit chosen, and what that saves.  [the last run]"""
+def report(
+    settings: Settings,
+    run: str | None,
+    *,
+    as_json: bool,
+    html: Path | None,
+    svg: Path | None,
+    png: Path | None,
+    since: str | None,
+) -> None:
+    """Show what a RUN cost, the power limit chosen, and what that saves.  [the last run]
+
+    \b
+    zeus-stream report --html report.html
+    zeus-stream report --html week.html --since 7d
+    """
     from zeus_stream.reports.run_cost import last_run, print_summary, summarize, write_summary
 
+    if since is not None and (html is None or run is not None):
+        raise click.UsageError("--since needs --html FILE, and no RUN: it is a report of the whole site.")
+    if html or svg or png:
+        from zeus_stream.cli.screens.report_files import write_report
+
+        for file in write_report(settings, run, since, html, svg, png):
+            click.echo(file)
+        return
     ask = partial(ask_sql, settings)
     name = run or last_run(ask)
     summary = None if name is None else summarize(ask, name)

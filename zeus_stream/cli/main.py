@@ -15,6 +15,7 @@ from zeus_stream.cli import (
 )
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
+from zeus_stream.cli.screens import metrics_command, statement_command
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
@@ -25,6 +26,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         archive_commands.report,
         archive_commands.sql,
         archive_commands.export,
+        statement_command.statement,
         exporter_commands.forward,
         archive_commands.replay,
     ),
@@ -32,6 +34,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Services": (
         service_commands.collect,
         service_commands.analyze,
+        metrics_command.metrics,
         service_commands.status,
         service_commands.doctor,
     ),

@@ -20,6 +20,7 @@ from typing import IO
 
 from zeus_stream.cli.running.command_end import lacking_package, record_exit
 from zeus_stream.cli.running.signals import Signals
+from zeus_stream.cli.running.web_page import web_page
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, holder, places
@@ -46,11 +47,12 @@ STOPS_S = 5.0
 NO_GPU = "Without a GPU, try simulated ones: --device simulated:v100x1."
 
 
-def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str], *, web: bool = False) -> int:
     """Run a command and print its cost to stderr. Return its exit code, 128 + n if signal n ended it.
 
     All ranks that the command starts share one run: ZEUS_STREAM_RUN, which is set here unless it was set.
-    What prevents the measurement is printed and does not prevent the command.
+    What prevents the measurement is printed and does not prevent the command. ``web``: serve the
+    page until the cost is printed.
 
     Raises:
         SettingsError: a setting is wrong, or the command cannot be started. Nothing was started.
@@ -70,6 +72,8 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) 
             return 128 + signals.told if signals.told else carry_out(command, environment, where, signals)
         if trouble:
             say(f"{trouble}\n{NO_GPU} The command runs without measurements.")
+        if web and signals.told is None:
+            held.enter_context(web_page(environment, signals, say))
         if signals.told is not None:
             return 128 + signals.told
         code = carry_out(command, environment, where, signals)

@@ -17,8 +17,11 @@ from zeus_stream.settings import Settings
     help="Measure the GPUs while COMMAND runs; set no limit. COMMAND may be any program.",
 )
 @click.option("--gpus", metavar="N,N", help="With --measure-only: the GPUs to measure.  [all]")
+@click.option("--web", is_flag=True, help="Show the training live in a browser: print an address to open.")
 @settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
-def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None) -> None:
+def run(
+    settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None, web: bool
+) -> None:
     """Run COMMAND with a collector and an analyzer, and print what it cost.
 
     A collector and an analyzer that run already are used. Others are started, and stopped at the end. The
@@ -28,8 +31,11 @@ def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpu
     \b
     zeus-stream run -- python train.py
     zeus-stream run --device simulated:v100x1 -- python train.py
+    zeus-stream run --web -- python train.py
     zeus-stream run --measure-only -- ./program --any options
     """
+    if measure_only and web:
+        raise click.UsageError("--web shows trainings; it does not go with --measure-only.")
     if measure_only:
         from zeus_stream.cli.measure import measure_command
 
@@ -41,7 +47,7 @@ def run(settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpu
         )
     from zeus_stream.cli.run_training import run as run_training
 
-    sys.exit(run_training(settings, command, os.environ))
+    sys.exit(run_training(settings, command, os.environ, web=web))
 
 
 @click.command(cls=Command)

@@ -1,1 +1,1 @@
-"""Send results to other systems."""
+"""Send results and the live state to other systems."""

@@ -25,11 +25,11 @@ def restore(command: str, control: Control = "power_limit") -> RestoreControl:
     return RestoreControl(command=command, run="r", host="h", gpu="g", control=control)
 
 
-def applied(command: str, control: Control = "power_limit", value: int = 200_000) -> Note:
+def applied(command: str, control: Control = "power_limit", value: int = 200_000) -> ControlApplied:
     return ControlApplied(t_ns=1, command=command, gpu="g", control=control, value=value)
 
 
-def refused(command: str) -> Note:
+def refused(command: str) -> ControlRefused:
     return ControlRefused(t_ns=1, command=command, gpu="g", cause="range", reason="no")
 
 
@@ -37,6 +37,24 @@ def ended(control: Control = "power_limit") -> Note:
     return ControlLeaseEnded(
         t_ns=2, gpu="g", owner="o", control=control, cause="lapsed", reason="silent", value=250_000
     )
+
+
+def settle(pending: Pending, *notes: Note) -> None:
+    """Take in what a collector noted, in order."""
+    for note in notes:
+        match note:
+            case ControlApplied() | ControlRefused():
+                pending.settle("h", note)
+            case ControlLeaseEnded():
+                pending.lost("h", note)
+            case CollectorStarted():
+                pending.collector_started("h")
+            case _:
+                raise AssertionError(note)
+
+
+def leases(pending: Pending) -> frozenset[str]:
+    return pending.leases().get("h", frozenset())
 
 
 def caught_up() -> Pending:
@@ -60,45 +78,45 @@ def test_commands_wait_and_the_last_of_each_control_is_sent_once_it_is_time(
     pending = Pending()
     pending.link("h", connected=connected, behind=behind)
     first, second, clock = apply("c1"), apply("c2"), apply("c3", control="graphics_clock", value=1380)
-    assert pending.handle([first, second, clock]) == []
-    assert pending.waiting("h") == 2
-    assert pending.leases("h") == frozenset()
+    assert pending.release([first, second, clock]) == ()
+    assert pending.waiting()["h"] == 2
+    assert leases(pending) == frozenset()
     pending.link("h", connected=True, behind=0)
-    assert pending.handle([]) == [second, clock]
-    assert (pending.handle([]), pending.waiting("h")) == ([], 0)
+    assert pending.release([]) == (second, clock)
+    assert (pending.release([]), pending.waiting()["h"]) == ((), 0)
 
 
 def test_a_host_that_was_caught_up_once_is_commanded_while_it_is_behind_again() -> None:
     pending = caught_up()
     pending.link("h", connected=True, behind=500)
-    assert pending.handle([apply("c1")]) == [apply("c1")]
+    assert pending.release([apply("c1")]) == (apply("c1"),)
 
 
 def test_a_command_whose_outcome_is_in_the_log_already_is_not_sent_again() -> None:
     pending = Pending()
-    pending.handle([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
-    pending.notes("h", [applied("c1"), refused("c2")])
+    pending.release([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
+    settle(pending, applied("c1"), refused("c2"))
     pending.link("h", connected=True, behind=0)
-    assert pending.handle([]) == []
+    assert pending.release([]) == ()
 
 
 def test_answers_go_out_at_once_and_only_to_hosts_that_are_followed() -> None:
     pending = Pending()
     answer = GiveAnswer("h", Answer("q", None, (), "it is missing"))
-    assert pending.handle([answer]) == []
+    assert pending.release([answer]) == ()
     pending.link("h", connected=True, behind=7)
-    assert pending.handle([answer]) == [answer]
+    assert pending.release([answer]) == (answer,)
 
 
 def test_a_lease_is_renewed_from_when_its_command_is_sent_until_it_has_ended() -> None:
     pending = caught_up()
-    pending.handle([apply("c1")])
-    assert (set(pending.leases("h")), pending.in_force("h")) == ({"g"}, {})
-    pending.notes("h", [applied("c1")])
-    assert set(pending.leases("h")) == {"g"}
+    pending.release([apply("c1")])
+    assert (set(leases(pending)), pending.in_force("h")) == ({"g"}, {})
+    settle(pending, applied("c1"))
+    assert set(leases(pending)) == {"g"}
     assert pending.in_force("h") == {("g", "power_limit"): 200_000}
-    pending.notes("h", [ended()])
-    assert (pending.leases("h"), pending.in_force("h")) == (frozenset(), {})
+    settle(pending, ended())
+    assert (leases(pending), pending.in_force("h")) == (frozenset(), {})
 
 
 @pytest.mark.parametrize(
@@ -123,30 +141,77 @@ def test_a_lease_is_renewed_from_when_its_command_is_sent_until_it_has_ended() -
 )
 def test_a_lease_of_a_command_under_way(note: Note, still: set[str]) -> None:
     pending = caught_up()
-    pending.handle([apply("c1")])
-    pending.notes("h", [note])
-    assert pending.leases("h") == still
+    pending.release([apply("c1")])
+    settle(pending, note)
+    assert leases(pending) == still
 
 
 def test_limits_and_clocks_of_a_gpu_are_held_apart() -> None:
     pending = caught_up()
-    pending.handle([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
-    pending.notes("h", [applied("c1"), applied("c2", "graphics_clock", 1380), ended()])
+    pending.release([apply("c1"), apply("c2", control="graphics_clock", value=1380)])
+    settle(pending, applied("c1"), applied("c2", "graphics_clock", 1380), ended())
     assert pending.in_force("h") == {("g", "graphics_clock"): 1380}
-    pending.notes("h", [applied("c3", "graphics_clock", UNLOCKED)])
-    assert pending.leases("h") == frozenset()
+    settle(pending, applied("c3", "graphics_clock", UNLOCKED))
+    assert leases(pending) == frozenset()
 
 
 def test_what_is_given_back_is_renewed_no_longer() -> None:
     pending = caught_up()
-    pending.handle([apply("c1")])
-    pending.notes("h", [applied("c1")])
-    assert pending.handle([restore("c2")]) == [restore("c2")]
-    assert pending.leases("h") == frozenset()
+    pending.release([apply("c1")])
+    settle(pending, applied("c1"))
+    assert pending.release([restore("c2")]) == (restore("c2"),)
+    assert leases(pending) == frozenset()
 
 
 def test_commands_without_outcome_are_remembered_within_a_bound() -> None:
     pending = caught_up()
     for number in range(MAX_SENT + 50):
-        pending.handle([apply(f"c{number}", f"g{number}")])
-    assert len(pending.leases("h")) == MAX_SENT
+        pending.release([apply(f"c{number}", f"g{number}")])
+    assert len(leases(pending)) == MAX_SENT
+
+
+# ---- what was asked for, and by whom ----------------------------------------------------------------------
+
+
+def test_a_command_has_a_row_until_its_outcome_and_its_limit_counts_until_then() -> None:
+    pending = Pending()
+    for command, value in (("c1", 200_000), ("c2", 150_000)):
+        row = pending.ask(apply(command, value=value), "run", 7)
+        assert (row.command, row.run, row.limit_w, row.outcome) == (command, "run", value / 1000, None)
+    assert pending.under_way_mw("g") == [200_000, 150_000]
+    settled = pending.settle("h", applied("c2", value=150_000))
+    assert settled is not None
+    assert settled.command == "c2"
+    assert pending.under_way_mw("g") == []  # they are obeyed in order, so the first has had its turn
+    assert pending.limit_mw("h", "g") == 150_000
+    late = pending.settle("h", refused("c1"))
+    assert late is not None
+    assert late.command == "c1"  # its row is there all the same
+
+
+def test_what_is_given_back_is_in_force_until_the_collector_says_so() -> None:
+    pending = caught_up()
+    pending.ask(restore("c2"), "run", 7)
+    settle(pending, applied("c1"))
+    pending.release([restore("c2")])
+    assert (leases(pending), pending.limit_mw("h", "g")) == (frozenset(), 200_000)
+    settle(pending, applied("c2", value=250_000))
+    assert (leases(pending), pending.limit_mw("h", "g")) == (frozenset(), None)
+
+
+def test_one_run_at_a_time_sets_the_limit_of_a_gpu() -> None:
+    pending = Pending()
+    pending.appoint("first", ["g", "g2"])
+    assert (pending.commander("g"), pending.commander("g3")) == ("first", None)
+    pending.dismiss("second")
+    assert pending.commander("g") == "first"
+    pending.forget("first")
+    assert pending.commander("g") is None
+    assert pending.holding("first").held == {}
+
+
+def test_where_nobody_is_waited_for_every_command_leaves_in_order() -> None:
+    pending = Pending(at_once=True)
+    both = apply("c1"), apply("c2")
+    assert pending.release(both) == both
+    assert leases(pending) == {"g"}

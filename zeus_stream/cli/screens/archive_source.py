@@ -1,15 +1,24 @@
-"""Answers the SQL of pages from an archive file that no analyzer writes."""
+"""Answers the SQL of pages and reports: by the analyzer that runs, or from an archive file."""
 
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock, Timer
+from typing import TYPE_CHECKING
 
 from analyzers.archive.query import Queries, answer_some
 from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.live.web.source import Answer
+from zeus_stream.paths import Places, holder
 from zeus_stream.settings import Settings
+from zeus_stream.transport.client import Connection, analyzer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REPORT_ROWS = 100_000
 IDLE_S = 2.0
 """An analyzer that starts needs the file: it is closed after this time without a query."""
 OLDEST_NS = 10_000_000_000
@@ -44,6 +53,8 @@ class ArchiveSource:
     def close(self) -> None:
         """Close the file if no query is under way."""
         with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
             if self._users == 0 and self._held is not None:
                 self._held.close()
                 self._held = self._queries = None
@@ -71,3 +82,24 @@ class ArchiveSource:
             self._timer = Timer(IDLE_S, self.close)
             self._timer.daemon = True
             self._timer.start()
+
+
+def is_file_shown(settings: Settings, where: Places) -> bool:
+    """Tell whether the archive file is asked: it is named, or no analyzer runs and there is one."""
+    if settings.archive is not None or settings.analyzer is not None:
+        return settings.archive is not None
+    return holder(where.run / "analyzer.lock") is None and where.archive.exists()
+
+
+@contextmanager
+def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa.Table]]":
+    """Give what answers the SQL of a report. A file stays open for all of its queries.
+
+    Raises UnreachableError, StorageError, RefusedError; the queries do as well.
+    """
+    if not is_file_shown(settings, where):
+        connection = Connection(analyzer(os.environ, settings.analyzer))
+        yield lambda sql: connection.sql(sql, timeout_s=settings.query_seconds)
+        return
+    with closing(ArchiveSource(settings.archive or where.archive, settings)) as file:
+        yield lambda sql: file.ask(sql, REPORT_ROWS, settings.query_seconds).table

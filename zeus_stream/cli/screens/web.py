@@ -9,7 +9,7 @@ import click
 from anyio.to_thread import run_sync
 
 from zeus_stream.cli.options import Command, settings_options
-from zeus_stream.paths import Places, holder, places
+from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def note_address(path: Path, address: str) -> None:
 
 def make_site(settings: Settings, where: Places) -> "Site":
     """Return the site over the analyzer, or over the archive file: if it is named, or while none runs."""
-    from zeus_stream.cli.screens.archive_source import ArchiveSource
+    from zeus_stream.cli.screens.archive_source import ArchiveSource, is_file_shown
     from zeus_stream.live.web.now_feed import NowFeed
     from zeus_stream.live.web.routes.site import Site
     from zeus_stream.live.web.source import Answer, Source
@@ -112,11 +112,7 @@ def make_site(settings: Settings, where: Places) -> "Site":
     connection = Connection(there)
 
     def ask(sql: str, max_rows: int, seconds: float) -> Answer:
-        if (
-            settings.analyzer is None
-            and holder(where.run / "analyzer.lock") is None
-            and where.archive.exists()
-        ):
+        if is_file_shown(settings, where):
             return file.ask(sql, max_rows, seconds)
         return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
 

@@ -14,11 +14,12 @@ from zeus_stream.reports.html.panels import (
     joules,
     percent,
     plain,
+    seconds,
     table,
     watts,
 )
 from zeus_stream.reports.html.site_panels import run_link
-from zeus_stream.reports.svg.run_charts import bar
+from zeus_stream.reports.svg.bars import bar
 
 OLD_MS = 3_000
 """Age of a reading that is named."""
@@ -48,11 +49,7 @@ def _totals(now: Snapshot) -> Markup:
     silent = totals.gpus - totals.gpus_there
     there = f"{totals.hosts_connected} of {totals.hosts} hosts connected"
     hour_j = None if totals.hour_mj is None else totals.hour_mj / 1000
-    span = (
-        "in the last hour"
-        if totals.hour_s >= 3600
-        else f"in the last {totals.hour_s // 60} min {totals.hour_s % 60} s"
-    )
+    span = f"in the last {seconds(totals.hour_s)}" if totals.hour_s < 3600 else "in the last hour"
     saved = percent(totals.saved_percent) if totals.saved_percent is not None else "no limit was set"
     lag = "" if now.lag_ms is None else f"{now.lag_ms / 1000:.1f} s behind"
     return facts([
@@ -75,6 +72,8 @@ def _tile(now: GpuNow) -> Markup:
     notes = [now.why or now.state] if now.state != "there" else []
     if now.age_ms is not None and now.age_ms > OLD_MS:
         notes.append(f"no reading for {now.age_ms / 1000:.0f} s")
+    if now.limit_mw is not None and now.found_mw is not None and now.limit_mw < now.found_mw - 500:
+        notes.append(f"found {_mw(now.found_mw)}")
     if now.temperature_c is not None:
         notes.append(f"{now.temperature_c} °C")
     if now.utilization_pct is not None:
@@ -94,8 +93,7 @@ def _tile(now: GpuNow) -> Markup:
 def _of(now: GpuNow) -> str:
     if now.limit_mw is None:
         return "limit not known"
-    lowered = now.found_mw is not None and now.limit_mw < now.found_mw - 500
-    return f"of {_mw(now.limit_mw)}" + (f", found {_mw(now.found_mw)}" if lowered else "")
+    return f"of {_mw(now.limit_mw)}"
 
 
 def phase(search: SearchNow | None) -> str:

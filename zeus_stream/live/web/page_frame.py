@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zeus_stream.live.web.static_files import address
 from zeus_stream.reports.html.elements import Child, Markup, element
 
-NAVIGATION = (("", "Overview"), ("sql", "SQL"))
+NAVIGATION = (("", "Overview"), ("jobs", "Jobs"), ("waste", "Waste"), ("sql", "SQL"))
 """Address and name of the pages in the navigation."""
 END = Markup("</main></body></html>\n")
 

@@ -1,18 +1,21 @@
 """Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import floor, isfinite, log10
 from typing import Any
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.questions import Row, Rows
+from zeus_stream.reports.svg.bars import bar
 
 ABSENT = "-"
 """Stands for a figure that is not known. Never 0."""
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
+CSV_ROWS = 1000
+"""Rows of the data of a panel in a file that stands alone."""
 OPEN_ROWS = 12
 """Rows of a table that is shown at once, if it is all that a panel has."""
 LONG = 42
@@ -36,6 +39,8 @@ class Panel:
     """The data of the drawing."""
     columns: Columns | None = None
     """Heading and format by column of ``rows``. None: the table is the body."""
+    charts: Mapping[str, Markup] = field(default_factory=dict)
+    """The drawings of ``body`` by name, for files of their own."""
     half: bool = False
     """Two of them stand side by side on a wide screen."""
 
@@ -124,6 +129,25 @@ def _class_of(values: Sequence[object]) -> str | None:
     return "long" if any(len(text) > LONG for text in texts) else None
 
 
+def bars(rows: Rows, name: str, title: str, more: Columns) -> Markup:
+    """Return a table with the energy of each row as a bar and as text."""
+    most = max((row["energy_j"] or 0 for row in rows), default=0)
+    drawn = [
+        {**row, "bar": bar(row["energy_j"] / most) if row["energy_j"] and most else Markup("")}
+        for row in rows
+    ]
+    columns: Columns = {name: (title, _text), "bar": ("", _as_is), "energy_j": ("energy", joules), **more}
+    return table(drawn, columns, title.capitalize())
+
+
+def _as_is(value: Markup) -> Markup:
+    return value
+
+
+def _text(value: object) -> str | Markup:
+    return value if isinstance(value, Markup) else plain(value)
+
+
 def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
     """Return figures with their names below and a note: the first thing a person reads."""
     items = [
@@ -156,7 +180,10 @@ def section(panel: Panel, sql: Sequence[str] | None = None) -> Markup:
         drawn = table(shown, panel.columns, panel.title)
         parts.append(element("details", element("summary", f"Table{more}"), drawn, open=whole))
     if panel.rows and sql is not None:
-        data = element("pre", csv_text(panel.rows), tabindex="0")
+        data = element("pre", csv_text(panel.rows[:CSV_ROWS]), tabindex="0")
+        if len(panel.rows) > CSV_ROWS:
+            cut = f"The first {CSV_ROWS} of {len(panel.rows)} rows; the SQL gives all of them."
+            data = Markup(data + element("p", cut, class_="caption"))
         queries = [element("pre", element("code", query), tabindex="0") for query in sql]
         parts.append(element("details", element("summary", "Data as CSV, and its SQL"), data, queries))
     return element("section", *parts, id=panel.name, class_="panel half" if panel.half else "panel")

@@ -57,7 +57,8 @@ WITH taken AS (
     SELECT gpu, bucket, {begin_ns} + bucket * {width_ns} AS t_ns
     FROM (SELECT unnest([{gpus}]) AS gpu), (SELECT unnest(range({buckets} + 1)) AS bucket)
 ), at_edges AS (
-    SELECT edges.gpu, bucket, log_id, counter, CASE WHEN edges.t_ns <= next_ns THEN energy_mj
+    SELECT edges.gpu, bucket, log_id, counter, CASE WHEN edges.t_ns = pieces.t_ns THEN energy_mj
+        WHEN edges.t_ns <= next_ns THEN energy_mj
         + (next_mj - energy_mj) * ((edges.t_ns - pieces.t_ns) / (next_ns - pieces.t_ns)::DOUBLE) END AS at_mj
     FROM edges ASOF LEFT JOIN pieces ON edges.gpu = pieces.gpu AND edges.t_ns >= pieces.t_ns
 ), means AS (

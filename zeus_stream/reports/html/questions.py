@@ -96,7 +96,7 @@ _LAST = """
 SELECT max(logs.logged_ns + shifts.shift_ns) AS last_wall_ns
 FROM logs JOIN (
     SELECT log_id, max_by(wall_ns - monotonic_ns, monotonic_ns) AS shift_ns FROM hosts GROUP BY log_id
-) AS shifts USING (log_id) WHERE logs.host IN ({hosts})
+) AS shifts USING (log_id) {named}
 """
 
 
@@ -108,14 +108,26 @@ def find_run(run: str) -> Asking[Run | None]:
     gpus = yield from find_gpus(f"gpu IN ({quoted_list(row['gpus'])})")
     last_wall_ns = row["ended_wall_ns"]
     if last_wall_ns is None:
-        (latest,) = yield _LAST.format(hosts=quoted_list(row["hosts"]))
-        last_wall_ns = latest["last_wall_ns"]
+        last_wall_ns = yield from find_last(*row["hosts"])
     return Run(
         run=run, job=row["job"], sessions=row["sessions"], ranks=row["ranks"], hosts=tuple(row["hosts"]),
         gpus=gpus, batch_size=row["batch_size"], began_at=row["began_at"],
         began_wall_ns=row["began_wall_ns"], ended_wall_ns=row["ended_wall_ns"],
-        last_wall_ns=max(last_wall_ns or 0, row["began_wall_ns"]), ended_how=row["ended_how"] or "",
+        last_wall_ns=max(last_wall_ns, row["began_wall_ns"]), ended_how=row["ended_how"] or "",
     )  # fmt: skip
+
+
+def find_last(*hosts: str) -> Asking[int]:
+    """Ask for the latest instant that the archive has of some hosts, of all if none is named. 0: of none."""
+    named = f"WHERE logs.host IN ({quoted_list(hosts)})" if hosts else ""
+    (latest,) = yield _LAST.format(named=named)
+    return latest["last_wall_ns"] or 0
+
+
+def find_first(host: str) -> Asking[int]:
+    """Ask for the first instant that the archive has of a host. 0: it has none."""
+    (first,) = yield f"SELECT min(wall_ns) AS wall_ns FROM hosts WHERE host = {quoted(host)}"  # noqa: S608  (quoted)
+    return first["wall_ns"] or 0
 
 
 def find_gpus(which: str) -> Asking[tuple[Gpu, ...]]:

@@ -4,13 +4,13 @@ A new panel is one function and one entry of `RUN_PANELS`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import (
     ABSENT,
     Columns,
     Panel,
+    bars,
     facts,
     figure,
     joules,
@@ -20,13 +20,12 @@ from zeus_stream.reports.html.panels import (
     table,
     watts,
 )
-from zeus_stream.reports.html.power_question import Power
+from zeus_stream.reports.html.power_question import Power, find_power
 from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
 from zeus_stream.reports.run_cost import SAVING, WHOLE
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
-    bar,
     epochs_chart,
     frontier_chart,
     power_chart,
@@ -34,6 +33,9 @@ from zeus_stream.reports.svg.run_charts import (
 
 COMMANDS_SHOWN = 200
 EPOCHS_SHOWN = 60
+PARTS_SHOWN = 60
+REPORT_POINTS = 800
+"""Buckets of power in a report."""
 SPANS = 1000
 """Epochs that the chart of power shows as bands."""
 EPOCHS = """
@@ -53,7 +55,11 @@ _PARTS = """
 SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
     count(*) - count(energy_j) AS unmeasured
-FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, name
+FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, name LIMIT {limit}
+"""
+_WASTE = """
+SELECT cause, energy_j, duration_s, 100 * share AS percent FROM waste_of({run})
+ORDER BY energy_j DESC NULLS LAST, cause LIMIT {limit}
 """
 _COMMANDS = """
 SELECT (commands.asked_ns - began_ns) / 1e9 AS at_s, gpu, limit_w, outcome, reason, outcome_limit_w
@@ -136,7 +142,7 @@ def _saving(saving: Row) -> list[tuple[str, str, str]]:
     return items
 
 
-def power_panel(run: Run, power: Power, epochs: Rows) -> Panel:
+def power_panel(power: Power, epochs: Rows, run: Run) -> Panel:
     """Return the panel of power over time as a drawing, for the report."""
     text = power_text(power)
     spans = [
@@ -149,12 +155,17 @@ def power_panel(run: Run, power: Power, epochs: Rows) -> Panel:
          "limit_w": point.limit_w}
         for point in power.points
     ]  # fmt: skip
-    body = element("figure", power_chart(power.points, spans, text), POWER_KEY, class_="wide")
-    return Panel(name="power", title=_power_title(run), body=body, text=text, rows=rows)
+    chart = power_chart(power.points, spans, text)
+    body = element("figure", chart, POWER_KEY, class_="wide")
+    title = "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
+    return Panel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
 
 
-def _power_title(run: Run) -> str:
-    return "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
+def power(run: Run) -> Asking[Panel]:
+    """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
+    spans = yield EPOCHS.format(run=quoted(run.run))
+    found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
+    return power_panel(found, spans, run)
 
 
 POWER_KEY = element(
@@ -203,11 +214,13 @@ def limits(run: Run) -> Asking[Panel | None]:
         "cost_j": ("cost, J a step", figure),
         "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
     }  # fmt: skip
+    chart = frontier_chart(measured, text) if len(measured) > 1 else None
+    charts = {"frontier": chart} if chart else {}
     body = element(
-        "div", element("figure", frontier_chart(measured, text)) if len(measured) > 1 else None,
+        "div", element("figure", chart) if chart else None,
         table(rows, columns, "Trials in the order of time"), class_="two",
     )  # fmt: skip
-    return Panel(name="limits", title="Power limits measured", body=body, text=text, rows=rows)
+    return Panel(name="limits", title="Power limits measured", body=body, text=text, rows=rows, charts=charts)
 
 
 def _celsius(value: float | None) -> str:
@@ -273,34 +286,39 @@ def epochs(run: Run) -> Asking[Panel | None]:
     )
     drawn = epochs_chart(shown, text) if shown else None
     body = element("figure", drawn, data_spans=spans)
+    charts = {"epochs": drawn} if drawn else {}
     return Panel(
-        name="epochs", title="Energy per epoch", body=body, text=text, rows=rows, columns=columns, half=True
+        name="epochs",
+        title="Energy per epoch",
+        body=body,
+        text=text,
+        rows=rows,
+        columns=columns,
+        half=True,
+        charts=charts,
     )
 
 
 def parts(run: Run) -> Asking[Panel | None]:
     """Ask for the parts that the script named, with bars."""
-    rows = yield _PARTS.format(run=quoted(run.run))
+    rows = yield _PARTS.format(run=quoted(run.run), limit=PARTS_SHOWN)
     if not rows:
         return None
     body = bars(rows, "name", "part", {"times": ("times", plain), "duration_s": ("time", seconds)})
     text = "Energy of the windows that the training script named. A window may lie within another."
-    return Panel(name="parts", title="Parts of the training", body=body, text=text, rows=rows, half=True)
+    return Panel(name="parts", title="Parts of the training", body=body, text=text, rows=rows)
 
 
-def bars(rows: Rows, name: str, title: str, more: Mapping[str, tuple[str, Callable[[Any], str]]]) -> Markup:
-    """Return a table with the energy of each row as a bar and as text."""
-    most = max((row["energy_j"] or 0 for row in rows), default=0)
-    drawn = [
-        {**row, "bar": bar(row["energy_j"] / most) if row["energy_j"] and most else Markup("")}
-        for row in rows
-    ]
-    columns: Columns = {name: (title, plain), "bar": ("", _as_is), "energy_j": ("energy", joules), **more}
-    return table(drawn, columns, title.capitalize())
-
-
-def _as_is(value: Markup) -> Markup:
-    return value
+def waste(run: Run) -> Asking[Panel | None]:
+    """Ask where the energy of the run went, with bars."""
+    rows = yield _WASTE.format(run=quoted(run.run), limit=PARTS_SHOWN)
+    if not rows:
+        return None
+    more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
+    body = bars(rows, "cause", "cause", more)
+    text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
+    title = "Where the energy went"
+    return Panel(name="waste", title=title, body=body, text=text, rows=rows, half=True)
 
 
 def commands(run: Run) -> Asking[Panel | None]:
@@ -342,5 +360,5 @@ def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the wh
     )
 
 
-RUN_PANELS: tuple[DrawPanel, ...] = (limits, epochs, parts, commands, gaps)
+RUN_PANELS: tuple[DrawPanel, ...] = (limits, epochs, waste, parts, commands, gaps)
 """Panels of a run below its power, in this order."""

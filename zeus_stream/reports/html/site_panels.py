@@ -5,7 +5,19 @@ from typing import Any
 from urllib.parse import quote
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import ABSENT, Panel, joules, percent, plain, seconds, table, watts
+from zeus_stream.reports.html.panels import (
+    ABSENT,
+    Columns,
+    Panel,
+    bars,
+    figure,
+    joules,
+    percent,
+    plain,
+    seconds,
+    table,
+    watts,
+)
 from zeus_stream.reports.html.questions import Asking, Gpu, Rows, quoted
 
 _RECENT = """
@@ -75,7 +87,187 @@ _NO_RUN = (
     "There is no run yet. Add `for batch in zeus_stream.steps(loader):` to a training script and start it."
 )
 RECENT_RUNS: SitePanel = recent_runs
-SITE_PANELS: tuple[SitePanel, ...] = ()
+
+_JOBS = """
+WITH ran AS (
+    SELECT job, run, max(duration_s) AS duration_s, sum(duration_s) AS gpu_s,
+        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+    FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN ({runs}) GROUP BY job, run
+)
+SELECT job, count(*) AS runs, sum(energy_j) AS energy_j, count(*) - count(energy_j) AS unmeasured,
+    sum(gpu_s) / 3600 AS gpu_h
+FROM ran GROUP BY job ORDER BY energy_j DESC NULLS LAST, job LIMIT {limit}
+"""
+_RECURRING = """
+SELECT job, setup, recurrences, tries, default_batch_size, best_batch_size, energy_j, saved_j,
+    saved_percent, time_added_percent FROM job_savings {which} ORDER BY job, setup LIMIT {limit}
+"""
+_SIZES = """
+SELECT setup, batch_size, tries, converged, failed, lost, epochs, energy_j, duration_s
+FROM job_sizes WHERE job = {job} ORDER BY setup, batch_size
+"""
+_TRIES = """
+SELECT number, recurrence, run, batch_size, policy, reason, epochs, energy_j, cost_j, ended FROM tries
+WHERE job = {job} ORDER BY number DESC LIMIT {limit}
+"""
+_CAUSES = """
+SELECT cause, sum(energy_j) AS energy_j, count(DISTINCT run) AS runs FROM waste
+WHERE run IN ({runs}) GROUP BY cause ORDER BY energy_j DESC NULLS LAST, cause LIMIT {limit}
+"""
+_BY_JOB = """
+SELECT job, cause, sum(energy_j) AS energy_j FROM waste
+WHERE run IN ({runs}) AND cause <> 'steps' GROUP BY job, cause
+ORDER BY energy_j DESC NULLS LAST, job, cause LIMIT {limit}
+"""
+_SAVED = """
+SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j
+FROM savings
+WHERE applied AND saved_j IS NOT NULL AND run IN ({runs}) ORDER BY saved_j DESC, run LIMIT {limit}
+"""
+LATEST = "SELECT run FROM runs GROUP BY run ORDER BY max(began_wall_ns) DESC LIMIT 200"
+"""The runs that the pages add up."""
+SHOWN = 60
+
+
+def runs_since(begin_wall_ns: int) -> str:
+    """Return SQL for the runs that began at an instant or later."""
+    return f"SELECT run FROM runs WHERE began_wall_ns >= {begin_wall_ns}"  # noqa: S608  (a number)
+
+
+def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[Panel | None]:
+    """Ask for the energy of each job, with bars. ``job_up`` leads to the pages of jobs; None: to none."""
+    rows = yield _JOBS.format(runs=runs, limit=SHOWN)
+    if not rows:
+        return None
+    more: Columns = {
+        "runs": ("runs", plain),
+        "unmeasured": ("not measured", plain),
+        "gpu_h": ("GPU hours", figure),
+    }
+    drawn = rows if job_up is None else [{**row, "job": job_link(row["job"], job_up)} for row in rows]
+    body = bars(drawn, "job", "job", more)
+    text = "Energy of the runs of each job. Runs that were not measured to their end are not in it."
+    return Panel(name="jobs", title="Energy by job", body=body, text=text, rows=rows)
+
+
+def job_link(job: str, up: str = "") -> Markup:
+    """Return a link to the page of a job."""
+    return element("a", job, href=f"{up}jobs/{quote(job, safe='')}")
+
+
+def recurring(job: str | None = None, up: str = "") -> Asking[Panel | None]:
+    """Ask what batch sizes have saved in jobs that recur: in all, or in one."""
+    which = "" if job is None else f"WHERE job = {quoted(job)}"
+    rows = yield _RECURRING.format(which=which, limit=SHOWN)
+    if not rows:
+        return None
+    drawn = [{**row, "job": job_link(row["job"], up)} for row in rows]
+    columns: Columns = {
+        "job": ("job", _as_is), "setup": ("GPUs", plain), "recurrences": ("recurrences", plain),
+        "tries": ("tries", plain), "default_batch_size": ("default size", plain),
+        "best_batch_size": ("best size", plain), "energy_j": ("energy", joules), "saved_j": ("saved", joules),
+        "saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
+    }  # fmt: skip
+    text = "Savings are against as many trainings with the default batch size. Failed tries are included."
+    body = table(drawn, columns, "Jobs that recur")
+    return Panel(name="recurring", title="Jobs that recur", body=body, text=text, rows=rows)
+
+
+def sizes(job: str) -> Asking[Panel | None]:
+    """Ask what is known of each batch size of a job, with bars."""
+    rows = yield _SIZES.format(job=quoted(job))
+    if not rows:
+        return None
+    more: Columns = {
+        "setup": ("GPUs", plain), "tries": ("tries", plain), "converged": ("converged", plain),
+        "failed": ("failed", plain), "epochs": ("epochs", figure), "duration_s": ("time", seconds),
+    }  # fmt: skip
+    body = bars(rows, "batch_size", "batch size", more)
+    return Panel(
+        name="sizes", title="Batch sizes", body=body, text="Means of tries that converged.", rows=rows
+    )
+
+
+def tries(job: str) -> Asking[Panel | None]:
+    """Ask for the latest tries of a job."""
+    rows = yield _TRIES.format(job=quoted(job), limit=SHOWN)
+    if not rows:
+        return None
+    drawn = [{**row, "run": run_link(row["run"], "../")} for row in rows]
+    columns: Columns = {
+        "number": ("number", plain), "recurrence": ("recurrence", plain), "run": ("run", _as_is),
+        "batch_size": ("batch size", plain), "epochs": ("epochs", plain), "energy_j": ("energy", joules),
+        "cost_j": ("cost", joules), "ended": ("ended", plain), "policy": ("policy", plain),
+        "reason": ("why", plain),
+    }  # fmt: skip
+    return Panel(name="tries", title="Tries", body=table(drawn, columns, "Tries"), text="", rows=rows)
+
+
+def job_runs(job: str) -> Asking[Panel | None]:
+    """Ask for the latest runs of a job."""
+    rows = yield _RECENT.format(which=f"AND job = {quoted(job)}", limit=RUNS_SHOWN)
+    if not rows:
+        return None
+    return Panel(name="runs", title="Latest runs", body=runs_table(rows, "../"), text="", rows=rows)
+
+
+def causes(runs: str = LATEST) -> Asking[Panel | None]:
+    """Ask where the energy of the runs went, with bars."""
+    rows = yield _CAUSES.format(runs=runs, limit=SHOWN)
+    if not rows:
+        return None
+    body = bars(rows, "cause", "cause", {"runs": ("runs", plain)})
+    text = "The row of the steps is no waste. Parts of runs that are not measured to their end are not in it."
+    return Panel(name="causes", title="Where the energy went", body=body, text=text, rows=rows, half=True)
+
+
+def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
+    """Ask what each job spent outside its steps, with bars."""
+    rows = yield _BY_JOB.format(runs=runs, limit=SHOWN)
+    if not rows:
+        return None
+    drawn = [{**row, "name": f"{row['job'] or 'no job'}: {row['cause']}"} for row in rows]
+    body = bars(drawn, "name", "job and cause", {})
+    title = "Outside of steps, by job"
+    return Panel(name="by-job", title=title, body=body, text="The largest first.", rows=rows, half=True)
+
+
+def idle() -> Asking[Panel | None]:
+    """Ask what GPUs used while no run had them."""
+    rows = yield f"SELECT * FROM idle_gpus ORDER BY energy_j DESC, gpu LIMIT {SHOWN}"  # noqa: S608  (a number)
+    if not rows:
+        return None
+    share = [{**row, "percent": None if row["share"] is None else 100 * row["share"]} for row in rows]
+    body = bars(
+        share,
+        "gpu",
+        "GPU",
+        {"host": ("host", plain), "duration_s": ("time", seconds), "percent": ("share", percent)},
+    )
+    return Panel(name="idle", title="Idle GPUs", body=body, text="GPUs while no run had them.", rows=rows)
+
+
+def saved(runs: str) -> Asking[Panel | None]:
+    """Ask what the chosen power limits saved, with bars."""
+    rows = yield _SAVED.format(runs=runs, limit=SHOWN)
+    if not rows:
+        return None
+    drawn = [{**row, "energy_j": row["saved_j"]} for row in rows]
+    more: Columns = {
+        "job": ("job", plain), "default_limit_w": ("found", watts), "power_limit_w": ("chosen", watts),
+        "energy_saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
+    }  # fmt: skip
+    body = bars(drawn, "run", "run", more)
+    total = joules(sum(row["saved_j"] for row in rows))
+    return Panel(
+        name="saved", title=f"Saved: {total}", body=body, text="At the chosen power limits.", rows=rows
+    )
+
+
+SITE_REPORT: tuple[Callable[[str], Asking[Panel | None]], ...] = (
+    lambda runs: jobs(runs, None), saved, causes, causes_by_job,
+)  # fmt: skip
+"""Panels of the report of a site, for the runs that a query gives."""
 
 
 def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:

@@ -1,20 +1,31 @@
 """Handlers of the pages."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.errors import RefusedError, ZeusStreamError
 from zeus_stream.live.web import page_frame
-from zeus_stream.live.web.routes.site import site_of, streamed
+from zeus_stream.live.web.routes.site import Site, site_of, streamed
+from zeus_stream.reports.html import site_panels
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import section
-from zeus_stream.reports.html.questions import Run, find_gpus, find_run
+from zeus_stream.reports.html.panels import Panel, section
+from zeus_stream.reports.html.questions import (
+    Asking,
+    Gpu,
+    Run,
+    find_first,
+    find_gpus,
+    find_last,
+    find_run,
+    quoted,
+)
 from zeus_stream.reports.html.run_panels import POWER_KEY, RUN_PANELS, result
-from zeus_stream.reports.html.site_panels import RECENT_RUNS, SITE_PANELS, gpu_panels
+from zeus_stream.reports.html.site_panels import RECENT_RUNS, gpu_panels
 
+GPU_SPAN_NS = 3600 * 10**9
 CHART_STYLES = ("web.css", "uPlot.min.css")
 
 
@@ -25,10 +36,7 @@ async def overview(request: Request) -> Response:
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
         yield _now() if site.feed is not None else page_frame.heading("Archive", "A file; nothing is live.")
-        for panel in (RECENT_RUNS, *SITE_PANELS):
-            drawn = await site.source.answered(panel())
-            if drawn is not None:
-                yield section(drawn)
+        yield await drawn(site, RECENT_RUNS())
 
     return streamed(parts)
 
@@ -55,11 +63,9 @@ async def run(request: Request) -> Response:
         yield page_frame.head(found.job, "", "../", styles=CHART_STYLES)
         yield page_frame.heading(found.job, _about(found))
         yield section(await site.source.answered(result(found)))
-        yield _power(found)
+        yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns)
         for panel in RUN_PANELS:
-            drawn = await site.source.answered(panel(found))
-            if drawn is not None:
-                yield section(drawn)
+            yield await drawn(site, panel(found))
 
     return streamed(parts)
 
@@ -78,11 +84,11 @@ def _about(found: Run) -> list[Markup | str]:
     ]
 
 
-def _power(found: Run) -> Markup:
+def _power(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str = "Power") -> Markup:
     """Return the chart of power over time, drawn by the browser."""
-    choices = [element("option", gpu.title, value=gpu.gpu) for gpu in found.gpus]
-    if len(found.gpus) > 1:
-        choices = [element("option", f"all {len(found.gpus)} GPUs together", value=""), *choices]
+    choices = [element("option", gpu.title, value=gpu.gpu) for gpu in gpus]
+    if len(gpus) > 1:
+        choices = [element("option", f"all {len(gpus)} GPUs together", value=""), *choices]
     tools = element(
         "div", element("label", "GPU ", element("select", choices, id="gpu")) if len(choices) > 1 else None,
         [element("button", text, type="button", data_do=do, aria_label=label) for text, do, label in (
@@ -92,12 +98,12 @@ def _power(found: Run) -> Markup:
     )  # fmt: skip
     plot = element(
         "div", class_="plot", id="plot", tabindex="0", role="img", aria_label="Power over time",
-        aria_describedby="power-text", data_gpus=" ".join(gpu.gpu for gpu in found.gpus),
-        data_from=str(found.began_wall_ns), data_to=str(found.last_wall_ns), data_run=found.run,
+        aria_describedby="power-text", data_gpus=" ".join(gpu.gpu for gpu in gpus),
+        data_from=str(begin_wall_ns), data_to=str(end_wall_ns),
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))
-    body = [element("h2", "Power"), tools, plot, POWER_KEY, text, table]
+    body = [element("h2", title), tools, plot, POWER_KEY, text, table]
     # Here and not in the head: the chart is drawn while the rest of the page is still on its way.
     scripts = (
         page_frame.script("../", "uPlot.iife.min.js"),
@@ -106,26 +112,78 @@ def _power(found: Run) -> Markup:
     return element("section", *body, *scripts, id="power", class_="panel")
 
 
-async def gpu(request: Request) -> Response:
-    """Answer ``/gpus/{gpu}``."""
-    site, name = site_of(request), request.path_params["gpu"]
-    which = "gpu = '" + name.replace("'", "''") + "'"
+async def drawn(site: Site, asking: Asking[Panel | None]) -> Markup:
+    """Return a panel of a page; empty if there is nothing to show. A panel that fails says why."""
     try:
-        found = await site.source.answered(find_gpus(which))
+        panel = await site.source.answered(asking)
+    except RefusedError as wrong:
+        return page_frame.error(str(wrong))
+    return section(panel) if panel is not None else Markup("")
+
+
+async def gpu(request: Request) -> Response:
+    """Answer ``/gpus/{gpu}``: power of its last hour, and the runs on it."""
+    site, name = site_of(request), request.path_params["gpu"]
+    try:
+        (found,) = await site.source.answered(find_gpus(f"gpu = {quoted(name)}")) or (None,)
+        last_ns = 0 if found is None else await site.source.answered(find_last(found.host))
+        first_ns = 0 if found is None else await site.source.answered(find_first(found.host))
     except ZeusStreamError as wrong:
         return _sentence(str(wrong), 502)
-    if not found:
+    if found is None:
         return _sentence(f"GPU {name}: could not be found in the archive. The overview lists all GPUs.", 404)
 
     async def parts() -> AsyncIterator[Markup]:
-        yield page_frame.head(found[0].title, "", "../", styles=CHART_STYLES)
-        yield page_frame.heading(
-            found[0].title, f"{found[0].model}, {found[0].gpu}, driver {found[0].driver}"
-        )
-        for panel in gpu_panels(found[0]):
-            drawn = await site.source.answered(panel)
-            if drawn is not None:
-                yield section(drawn)
+        yield page_frame.head(found.title, "", "../", styles=CHART_STYLES)
+        yield page_frame.heading(found.title, f"{found.model}, {found.gpu}, driver {found.driver}")
+        if last_ns:
+            yield _power((found,), max(last_ns - GPU_SPAN_NS, first_ns), last_ns, "Power of the last hour")
+        for panel in gpu_panels(found):
+            yield await drawn(site, panel)
+
+    return streamed(parts)
+
+
+async def jobs(request: Request) -> Response:
+    """Answer ``/jobs``."""
+    site = site_of(request)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head("Jobs", "jobs")
+        yield page_frame.heading("Jobs", "The latest 200 runs, by job.")
+        yield await drawn(site, site_panels.jobs())
+        yield await drawn(site, site_panels.recurring())
+
+    return streamed(parts)
+
+
+async def job(request: Request) -> Response:
+    """Answer ``/jobs/{job}``."""
+    site, name = site_of(request), request.path_params["job"]
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head(name, "jobs", "../")
+        yield page_frame.heading(name, "A job: its runs, and its tries if it recurs.")
+        for panel in (
+            site_panels.recurring(name, "../"),
+            site_panels.sizes(name),
+            site_panels.job_runs(name),
+        ):
+            yield await drawn(site, panel)
+        yield await drawn(site, site_panels.tries(name))
+
+    return streamed(parts)
+
+
+async def waste(request: Request) -> Response:
+    """Answer ``/waste``."""
+    site = site_of(request)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head("Waste", "waste")
+        yield page_frame.heading("Waste", "The latest 200 runs: what energy was spent for besides steps.")
+        for panel in (site_panels.causes(), site_panels.causes_by_job(), site_panels.idle()):
+            yield await drawn(site, panel)
 
     return streamed(parts)
 

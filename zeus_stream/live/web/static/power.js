@@ -18,6 +18,7 @@ function elapsed(seconds) {
   return h ? `${h}:${String(m).padStart(2, "0")}:${s}` : `${m}:${s}`;
 }
 
+const times = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 const watts = (value) => value == null ? "-" : `${Math.round(value).toLocaleString("en")} W`;
 
 async function load() {
@@ -60,7 +61,7 @@ function draw() {
     cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { show: false } },
     scales: { x: { time: false, range: () => [columns[0][0] ?? 0, columns[0].at(-1) ?? 1] },
               y: { range: (u, low, high) => [0, (high || 1) * 1.06] } },
-    axes: [{ ...axis, values: (u, at) => at.map(elapsed), grid: { show: false } },
+    axes: [{ ...axis, incrs: times, values: (u, at) => at.map(elapsed), grid: { show: false } },
            { ...axis, size: 56, values: (u, at) => at.map((value) => `${value} W`) }],
     bands: [{ series: [1, 2], fill: colour("--shade") }],
     series: [{}, { paths: stepped, width: 0, points: { show: false } },

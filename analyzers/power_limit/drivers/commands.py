@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
@@ -31,6 +32,7 @@ class Commands:
         self,
         run: str,
         fleet: Fleet,
+        pending: Pending,
         allocations: Mapping[str, Allocation],
         sessions: Mapping[str, Session],
     ) -> None:
@@ -39,15 +41,13 @@ class Commands:
         Args:
             run: its name.
             fleet: the GPUs.
+            pending: commands on their way, and limits in force.
             allocations: by GPU, its share of a power budget.
             sessions: those of the run; the first names its commands.
         """
-        self.held: dict[str, None] = {}
-        """GPUs whose limit is ours."""
-        self.asked_mw: dict[str, int] = {}
-        """The limit that was asked for last, by GPU."""
         self._run = run
         self._fleet = fleet
+        self._pending = pending
         self._allocations = allocations
         self._sessions = sessions
         self._attempt: Attempt | None = None
@@ -57,47 +57,41 @@ class Commands:
     def ask(self, attempt: Attempt, limits_mw: Mapping[str, int], now: Clocks) -> Result:
         """Ask for limits of GPUs; what was asked for before is not waited for any longer."""
         self._attempt = attempt
-        self.asked_mw |= limits_mw
+        self._pending.holding(self._run).asked_mw |= limits_mw
         rows, commands = list[Row](), list[Command]()
         for gpu, limit_mw in limits_mw.items():
-            command, share = self._name(gpu), self._allocations.get(gpu)
-            holder = self._run if share is None else share.holder
-            attempt.waiting.add(command)
-            rows.append(self._fleet.asking(command, self._run, gpu, limit_mw, now))
-            commands.append(
-                ApplyControl(
-                    command=command,
-                    run=holder,
-                    host=self._fleet.gpus[gpu].host,
-                    gpu=gpu,
-                    control="power_limit",
-                    value=limit_mw,
-                )
+            share, host = self._allocations.get(gpu), self._fleet.gpus[gpu].host
+            command = ApplyControl(
+                command=self._name(gpu),
+                run=self._run if share is None else share.holder,
+                host=host,
+                gpu=gpu,
+                control="power_limit",
+                value=limit_mw,
             )
+            attempt.waiting.add(command.command)
+            rows.append(self._pending.ask(command, self._run, now[host]))
+            commands.append(command)
         return Result(tuple(rows), tuple(commands))
 
     def give_back(self, now: Clocks) -> Result:
         """Give back every limit that is ours, but where it is a power budget's to say."""
-        held, self.held, self._attempt, self.asked_mw = self.held, {}, None, {}
+        holding = self._pending.holding(self._run)
+        held, holding.held, holding.asked_mw, self._attempt = holding.held, {}, {}, None
         rows, commands = list[Row](), list[Command]()
         for gpu in held:
             if gpu not in self._allocations:
-                command = self._name(gpu)
-                rows.append(self._fleet.asking(command, self._run, gpu, None, now))
-                commands.append(
-                    RestoreControl(
-                        command=command,
-                        run=self._run,
-                        host=self._fleet.gpus[gpu].host,
-                        gpu=gpu,
-                        control="power_limit",
-                    )
+                host = self._fleet.gpus[gpu].host
+                command = RestoreControl(
+                    command=self._name(gpu), run=self._run, host=host, gpu=gpu, control="power_limit"
                 )
+                rows.append(self._pending.ask(command, self._run, now[host]))
+                commands.append(command)
         return Result(tuple(rows), tuple(commands))
 
     def applied(self, note: ControlApplied, host: str) -> None:
-        """A GPU's limit was set as asked."""
-        self.held[note.gpu] = None
+        """Take in that a GPU's limit was set as asked."""
+        self._pending.holding(self._run).held[note.gpu] = None
         attempt = self._attempt
         if attempt is not None and note.command in attempt.waiting:
             attempt.waiting.discard(note.command)
@@ -130,7 +124,7 @@ class Commands:
         return attempt, LimitApplied(attempt.number, StepBegan(index, began_ns))
 
     def _name(self, gpu: str) -> str:
-        """Return the next command's id: the same when the stream is heard again, and no other run's."""
+        """Return the next command's id: the same when the stream is interpreted again, and no other run's."""
         self._count += 1
         self._first = self._first or next(iter(self._sessions))
         return f"{self._run[:100]}/{self._first[:8]}-{self._count}/{gpu[-12:]}"

@@ -1,0 +1,308 @@
+"""The search for one run's power limit: its machines, fed with events; what they want is carried out. Pure.
+
+events -> the profiling machine -> limits to ask for, trials to measure, decisions
+       -> the machine of single GPUs, which works while the first one keeps watch
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from analyzers.dispatch.pending import Pending
+from analyzers.fleet.fleet import Fleet
+from analyzers.fleet.session import Session
+from analyzers.measurement.energy import Missing
+from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
+from analyzers.power_limit.drivers.commands import Attempt, Commands
+from analyzers.power_limit.drivers.ranks import Ranks, instants_ns
+from analyzers.power_limit.drivers.run_decisions import At, RunDecisions
+from analyzers.power_limit.drivers.single_limits import SEARCH_SETTLE_NS, SingleLimits
+from analyzers.power_limit.profiler import (
+    Apply,
+    Barred,
+    Decide,
+    Lapsed,
+    MeasureTrial,
+    Measuring,
+    Observe,
+    Observing,
+    Over,
+    Purpose,
+    Release,
+    Shifted,
+    StepBegan,
+    StepsPaused,
+    TrialMeasured,
+    TrialMissing,
+)
+from analyzers.power_limit.profiles import KnownProfiles
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search_progress import SearchProgress, progress
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.trials import Taken, taken
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.rows import Row, TrialRow
+
+PERIOD_NS = 100_000_000
+"""Of a counter, until it is known."""
+
+
+class Used(NamedTuple):
+    """The numbers of trials, decisions and rounds that runs of one name have used."""
+
+    trials: int
+    decisions: int
+    rounds: int
+
+
+NOTHING_USED = Used(0, 0, 0)
+_Asked = MeasureTrial | per_gpu.Measure
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    asked: _Asked
+    asked_ns: int
+    """Frame time of the lead's host."""
+
+
+class LimitSearch:
+    """The machines of one run."""
+
+    def __init__(
+        self,
+        run: str,
+        fleet: Fleet,
+        pending: Pending,
+        settings: RunSettings,
+        known: KnownProfiles,
+        ranks: Ranks,
+        rows: RunDecisions,
+        commands: Commands,
+        used: Used,
+    ) -> None:
+        """Begin without a machine."""
+        self.settings = settings
+        self.numbers, _, self.rounds = used
+        self.plan: profiler.Plan | None = None
+        self.state: profiler.State | None = None
+        """None: no machine has begun, or it is over."""
+        self.steps = 0
+        """Steps of the lead that have begun."""
+        self._run = run
+        self._fleet = fleet
+        self._pending = pending
+        self._known = known
+        self._ranks = ranks
+        self._rows = rows
+        self._commands = commands
+        self._single = SingleLimits()
+        self._trials: list[_Trial] = []
+
+    @property
+    def progress(self) -> SearchProgress:
+        """Where the search stands, for people."""
+        return progress(self.state, self.plan)
+
+    @property
+    def commands_limits(self) -> bool:
+        """True if it sets the limits of its GPUs."""
+        return self.state is not None and not isinstance(self.state.phase, Observing | Over)
+
+    @property
+    def wanted_mw(self) -> int | None:
+        """The limit that it wants although it might have a higher one; None: the higher, the better."""
+        if self.state is None or self.plan is None or self.state.chosen is None:
+            return None
+        chosen = self.state.chosen
+        higher = any(mw > chosen.limit_mw and chosen.cap.allows(mw) for mw in self.plan.limits_mw)
+        return chosen.limit_mw if higher else None
+
+    @property
+    def profile(self) -> tuple[Trial, ...]:
+        """The cost of its steps at each limit: as measured, and where they were not, as remembered."""
+        if self.plan is None:
+            return ()
+        return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
+
+    def stop(self) -> None:
+        """End the machines, and measure no trial any more."""
+        self.state = None
+        self._single.stop()
+        self._trials.clear()
+
+    def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
+        """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
+        gpus, plan = self._ranks.gpus(), self.settings
+        limits_mw, goal = self._ranks.limits_mw(plan), None if plan.exhaustive else selector.goal
+        recollection = warm_start.begin(
+            self._fleet,
+            self._known,
+            self._run,
+            self.rounds + 1,
+            self._ranks.about,
+            lead,
+            limits_mw,
+        )
+        self._rows.begin(recollection)
+        recalled = recollection.recalled
+        self.plan = profiler.Plan(
+            limits_mw=limits_mw,
+            gpus=len(gpus),
+            selector=selector,
+            wait_steps=plan.wait_steps,
+            warmup_steps=plan.warmup_steps if goal is None else 0,
+            profile_steps=plan.profile_steps,
+            settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
+            window_ns=0,
+            outcome_ns=plan.timeout_ns,
+            goal=goal,
+            remembered=profiles.trials(recalled.limits),
+            profiling_share=plan.profiling_share,
+        )
+        self.state = profiler.start(self.plan, self.numbers, self.rounds)
+        self.rounds = self.state.round
+        if (barred := self._ranks.barred(limits_mw)) is not None:
+            return rows_only([recalled]) | self.feed(Barred(barred)), False
+        self._pending.appoint(self._run, gpus)
+        rows: list[Row] = [recalled]
+        if (why := self._ranks.gathered(self.settings.timeout_ns)) is not None:
+            rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
+        return rows_only(rows), True
+
+    def feed(self, event: profiler.Event) -> Result:
+        """Pass an event to the machine and carry out what it wants."""
+        if self.state is None or self.plan is None:
+            return NOTHING
+        self.state, wanted = profiler.step(self.state, event, self.plan)
+        self.numbers, self.rounds = self.state.numbers, self.state.round
+        if not isinstance(self.state.phase, Measuring):
+            self._single.stop()  # whatever it tries: the limits of all are about to change
+        return in_order([self._carry_out(instruction) for instruction in wanted])
+
+    def feed_both(self, event: StepBegan | StepsPaused) -> Result:
+        """Pass an event to the machine, and to the one of single GPUs."""
+        return self.feed(event) | self.feed_single(event)
+
+    def _carry_out(self, instruction: profiler.Instruction) -> Result:
+        assert self.plan is not None
+        match instruction:
+            case Apply(attempt, limit_mw):
+                return self._apply(attempt, limit_mw)
+            case Release():
+                return self._commands.give_back(self._ranks.now)
+            case MeasureTrial():
+                self._trials.append(_Trial(instruction, self._ranks.now_ns))
+                return NOTHING
+            case Decide():
+                assert self.state is not None
+                return rows_only(self._rows.decided(instruction, self.plan, self.state, self._at()))
+            case Observe(number, trials, reason):
+                return rows_only([self._rows.observation(self.plan, self._at(), number, trials, reason)])
+
+    def _apply(self, attempt: int, limit_mw: int) -> Result:
+        """Ask for a limit on every GPU; what is measured at it holds enough refreshes of the slowest."""
+        assert self.plan is not None
+        gpus = self._ranks.gpus()
+        periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
+        self.plan = replace(self.plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
+        self._single.begin_again()
+        return self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw), self._ranks.now)
+
+    def land(self) -> Result:
+        """Pass on to a machine that its limits are in force, once they are."""
+        if (landed := self._commands.landed(self._ranks.about, self._ranks.lead)) is None:
+            return NOTHING
+        attempt, event = landed
+        return self.feed_single(event) if attempt.single else self.feed(event)
+
+    def _at(self) -> At:
+        return At(self._ranks.now_ns, self.steps)
+
+    # ---- limits of single GPUs
+
+    def _look_for_waiting(self, asked: MeasureTrial, took: Taken) -> Result:
+        """After a window at the chosen limit: try which GPUs may have a lower one, if that is wanted."""
+        if self.state is None or self.plan is None:
+            return NOTHING
+        wanted = self._single.look(asked, took, self.state, self.plan, self.settings)
+        if wanted:
+            self._trials = [trial for trial in self._trials if isinstance(trial.asked, MeasureTrial)]
+        return self._carry_out_single(wanted)
+
+    def feed_single(self, event: per_gpu.Event) -> Result:
+        """Pass an event to the machine of single GPUs, if there is one, and carry out what it wants."""
+        return self._carry_out_single(self._single.step(event))
+
+    def _carry_out_single(self, wanted: Sequence[per_gpu.Instruction]) -> Result:
+        result, asked_mw = NOTHING, self._pending.holding(self._run).asked_mw
+        for instruction in wanted:
+            match instruction:
+                case per_gpu.Set(attempt, limits_mw):
+                    wished = zip(self._single.gpus, limits_mw, strict=True)
+                    others = {gpu: mw for gpu, mw in wished if mw != asked_mw.get(gpu)}
+                    result |= self._commands.ask(Attempt(attempt, single=True), others, self._ranks.now)
+                case per_gpu.Measure():
+                    self._trials.append(_Trial(instruction, self._ranks.now_ns))
+                case per_gpu.Found(step=since):
+                    rows = self._single.found(self._run, self._ranks.now_ns, instruction)
+                    result |= rows_only(rows) | self.feed(Shifted(since))
+                case per_gpu.GiveUp(reason):
+                    self._single.give_up(self.rounds)
+                    result |= self.feed(Lapsed(reason))
+        return result
+
+    # ---- trials and decisions
+
+    def needed_ns(self, session: Session) -> list[int]:
+        """Return the instants of a rank that trials may still ask for."""
+        spans = [span for trial in self._trials for span in trial.asked.spans]
+        opened = list[int]()
+        for machine in (self.state, self._single.state):
+            if machine is not None and isinstance(machine.phase, Measuring | per_gpu.Measuring):
+                spans += machine.phase.spans
+                opened += [machine.phase.opened.index] if machine.phase.opened else []
+        return instants_ns(session, spans, opened)
+
+    def measure(self) -> Result:
+        """Measure what trials can be measured by now."""
+        result = NOTHING
+        for trial in tuple(self._trials):
+            if trial in self._trials and (took := self._take(trial)) is not None:
+                self._trials.remove(trial)
+                result |= self._tell(trial.asked, took)
+        return result
+
+    def _take(self, trial: _Trial) -> Taken | Missing | None:
+        """Return what the steps of a trial took, or None while that is awaited."""
+        if isinstance(trial.asked, MeasureTrial) and self._single.trying:
+            return Missing("limits of single GPUs were tried in that time")
+        now_ns = self._ranks.now_ns
+        timely = now_ns - trial.asked_ns < self.settings.timeout_ns
+        return taken(
+            trial.asked.spans,
+            self._ranks.about,
+            lambda gpu: self._fleet.gpus[gpu].meter,
+            now_ns,
+            timely=timely,
+        )
+
+    def _tell(self, asked: _Asked, took: Taken | Missing) -> Result:
+        """Pass what steps took to the machine that asked for them."""
+        if isinstance(asked, MeasureTrial):
+            if isinstance(took, Missing):
+                return self.feed(TrialMissing(asked.number, took.reason))
+            row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
+            follows = self.feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
+            if row is not None:
+                follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
+            return follows | self._look_for_waiting(asked, took)
+        if isinstance(took, Missing):
+            return self.feed_single(TrialMissing(asked.number, took.reason))
+        of_each = tuple(took.energy_uj[gpu] // 1000 for gpu in self._single.gpus)
+        return self.feed_single(per_gpu.BlockMeasured(asked.number, of_each, took.duration_ns))
+
+    def _trial_row(self, asked: MeasureTrial, took: Taken) -> TrialRow:
+        assert self.plan is not None
+        assert self._ranks.lead is not None
+        return self._rows.trial(asked, took, self.plan, self.state, self._ranks.lead)

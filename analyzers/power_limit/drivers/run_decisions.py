@@ -1,0 +1,157 @@
+"""The rows of one run: its trials, its decisions, and what they leave to later runs. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzers.fleet.session import Session
+from analyzers.power_limit import profiler, profiles
+from analyzers.power_limit.curve_fit.belief import Confidence
+from analyzers.power_limit.profiler import Decide, MeasureTrial
+from analyzers.power_limit.selectors import Trial, cost_mj
+from analyzers.power_limit.trials import Taken, joined, trial_row
+from analyzers.power_limit.warm_start import Recollection
+from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
+from zeus_stream.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The place of a decision in its run."""
+
+    t_ns: int
+    """Frame time of the lead's host."""
+    steps: int
+    """Steps of the lead that have begun."""
+
+
+class RunDecisions:
+    """The rows of one run. Each decision has the next number."""
+
+    def __init__(self, run: str, decisions: int) -> None:
+        """``decisions``: the number that runs of this name have used."""
+        self.decisions = decisions
+        self._run = run
+        self._visited: dict[int, TrialRow] = {}
+        """The rows of the last visits of limits, to which more blocks of steps may be added."""
+        self._recollection: Recollection | None = None
+        """None: no machine has begun."""
+
+    def begin(self, recollection: Recollection) -> None:
+        """Begin a round, with what is remembered of earlier runs."""
+        self._recollection = recollection
+
+    def trial(
+        self,
+        asked: MeasureTrial,
+        took: Taken,
+        plan: profiler.Plan,
+        state: profiler.State | None,
+        lead: Session,
+    ) -> TrialRow:
+        """Return the row of a trial, with the blocks of its visit before."""
+        trial = Trial(asked.limit_mw, took.energy_mj, took.duration_ns, asked.steps)
+        eta = plan.selector.eta
+        tried = state.trials if state else ()
+        top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
+        cost = None if eta is None else cost_mj(trial, eta, top_mw, plan.gpus) / 1000
+        row = trial_row(self._run, asked, took, cost, lead)
+        if self._recollection:
+            self._recollection.measured(row.ended_ns)
+        if asked.visit in self._visited:
+            row = joined(self._visited[asked.visit], row)
+        self._visited[asked.visit] = row
+        if len(self._visited) > profiler.MAX_AWAITED + 1:
+            del self._visited[next(iter(self._visited))]
+        return row
+
+    def learned(self, row: TrialRow, state: profiler.State | None) -> list[ProfileRow]:
+        """Return what a trial teaches for later runs; nothing once the round has decided."""
+        if self._recollection is None or state is None:
+            return []
+        if row.confirms or state.chosen is not None or row.round != state.round:
+            return []
+        kept = self._recollection.keep(state.round, state.trials, state.trials)
+        return [each for each in kept if each.power_limit_w == row.power_limit_w]
+
+    def decided(self, decided: Decide, plan: profiler.Plan, state: profiler.State, at: At) -> list[Row]:
+        """Return the rows of a decision, and what it leaves to later runs."""
+        assert self._recollection is not None
+        number, known, recollection = decided.round, decided.trials, self._recollection
+        kept = recollection.keep(number, state.trials, known, decided.limit_mw)
+        reason = decided.reason + ("" if plan.goal is None else recollection.from_whom(number))
+        source = recollection.source(max(trial.limit_mw for trial in known), number)
+        decision = self._decision(
+            plan, at, number, known, decided.limit_mw, reason, decided.confidence, applied=True, source=source
+        )
+        return [decision, *kept]
+
+    def gathered(self, plan: profiler.Plan, at: At, number: int, reason: str) -> DecisionRow:
+        """Return the row that says with whom a round begins."""
+        return self._decision(plan, at, number, (), None, reason, applied=False)
+
+    def observation(
+        self, plan: profiler.Plan, at: At, number: int, trials: Sequence[Trial], reason: str
+    ) -> DecisionRow:
+        """Return the row of a run that may not command: what would be saved, if that is known."""
+        source: tuple[str, int] | None = (self._run, number)
+        if not trials:
+            known = self._known(plan)
+            trials = profiles.trials(known)
+            source = (known[0].run, known[0].round) if known else None
+        if not trials:
+            reason = (
+                f"{reason.rstrip('.')}. What would be saved is not known: no run of this job on such GPUs was"
+                " profiled. Let one run of it set power limits."
+            )
+            return self._decision(plan, at, number, (), None, reason, applied=False)
+        try:
+            limit_mw = plan.selector.choose(trials, plan.gpus)
+        except SettingsError as wrong:
+            return self._decision(plan, at, number, (), None, f"{reason}. {wrong}", applied=False)
+        return self._decision(plan, at, number, trials, limit_mw, reason, applied=False, source=source)
+
+    def _known(self, plan: profiler.Plan) -> list[AtLimit]:
+        """Return what was remembered of limits that this run could have."""
+        limits = self._recollection.recalled.limits if self._recollection else ()
+        return [
+            at for at in limits if not plan.limits_mw or at.power_limit_w * 1000 <= plan.limits_mw[0] + 500
+        ]
+
+    def _decision(
+        self,
+        plan: profiler.Plan,
+        at: At,
+        number: int,
+        trials: Sequence[Trial],
+        limit_mw: int | None,
+        reason: str,
+        confidence: Confidence | None = None,
+        *,
+        applied: bool,
+        source: tuple[str, int] | None = None,
+    ) -> DecisionRow:
+        """``source``: run and round of the trials; its own if not given."""
+        trials_run, trials_round = source or (self._run, number)
+        self.decisions += 1
+        chosen = next((trial for trial in trials if trial.limit_mw == limit_mw), None)
+        default = max(trials, key=lambda trial: trial.limit_mw, default=None)
+        return DecisionRow(
+            run=self._run,
+            number=self.decisions,
+            round=number,
+            t_ns=at.t_ns,
+            selector=plan.selector.text,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            steps=at.steps,
+            default_limit_w=plan.limits_mw[0] / 1000 if plan.limits_mw else None,
+            energy_per_step_j=chosen.step_mj / 1000 if chosen else None,
+            step_s=chosen.step_ns / 1e9 if chosen else None,
+            default_energy_per_step_j=default.step_mj / 1000 if default else None,
+            default_step_s=default.step_ns / 1e9 if default else None,
+            applied=applied,
+            reason=reason,
+            trials_run=trials_run if trials else None,
+            trials_round=trials_round if trials else None,
+            excess_percent=100 * confidence.expected if confidence else None,
+            excess_p95_percent=100 * confidence.p95 if confidence else None,
+        )
