@@ -230,7 +230,7 @@ class Analyzer:
         host.collector = collector
         collector.link.leases = lambda: self._interpretation.leases.get(name, frozenset())
         log_id, next_offset = self._archive.position(name)
-        async for part in collector.follow(log_id, next_offset):
+        async for part in collector.follow(log_id, next_offset, pause_s=self._interpretation.pause_s):
             await send.send(part)
 
     async def _complain(self, collector: Collector) -> None:
