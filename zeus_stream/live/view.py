@@ -1,4 +1,4 @@
-"""What a screen shows of a `Snapshot`: lines of text with tones, for one width. Pure.
+"""The view of a `Snapshot` on a screen: lines of text with tones, for one width. Pure.
 
     (snapshot, history, looks, width) -> View: head, panels of lines, keys
 
