@@ -43,7 +43,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpu:
-    """A figure of a GPU, and the family that it becomes."""
+    """One figure of a GPU, and the family that it becomes."""
 
     name: str
     kind: Literal["counter", "gauge"]

@@ -1,4 +1,4 @@
-"""Parts of panels: choices of the person who looks, columns, and lines of exact width. Pure."""
+"""Choices of the person who looks, columns, and lines of exact width. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Unit = Literal["W", "J"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """Choices of the person who looks."""
+    """The choices of the person who looks."""
 
     sort: Sort = "place"
     unit: Unit = "W"
