@@ -35,15 +35,15 @@ from analyzers.dispatch.pending import Pending
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.followed_collectors import Collector, Host
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Calibrated, Forgotten, Interpreter, JobForgotten, LinkSeen
+from analyzers.interpreter import Asked, Interpreter, JobForgotten, LinkSeen
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
+from analyzers.results.signal_rows import SignalRow
 from analyzers.results_server import ResultsServer
-from analyzers.state_files import calibrations, forgotten_profiles
 from analyzers.status import Rows, collector_rows, insight_rows
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
@@ -113,8 +113,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
-                where.gains: partial(take_gains, file=where.gains),
-                where.forgotten: partial(take_forgotten, file=where.forgotten),
+                where.gains: partial(watched_files.take_gains, file=where.gains),
+                where.forgotten: partial(watched_files.take_forgotten, file=where.forgotten),
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
@@ -129,21 +129,12 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                         watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(watched_files.follow_signals, where.signals, analyzer.store_signals)
                 tasks.start_soon(pruning.prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
             archive.close()
             context.destroy(linger=0)
-
-
-def take_gains(interpreter: Interpreter, file: Path) -> None:
-    """Have the interpreter take calibrations out of energies from now on."""
-    interpreter.handle(Calibrated(calibrations.load(file)), 0)
-
-
-def take_forgotten(interpreter: Interpreter, file: Path) -> None:
-    """Have the interpreter start no run from forgotten profiles from now on."""
-    interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
 
 
 class Given(NamedTuple):
@@ -184,6 +175,11 @@ class Analyzer:
         self._live = LiveSite()
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
+
+    async def store_signals(self, rows: Sequence[SignalRow]) -> None:
+        """Store prices and carbon intensities."""
+        await self._commits.add_derived(rows, {}, ())
+        await self._commits.commit()
 
     async def follow(self, budgets: Path) -> None:
         """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
@@ -230,7 +226,7 @@ class Analyzer:
         host.collector = collector
         collector.link.leases = lambda: self._interpretation.leases.get(name, frozenset())
         log_id, next_offset = self._archive.position(name)
-        async for part in collector.follow(log_id, next_offset):
+        async for part in collector.follow(log_id, next_offset, pause_s=self._interpretation.pause_s):
             await send.send(part)
 
     async def _complain(self, collector: Collector) -> None:

@@ -1,15 +1,16 @@
 """Files of the administrator that the analyzer looks at while it runs."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from analyzers.interpreter import OWN
+from analyzers.interpreter import OWN, Calibrated, Forgotten, Interpreter
 from analyzers.power_budget.allocation import in_force
-from analyzers.state_files import budgets
+from analyzers.results.signal_rows import SignalRow
+from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol import codec
@@ -57,6 +58,22 @@ async def publish_budgets(
         await anyio.sleep(LOOK_S)
 
 
+async def follow_signals(folder: Path, store: Callable[[Sequence[SignalRow]], Awaitable[None]]) -> None:
+    """Store the signals of a folder, now and whenever one of its files is replaced."""
+    known: int | None = None
+    while True:
+        if (now := changed(folder)) != known:
+            known = now
+            try:
+                rows = signal_files.load(folder)
+            except StorageError as wrong:
+                _log.warning("%s", wrong)
+            else:
+                if rows:
+                    await store(rows)
+        await anyio.sleep(LOOK_S)
+
+
 async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:
     """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
     while True:
@@ -68,6 +85,16 @@ async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> 
             await take()
         except StorageError as wrong:
             _log.warning("%s", wrong)
+
+
+def take_gains(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter take calibrations out of energies from now on."""
+    interpreter.handle(Calibrated(calibrations.load(file)), 0)
+
+
+def take_forgotten(interpreter: Interpreter, file: Path) -> None:
+    """Have the interpreter start no run from forgotten profiles from now on."""
+    interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
 
 
 def changed(path: Path) -> int:

@@ -121,7 +121,14 @@ def _event(rng: random.Random) -> Event:
             ),
             TryBegan(t_ns, index, rng.choice((1, 2**40))),
             TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
-            SearchWanted(t_ns, rng.choice(("energy", "os:system", "w" * 200)), index, index, 1, 1_000),
+            SearchWanted(
+                t_ns=t_ns,
+                select=rng.choice(("energy", "os:system", "w" * 200)),
+                wait_steps=index,
+                warmup_steps=index,
+                profile_steps=1,
+                stride_mw=1_000,
+            ),
             EventsDropped(t_ns, 2**53, "r" * 2000),
             RunEnded(t_ns),
         )

@@ -88,6 +88,11 @@ class Places:
         return self.state / "budgets.json"
 
     @property
+    def signals(self) -> Path:
+        """Prices and carbon intensities, a CSV file each."""
+        return self.state / "signals"
+
+    @property
     def archive(self) -> Path:
         return self.state / "energy.duckdb"
 

@@ -143,6 +143,10 @@ class Settings:
     window_timeout_ms: int = _setting(
         5000, "Longest wait for the readings of a window, ms.", "expert", least=10, most=3_600_000
     )
+    pue: float = _setting(
+        0.0, "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
+        least=0, most=10,
+    )  # fmt: skip
     budget_groups: Groups = _setting((), "Named groups of GPUs for power budgets.")
     query_rows: int = _setting(
         1_000_000, "Largest number of rows of an answer.", "resources", least=1, most=10_000_000

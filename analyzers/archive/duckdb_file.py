@@ -41,7 +41,7 @@ from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.sandbox import query_process
 from analyzers.archive.store import Question, Received
-from analyzers.archive.tables import DERIVED, WITH_UTC
+from analyzers.archive.tables import COMPUTED, TABLES
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -82,7 +82,7 @@ class Archive(Retained):
         """The log that was heard last."""
         self._schemas = {
             name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
-            for name in ("frames", "events", "hosts", "turns", *(table for table, _, _ in DERIVED.values()))
+            for name in ("frames", "events", "hosts", "turns", *(table.name for table in TABLES.values()))
         }
         self.malformed = 0
         """Readings that were no rows; their bytes are in ``frames``."""
@@ -361,28 +361,30 @@ class Archive(Retained):
     def _derived_tables(self, rows: Sequence[Row], *, replaying: bool) -> dict[str, pa.Table]:
         """Return derived rows by the table that they go into."""
         tables = {}
-        for kind, (name, key, repeats) in DERIVED.items():
+        for kind, table in TABLES.items():
             chosen = [row for row in rows if isinstance(row, kind)]
-            if repeats or replaying:
-                chosen = list({tuple(getattr(row, part) for part in key): row for row in chosen}.values())
+            if table.replaces or replaying:
+                keyed = {tuple(getattr(row, part) for part in table.key): row for row in chosen}
+                chosen = list(keyed.values())
             if chosen:
                 names = [field.name for field in fields(kind)]
-                schema = pa.schema([self._schemas[name].field(column) for column in names])
+                schema = pa.schema([self._schemas[table.name].field(column) for column in names])
                 values = [tuple(getattr(row, column) for column in names) for row in chosen]
-                tables[name] = columns.columnar(schema, values)
+                tables[table.name] = columns.columnar(schema, values)
         return tables
 
     def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:
-        for name, key, repeats in DERIVED.values():
-            if name not in tables:
+        for table in TABLES.values():
+            if (name := table.name) not in tables:
                 continue
-            if repeats or replaying:
-                same = " AND ".join(f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in key)
+            if table.replaces or replaying:
+                parts = (f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in table.key)
+                same = " AND ".join(parts)
                 self._connection.execute(
                     f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
                 )
             self._connection.execute(
-                f"INSERT INTO {name} BY NAME {WITH_UTC.get(name, f'FROM incoming_{name}')}"
+                f"INSERT INTO {name} BY NAME {COMPUTED.get(name, f'FROM incoming_{name}')}"
             )
 
     @contextmanager

@@ -14,8 +14,9 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
 APPLICATION = "zeus-stream"
-MIGRATIONS = ("schema.sql", "schema_2.sql", "waste.sql", "roll_ups.sql", "saving_of.sql")
-"""Number n lifts a file from version n to n + 1; a new file is lifted from version 0, which is empty."""
+_FOLDER = files("analyzers.archive").joinpath("migrations")
+MIGRATIONS = tuple(sorted(file.name for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
+"""Number n lifts a file from version n - 1 to n; a new file is lifted from version 0, which is empty."""
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
 readings slower by a fifth and no query faster, on two cores."""
@@ -134,7 +135,7 @@ def lift(connection: Connection, path: Path) -> None:
         )
         connection.execute("INSERT INTO meta VALUES ($1, 0, $2, 0)", [APPLICATION, str(uuid4())])
     for migration in MIGRATIONS[version:]:
-        connection.execute(files("analyzers.archive").joinpath(migration).read_text(encoding="utf-8"))
+        connection.execute(_FOLDER.joinpath(migration).read_text(encoding="utf-8"))
     connection.execute("UPDATE meta SET schema_version = $1", [len(MIGRATIONS)])
 
 

@@ -1,48 +1,20 @@
-"""Registry of derived rows: the table, the key and the UTC columns of each kind."""
+"""The tables of derived rows. The registry is `Row`: a class that is part of it has a table.
 
-from analyzers.results.rows import (
-    BudgetRow,
-    BudgetShareRow,
-    CommandRow,
-    DecisionRow,
-    GapRow,
-    GpuLimitRow,
-    GpuRow,
-    JobRow,
-    MetricRow,
-    ProfileRow,
-    RecallRow,
-    RunRow,
-    SimulatedTryRow,
-    SimulationRow,
-    TrialRow,
-    TryRow,
-    WindowRow,
-)
+A new table is a row class with ``TABLE`` in `analyzers/results`, its name in `Row`, and a migration:
+``python -m tests.analyzers.archive.migration NAME`` writes it.
+"""
 
-DERIVED: dict[type, tuple[str, tuple[str, ...], bool]] = {
-    RunRow: ("runs", ("session",), True),
-    GpuRow: ("gpus", ("gpu",), True),
-    TrialRow: ("trials", ("run", "number"), True),
-    DecisionRow: ("decisions", ("run", "number"), True),
-    ProfileRow: ("profiled", ("session", "round", "power_limit_w"), True),
-    RecallRow: ("recalls", ("session", "round"), True),
-    GpuLimitRow: ("gpu_limits", ("run", "round", "gpu"), True),
-    CommandRow: ("commands", ("command",), True),
-    BudgetRow: ("budgets", ("budget", "set_ns"), True),
-    BudgetShareRow: ("rations", ("gpu",), True),
-    WindowRow: ("windows", ("session", "kind", "index", "gpu"), False),
-    MetricRow: ("metrics", ("session", "name", "t_ns", "step"), False),
-    JobRow: ("jobs", ("job", "version"), True),
-    TryRow: ("tries", ("job", "number"), True),
-    GapRow: ("gaps", ("host", "what", "t_ns", "count", "reason"), False),
-    SimulationRow: ("simulations", ("game",), True),
-    SimulatedTryRow: ("simulated_tries", ("game", "number"), True),
-}
-"""Kind of row: its table, its key, and whether it repeats though nothing is interpreted again.
-Runs come first: windows take their UTC from them."""
+from collections.abc import Mapping
+from typing import get_args
 
-WITH_UTC = {
+from analyzers.results.rows import Row, RunRow
+from analyzers.results.table import Table
+
+KINDS: tuple[type[Row], ...] = tuple(sorted(get_args(Row), key=lambda kind: kind is not RunRow))
+"""Row classes. Runs come first: windows take their UTC from them."""
+TABLES: Mapping[type[Row], Table] = {kind: kind.TABLE for kind in KINDS}
+"""The table of each row class."""
+COMPUTED = {
     "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
     " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
     "runs": "SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start),"
@@ -51,6 +23,9 @@ WITH_UTC = {
     "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
     " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
     " FROM incoming_budgets",
+    "signals": "SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
+    " make_timestamp(end_ns // 1000) AS ends_at FROM incoming_signals",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
     " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
 }
+"""How the archive computes columns that no row has, by table."""

@@ -1,5 +1,6 @@
 """Policies that choose batch sizes, by the names that the settings have for them. Pure."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from random import Random
@@ -46,16 +47,27 @@ def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:
             return {}
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyKind:
+    """A policy, as a registry entry."""
+
+    help: str
+    make: Callable[[], Policy[Any]]
+
+
+BUILT_IN: Mapping[str, PolicyKind] = {
+    "adaptive": PolicyKind("Two curves, of epochs and of cost, fitted to all sizes together", Adaptive),
+    "reference": PolicyKind("Thompson sampling, each size on its own, as Zeus has it", Reference),
+    "default": PolicyKind("Always the default size: jobs are only measured", Default),
+}
+"""The policies, by the names that the settings have for them."""
+
+
 def parse(text: str) -> Policy[Any]:
     """Return the policy of this name. Raises SettingsError: there is none."""
-    policies: dict[str, Policy[Any]] = {
-        "adaptive": Adaptive(),
-        "reference": Reference(),
-        "default": Default(),
-    }
-    if text not in policies:
+    if (kind := BUILT_IN.get(text)) is None:
         raise SettingsError(
             f"policy = {text!r}: could not be understood: there is no such policy."
-            f" Choose one of {', '.join(policies)}."
+            f" Choose one of {', '.join(BUILT_IN)}."
         )
-    return policies[text]
+    return kind.make()

@@ -17,7 +17,7 @@ class BudgetReports:
         """Begin with none."""
         self.binding: dict[tuple[str, int], BudgetRow] = {}
         """Of the budgets that hold, by name and when they were set."""
-        self._rations: dict[str, BudgetShareRow] = {}
+        self._reported: dict[str, BudgetShareRow] = {}
         """By GPU."""
         self._accounts = accounts
         self._shares = shares
@@ -37,14 +37,14 @@ class BudgetReports:
                 limit_w=account.limit_mw / 1000,
                 reason=account.trouble,
             )
-            if self._rations.get(gpu) != row:
-                self._rations[gpu] = row
+            if self._reported.get(gpu) != row:
+                self._reported[gpu] = row
                 changed.append(row)
         return changed
 
     def of_budgets(self, budgets: Sequence[Budget]) -> list[Row]:
         """Return the rows of budgets that have changed, and of GPUs that are under none any more."""
-        freed = [self._rations.pop(gpu) for gpu in tuple(self._rations) if gpu not in self._accounts.of]
+        freed = [self._reported.pop(gpu) for gpu in tuple(self._reported) if gpu not in self._accounts.of]
         rows = {}
         for budget, bound in zip(budgets, self._shares.bounds, strict=True):
             rows[budget.group, budget.set_ns] = BudgetRow(

@@ -90,7 +90,7 @@ class Shares:
         return Unit(name, tuple(gpus), limits, speeds(limits, len(gpus), run.search.profile))
 
     def ration(self) -> None:
-        """Shrink rations at once, and let others grow as far as there is room by now."""
+        """Shrink shares at once, and let others grow as far as there is room by now."""
         accounts = self._accounts.of
         for unit in self.units:
             for gpu in unit.gpus:

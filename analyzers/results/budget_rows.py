@@ -1,40 +1,59 @@
 """Rows of power budgets. Pure."""
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzers.results.table import Computed, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """State of a power budget; a later one with the same key replaces it. Key: (budget, set_ns).
+    """A power budget."""
 
-    Times are UTC, ns since 1970.
-    """
+    TABLE: ClassVar = Table(
+        "budgets",
+        ("budget", "set_ns"),
+        computed=(
+            Computed("set_at", "set_ns", "UTC"),
+            Computed("began_at", "begin_ns", "UTC"),
+            Computed("ended_at", "end_ns", "UTC"),
+        ),
+    )
 
     budget: str
+    """its name"""
     set_ns: int
+    """when it was set: ns since 1970, UTC"""
     limit_w: float
-    """What the limits of its GPUs may add up to."""
+    """watts that the limits of its GPUs may add up to"""
     begin_ns: int
+    """when it begins: ns since 1970, UTC"""
     end_ns: int
+    """when it ends; an end in 2099 is none"""
     gpus: tuple[str, ...]
-    """Those it is about."""
+    """list of UUIDs that it is about"""
     binding: bool
-    """It holds, or is on its way there or back."""
+    """it holds, or is on its ramp"""
     reason: str
-    """Why it cannot be kept; empty: it can."""
+    """why it cannot be kept; empty: it can"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetShareRow:
-    """The share of power budgets that a GPU has; a later one with the same gpu replaces it."""
+    """The share of power budgets that each GPU has now."""
+
+    TABLE: ClassVar = Table("budget_shares", ("gpu",))
 
     gpu: str
+    """UUID"""
     budget: str | None
-    """The first that has it; None: no more."""
+    """the first budget that has it; NULL: none any more"""
     run: str | None
+    """the run on it"""
     most_w: float | None
-    """Its limit may be so high; might, if it could be commanded."""
+    """watts: its limit may be so high. Where ``reason`` says that it cannot be commanded, its share if it
+    could"""
     limit_w: float
-    """In force, as last confirmed."""
+    """watts: its limit, as last confirmed"""
     reason: str
-    """Why it cannot be commanded; empty: it can."""
+    """why it cannot be commanded; empty: it can"""

@@ -4,78 +4,134 @@ Times are CLOCK_MONOTONIC ns of ``host``; names with ``wall`` are UTC.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzers.results.table import Computed, Table
+from zeus_stream.protocol.fields import Control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """State of a run's session; a later one with the same session replaces it."""
+    """One row a session: one rank of a run."""
+
+    TABLE: ClassVar = Table(
+        "runs",
+        ("session",),
+        computed=(
+            Computed("began_at", "wall_error_ns", "UTC"),
+            Computed("ended_at", "began_at", "UTC"),
+        ),
+    )
 
     session: str
+    """one process of the run"""
     run: str
+    """one training"""
     job: str
+    """what recurs"""
     rank: int
+    """from 0"""
     world_size: int
+    """number of ranks. 0: it only measured windows (``zeus-stream measure``), and has none of kind ``run``"""
     host: str
+    """where its process runs"""
     pid: int
+    """its process"""
     uid: int | None
+    """its user, as the kernel says"""
     gpus: tuple[str, ...]
+    """list of UUIDs"""
     boundary: str
+    """how step ends are placed where that is possible: ``device`` by the GPU's timing events, ``dispatch`` by
+    host time of the Python loop; each boundary in ``events`` says its own"""
     began_ns: int
+    """begin, on the host's clock"""
     ended_ns: int | None
+    """end; NULL while it runs"""
     began_wall_ns: int
-    """UTC, ns since 1970, within ``wall_error_ns``."""
+    """UTC at ``began_ns``, ns since 1970"""
     wall_error_ns: int
+    """bound of the error of ``began_wall_ns``"""
     ended_how: str | None
-    """``ended`` (in order), the exception that ended the script, or the collector's reason."""
+    """``ended`` (in order), the exception that ended the script, or the collector's reason. The run
+    ``RUN/command`` has the exit code or signal of a command of ``zeus-stream run`` that failed"""
     may_command: bool
+    """whether its limits may be changed"""
     command_reason: str
+    """why they may not"""
     batch_size: int | None = None
-    """Samples of one rank's batch; None: not known."""
+    """samples of one rank's batch; NULL: not known"""
     start: int | None = None
-    """Of the analyzer under whose settings the run goes; None: the one that stores this."""
+    """start of the analyzer at which the run began: it keeps to those ``settings`` until it ends"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """State of a GPU; a later one with the same gpu replaces it."""
+    """GPUs, and the CPUs and their memory beside them (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``)."""
+
+    TABLE: ClassVar = Table("gpus", ("gpu",))
 
     gpu: str
+    """UUID"""
     host: str
+    """where it was last"""
     index: int
+    """its number in PCI order"""
     name: str
+    """its model"""
     driver: str
+    """version of its driver"""
     counts_energy: bool
+    """it has an energy counter; otherwise energy is integrated from power"""
     min_limit_w: float | None
+    """watts, as the device says"""
     max_limit_w: float | None
     default_limit_w: float | None
     found_limit_w: float | None
+    """watts: the limit before any change of ours, which is never exceeded"""
     mig: bool
+    """it is divided; energy is that of the whole"""
     period_ms: float | None
-    """Counter period, as observed (median of recent changes)."""
+    """between changes of its counter, as observed: median of recent changes"""
     counter_kind: str | None
-    """``integrating``, ``boxcar`` (sees the last ``sensor_window_ms`` of a period), ``power`` (no counter);
-    None: not known yet."""
+    """``integrating``, ``boxcar`` (it sees only the last ``sensor_window_ms`` of each period) or ``power``
+    (there is no counter); NULL: not known until the load has varied for some seconds"""
     sensor_window_ms: float | None
+    """see ``counter_kind``"""
     gone: str | None
-    """Why it is not there at present."""
+    """why it is not there at present; NULL: it is"""
     scope: str = "gpu"
-    """What its figures are of: ``gpu``, or ``module``, CPU included."""
+    """``gpu``, or ``module``: its figures include the CPU beside it (Grace Hopper)"""
     tenants: tuple[str, ...] = ()
-    """UUIDs of its MIG instances."""
+    """UUIDs of its MIG instances, as of when it was opened"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRow:
-    """A command and its outcome; the outcome replaces the row without one. Key: command."""
+    """A command for a control of a GPU, and its outcome. The outcome replaces the row without one."""
+
+    TABLE: ClassVar = Table("commands", ("command",))
 
     command: str
+    """its id"""
     run: str
+    """whose it is; begins with ``budget:`` where a power budget sets the limit. Such a row is there once it
+    has its outcome"""
     gpu: str
+    """UUID"""
+    control: Control = "power_limit"
+    """``power_limit``, ``graphics_clock`` or ``memory_clock``"""
     asked_ns: int
+    """when it was asked for, on the host's clock"""
     limit_w: float | None
-    """Asked for; None: release."""
+    """watts asked for; NULL: a release, or another control"""
+    clock_mhz: int | None = None
+    """MHz asked for; NULL: a release, or another control"""
     outcome: str | None
-    """``applied``, ``refused``, None while it is under way."""
+    """``applied`` or ``refused``; NULL: under way"""
     outcome_ns: int | None
+    """when that was"""
     outcome_limit_w: float | None
+    """watts in force then; NULL: refused, or another control"""
     reason: str
+    """why it was refused"""

@@ -4,119 +4,158 @@ Times are CLOCK_MONOTONIC ns of the host; names with ``wall`` are UTC.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from analyzers.results.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """One power limit, measured from its setting to the next. Key: (run, number)."""
+    """A visit of a power limit, measured."""
+
+    TABLE: ClassVar = Table("trials", ("run", "number"))
 
     run: str
+    """whose it is"""
     number: int
-    """Grows over the run."""
+    """grows over the run"""
     round: int
-    """Profiling round: a drift begins a new one."""
+    """a drift begins a new round"""
     power_limit_w: float
+    """watts; a search may visit a limit more than once, each visit is a row"""
     steps: int
+    """number of steps measured"""
     duration_s: float
-    """Of all measured steps: the slowest rank's."""
+    """seconds of these steps, of the slowest rank"""
     energy_j: float
-    """Of all GPUs of the run in that time."""
+    """joules of these steps, all GPUs of the run"""
     average_power_w: float
+    """watts, all GPUs of the run"""
     cost: float | None
-    """ZeusCost in joules, with eta of the run's selector; None for selectors without one."""
+    """joules: ZeusCost, with the selector's eta; NULL: the selector has none"""
     temperature_c: float | None
+    """mean of the GPUs, degrees Celsius"""
     began_ns: int
+    """on the clock of the lowest rank's host"""
     ended_ns: int
     confirms: bool
-    """A measurement of the chosen limit again, after the decision."""
+    """the chosen limit, measured once more, and again after single GPUs were lowered below it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """A limit chosen, or why none was. Key: (run, number)."""
+    """A limit chosen, or why none was."""
+
+    TABLE: ClassVar = Table("decisions", ("run", "number"))
 
     run: str
+    """whose it is"""
     number: int
+    """grows over the run"""
     round: int
+    """of profiling"""
     t_ns: int
+    """when, on the clock of the lowest rank's host"""
     selector: str
+    """who chose, as the settings have it"""
     power_limit_w: float | None
-    """None: no choice; ``reason`` says why."""
+    """watts; NULL: none was chosen"""
     steps: int
-    """Steps of the run until the decision."""
+    """of the run until then"""
     default_limit_w: float | None
-    """The limit found at start, which everything is compared with."""
+    """watts: the limit found at the start"""
     energy_per_step_j: float | None
+    """at the chosen limit"""
     step_s: float | None
     default_energy_per_step_j: float | None
-    """At the limit found, or at the highest measured one below it."""
+    """at the limit found, or at the highest one measured below it; where ``reason`` says ``as remembered``
+    and an earlier run or round measured it, as that did, at the level of now"""
     default_step_s: float | None
     applied: bool
-    """False: observing; the decision only says what would be saved."""
+    """false: observing; the decision only says what would be saved"""
     reason: str
+    """why. It also says whether the curve was as remembered, and of a later round what had changed; a row
+    that repeats a limit says that it is kept although the workload has changed, and until when
+    (``profiling_share``); a row without limit, that a round began with other ranks: one has died or joined,
+    or some never came"""
     trials_run: str | None = None
-    """Whose trials it was chosen from: the run's own, or an earlier one's; None: there were none."""
+    """whose trials it was chosen from, or, where it was remembered, who measured the highest limit; NULL:
+    there were none"""
     trials_round: int | None = None
     excess_percent: float | None = None
-    """Of what the selector minimizes: how much more the limit is expected to take than the best one."""
+    """how much more of what the selector minimizes (with ``slowdown``: how far beyond the bound, or how far
+    below it at a limit left out) is expected at the chosen limit than at the best one; NULL where every
+    limit was measured, or none chosen"""
     excess_p95_percent: float | None = None
-    """With 95 % confidence no more than this. None for both: every limit was measured, or none chosen."""
+    """the same with 95 % confidence at most"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLimitRow:
-    """One GPU's limit at or below its job's, after it was looked for who waits. Key: (run, round, gpu)."""
+    """Limits of single GPUs at or below that of their job (``per_gpu``), after a test which of them wait.
+
+    Another round begins with one limit for all again.
+    """
+
+    TABLE: ClassVar = Table("gpu_limits", ("run", "round", "gpu"))
 
     run: str
+    """whose it is"""
     round: int
-    """Profiling round: another one begins with one limit for all again."""
+    """of profiling"""
     gpu: str
+    """UUID"""
     t_ns: int
+    """when, on the clock of the lowest rank's host"""
     power_limit_w: float
+    """watts, of this GPU"""
     job_limit_w: float
+    """watts, of the job; one GPU at least has it"""
     steps: int
-    """That it took to find out."""
+    """of the run, that it took to find out"""
     energy_percent: float | None
-    """Of a step, all GPUs at these limits against all at the job's. None: no GPU was lowered."""
+    """of a step of the job, with these limits against all GPUs at the job's, as measured in turn; NULL: no
+    GPU was lowered"""
     time_percent: float | None
     reason: str
+    """why it is that"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRow:
-    """The result of a round of profiling at one limit, and whose it is.
+    """The knowledge that each round of profiling had of a limit at its end, from its own run or another.
 
-    Key: (session, round, power_limit_w).
+    ``profiles`` has the rounds that count.
     """
 
+    TABLE: ClassVar = Table("profiled", ("session", "round", "power_limit_w"))
+
     session: str
-    """Of the run's lowest rank."""
+    """of the run's lowest rank"""
     run: str
     round: int
     job: str
+    """as in ``profiles``"""
     gpu_model: str
     driver: str
-    """Of GPUs with several, all of them."""
     gpus: int
     world_size: int
     batch_size: int | None
     least_limit_w: float | None
-    """The limits that all its GPUs may have."""
     highest_limit_w: float | None
     power_limit_w: float
+    """watts"""
     steps: int
+    """number of steps measured"""
     duration_s: float
-    """Of these steps: the slowest rank's."""
+    """of these steps: the slowest rank's time"""
     energy_j: float
-    """Of all GPUs of the run."""
+    """of these steps: all GPUs of the run"""
     measured_run: str
-    """Whose trials say so: its own, or of an earlier run that it remembered and found true."""
+    """as in ``profiles``"""
     measured_round: int
     measured_wall_ns: int
-    """UTC, ns since 1970: of the round's last trial."""
     chosen_limit_w: float | None
-    """None: the round was cut short, or goes on."""
 
 
 class AtLimit(NamedTuple):
@@ -132,16 +171,23 @@ class AtLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRow:
-    """The profile that a run started its search from. Key: (session, round)."""
+    """The profile with which the search of a run began.
+
+    One row per run, or more if the search began again after ranks were lost. A replay uses the same profile.
+    """
+
+    TABLE: ClassVar = Table("recalls", ("session", "round"))
 
     session: str
-    """Of the run's lowest rank."""
+    """of the run's lowest rank"""
     run: str
+    """whose it is"""
     round: int
-    """Its first."""
+    """its first round of profiling"""
     profile_run: str | None = None
-    """Whose profile it is; None: none was known."""
+    """whose profile it was, and when that was measured; NULL: none was known"""
     profile_round: int | None = None
     measured_wall_ns: int | None = None
-    """UTC, ns since 1970."""
     limits: tuple[AtLimit, ...] = ()
+    """list of the measurements: ``power_limit_w``, ``steps``, ``duration_s``, ``energy_j``, and ``run``,
+    ``round`` that measured it"""

@@ -15,6 +15,7 @@ from analyzers.results.instructions import (
 )
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
+from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "RestoreControl",
     "Row",
     "RunRow",
+    "SignalRow",
     "SimulatedTryRow",
     "SimulationRow",
     "TrialRow",
@@ -58,6 +60,7 @@ Row = (
     | CommandRow
     | GapRow
     | MetricRow
+    | SignalRow
     | JobRow
     | TryRow
     | SimulationRow

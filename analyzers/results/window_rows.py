@@ -1,74 +1,117 @@
-"""Rows of what was measured: windows, metrics, and what is known to be missing. Pure.
+"""Rows of measurements: windows, metrics, and what is known to be missing. Pure.
 
 Times are CLOCK_MONOTONIC ns of ``host``.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzers.results.table import Computed, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRow:
-    """One closed window on one GPU or part of the host, of the tables ``windows``, ``steps``, ``epochs``.
+    """One row a closed window and GPU, and one for each CPU and its memory where those are sampled.
 
-    Key: (session, kind, index, gpu). ``index`` counts steps and epochs over the run and is the
-    publisher's number of a named window. A window of a session without GPUs has one row, gpu None.
+    ``of_host(gpu)`` tells them apart.
     """
 
+    TABLE: ClassVar = Table(
+        "windows",
+        ("session", "kind", "index", "gpu"),
+        replaces=False,
+        computed=(Computed("began_at", "end_ns", "UTC, by the anchor of the run"),),
+    )
+
     session: str
+    """whose it is"""
     run: str
     job: str
     rank: int
     host: str
     kind: str
-    """``step``, ``epoch``, ``window`` (named) or ``run``."""
+    """``step``, ``epoch``, ``window`` (named by the script) or ``run``"""
     name: str
+    """the script's name for it"""
     index: int
+    """its number in the run (steps, epochs) or session (windows)"""
     gpu: str | None
+    """UUID; NULL in the one row of a process without GPUs; ``CPU-...`` and ``DRAM-...`` are the host's own,
+    and every process on it has a row of them"""
     begin_ns: int
+    """on the host's clock"""
     end_ns: int
     duration_s: float
+    """seconds"""
     energy_j: float | None
-    """None: Missing, for the reason in ``quality``."""
+    """joules of the whole GPU; NULL: not measured, for the reason in ``quality``"""
     energy_low_j: float | None
-    """Hard bounds by the counter: the truth (of this counter) lies within. None: there is no counter, or its
-    sensor misses some."""
+    """hard bounds by the counter; NULL without a counter, and where its sensor sees only a part of the
+    time"""
     energy_high_j: float | None
     energy_p2_5_j: float | None
-    """The 95 % interval: in one case of 40 the truth is less, in another more than ``energy_p97_5_j``."""
+    """the 95 % interval: the truth is less in one case of 40, more in another. How well that holds:
+    [measurement](../explanation/measurement.md#what-a-step-used)"""
     energy_p97_5_j: float | None
     phase_coverage: float | None
-    """Share of the phases of a step that the sensor has looked at in the last 20 s; 1: it sees all; None: it
-    is not known."""
+    """share of the phases of a step that the sensor has looked at in the last 20 s; 1: it sees all; NULL:
+    not known (yet)"""
     power_limit_w: float | None
-    """In force all through the window; None when it changed within, or is not known."""
+    """watts in force all through; NULL: it changed, or is not known"""
     estimator: str | None
-    """``shaped`` (the counter, shared out by the events), ``counter`` (straight lines between its changes) or
-    ``power`` (zero-order hold)."""
+    """``shaped`` (the counter, or power means that see all of the time, shared out by the events),
+    ``counter`` (straight lines between its changes) or ``power`` (the last value held)"""
     quality: str
-    """``ok``, or what is wrong, words separated by ``; ``."""
+    """``ok``, or what is to be known of it, separated by ``; ``: what is wrong; ``gain 0.953``, the
+    calibration that was taken out; a counter that disagrees with the power beside it; ``whole GPU, MIG``:
+    its other tenants' energy is in here too; ``whole module, with its CPU``: a Grace Hopper that gives no
+    figure of the GPU alone"""
     shared: bool
-    """Another run used the same GPU at the same time: its energy is in here too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricRow:
-    session: str
-    run: str
-    name: str
-    t_ns: int
-    step: int | None
-    """The step that the sender names, or else the step that was under way."""
-    value: float
-    epoch: int | None = None
+    """another run used the GPU at the same time: its energy is included"""
 
 
 @dataclass(frozen=True, slots=True)
 class GapRow:
-    """Something that is known to be absent from the archive."""
+    """Data that is known to be missing."""
+
+    TABLE: ClassVar = Table(
+        "gaps",
+        ("host", "what", "t_ns", "count", "reason"),
+        replaces=False,
+        computed=(
+            Computed("log_id", "reason", "of frames: their log; else NULL", "VARCHAR"),
+            Computed("first_offset", "log_id", "of frames: where in the log; else NULL", "BIGINT"),
+        ),
+    )
 
     host: str
+    """where it was"""
     what: str
-    """``events``, ``readings``, ``frames``, ``messages``."""
+    """``events``, ``readings``, ``frames``, ``messages`` or ``windows``"""
     t_ns: int
+    """when; for frames, that of the last frame before them"""
     count: int
+    """how many"""
     reason: str
+    """why"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """A value that a script reported."""
+
+    TABLE: ClassVar = Table("metrics", ("session", "name", "t_ns", "step"), replaces=False)
+
+    session: str
+    """whose it is"""
+    run: str
+    name: str
+    """the script's name for it"""
+    t_ns: int
+    """when, on the host's clock"""
+    step: int | None
+    """the step that began last, or that the script named"""
+    value: float
+    """the value"""
+    epoch: int | None = None
+    """the epoch that began last, or that the script named"""

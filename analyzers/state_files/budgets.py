@@ -27,11 +27,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 SUMS = """
 SELECT budgets.budget, any_value(budgets.limit_w) AS budget_w, count(gpu) AS gpus,
-    sum(rationed.limit_w) AS limits_w, sum(drawn_w) AS drawn_w, any_value(budgets.reason) AS trouble
-FROM budgets LEFT JOIN rationed ON list_contains(budgets.gpus, gpu)
+    sum(budgeted_gpus.limit_w) AS limits_w, sum(drawn_w) AS drawn_w, any_value(budgets.reason) AS trouble
+FROM budgets LEFT JOIN budgeted_gpus ON list_contains(budgets.gpus, gpu)
 WHERE binding GROUP BY budgets.budget ORDER BY budgets.budget
 """
-SHARES = "FROM rationed ORDER BY ALL"
+SHARES = "FROM budgeted_gpus ORDER BY ALL"
 
 
 # ---- what is written -------------------------------------------------------------------------------------

@@ -1,10 +1,16 @@
 """Write the generated pages: ``python -m tests.docs.reference``. A test compares them."""
 
+import ast
+import inspect
+import re
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
+from analyzers.archive.tables import KINDS
+from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from zeus_stream.cli.main import COMMANDS, main
 from zeus_stream.settings import SECTIONS, Settings, spelled
@@ -16,7 +22,73 @@ WIDTH = 100
 
 def pages() -> dict[str, str]:
     """Return every generated page, by file name."""
-    return {"commands.md": _commands(), "settings.md": _settings(), "queries.md": _queries()}
+    return {
+        "commands.md": _commands(),
+        "settings.md": _settings(),
+        "queries.md": _queries(),
+        "sql.md": _sql((FOLDER / "sql.md").read_text(encoding="utf-8")),
+    }
+
+
+def _sql(page: str) -> str:
+    """Return the page of tables with the sections of row classes as these describe them.
+
+    Sections of views, and of tables that have no class, are written by hand.
+    """
+    for kind in KINDS:
+        name, section = kind.TABLE.name, _table(kind)
+        found = re.search(rf"^### `{name}`\n.*?(?=^##)", page, re.DOTALL | re.MULTILINE)
+        place = page.index("## What was received") if found is None else found.start()
+        page = page[:place] + section + page[place if found is None else found.end() :]
+    return page
+
+
+def _table(kind: type) -> str:
+    """Return the section of a row class: its docstring, its key, its columns by description."""
+    table: Table = kind.TABLE  # type: ignore[attr-defined]
+    key = ", ".join(f"`{name}`" for name in table.key)
+    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in described(kind)]
+    parts = [
+        f"### `{table.name}`\n",
+        f"<!-- Written from {kind.__name__} by `python -m tests.docs.reference`. Do not edit. -->\n",
+        _markdown(inspect.getdoc(kind) or "") + f" The key is ({key}).\n",
+        "| column | meaning |\n|---|---|",
+        *rows,
+        "\n",
+    ]
+    return "\n".join(parts)
+
+
+def described(kind: type) -> list[tuple[list[str], str]]:
+    """Return the columns of a row class in order, those together that have one description."""
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    computed = kind.TABLE.computed  # type: ignore[attr-defined]
+    found: list[tuple[list[str], str]] = []
+
+    def add_computed(after: str) -> None:
+        for each in computed:
+            if each.after == after:
+                found.append(([each.name], each.help))
+                add_computed(each.name)
+
+    for node, following in pairwise([*tree.body, ast.Pass()]):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        if node.target.id == "TABLE":
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            found.append(([node.target.id], _markdown(str(following.value.value))))
+        else:
+            assert found, f"{kind.__name__}.{node.target.id}: describe it, by a string after the field"
+            found[-1][0].append(node.target.id)
+        add_computed(node.target.id)
+    return found
+
+
+def _markdown(text: str) -> str:
+    """Return the text of a docstring in one line, its code in single quotes."""
+    return " ".join(text.replace("``", "`").split())
 
 
 def _commands() -> str:

@@ -118,6 +118,7 @@ def _list_shipped() -> None:
 
 @click.command(cls=Command)
 @click.argument("run", required=False)
+@click.option("--price", metavar="AMOUNT", help="Price of a kilowatt hour, such as 0.30EUR.  [signals]")
 @json_option
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page that stands alone."
@@ -134,6 +135,7 @@ def report(
     settings: Settings,
     run: str | None,
     *,
+    price: str | None,
     as_json: bool,
     html: Path | None,
     svg: Path | None,
@@ -146,6 +148,7 @@ def report(
     zeus-stream report --html report.html
     zeus-stream report --html week.html --since 7d
     """
+    from analyzers.state_files.signal_files import flat_price
     from zeus_stream.reports.run_cost import last_run, print_summary, summarize, write_summary
 
     if since is not None and (html is None or run is not None):
@@ -156,9 +159,10 @@ def report(
         for file in write_report(settings, run, since, html, svg, png):
             click.echo(file)
         return
+    flat = None if price is None else flat_price(price)
     ask = partial(ask_sql, settings)
     name = run or last_run(ask)
-    summary = None if name is None else summarize(ask, name)
+    summary = None if name is None else summarize(ask, name, flat)
     if summary is None:
         raise RefusedError(
             f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."

@@ -15,7 +15,7 @@ from zeus_stream.cli import (
 )
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
-from zeus_stream.cli.screens import metrics_command, statement_command
+from zeus_stream.cli.screens import metrics_command, signals_command, statement_command
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Administration": (
         service_commands.restore,
         service_commands.keys,
+        signals_command.signals,
         archive_commands.calibrate,
         archive_commands.set_aside,
         prune,

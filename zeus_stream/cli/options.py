@@ -22,7 +22,7 @@ RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep
 ANALYZER = (
     "archive", "select", "policy", "search", "per_gpu", "stride_w", "wait_steps", "warmup_steps",
     "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
-    "query_rows", "query_seconds", "memory_mb", "group", "follow", "listen", *RETENTION,
+    "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen", *RETENTION,
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")

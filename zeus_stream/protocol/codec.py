@@ -166,7 +166,7 @@ def _checker(cls: type) -> Check:
     """Return the check that builds a message of class ``cls`` from its decoded fields."""
     hints = get_type_hints(cls, include_extras=True)
     required = {field.name for field in fields(cls) if field.default is MISSING}
-    checks = {name: _check(hint) for name, hint in hints.items()}
+    checks = {name: _check(hints[name]) for name in _field_names(cls)}
 
     def build(content: Any) -> Any:
         if not isinstance(content, dict):

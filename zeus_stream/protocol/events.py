@@ -153,7 +153,7 @@ class TryEnded:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchWanted:
     """A run chooses how its power limit is searched for. It counts before its search has begun."""
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
@@ -89,6 +90,8 @@ class Summary:
     """The last round of limits of single GPUs. None: there was none."""
     waste: Sequence[Mapping[str, Any]] = ()
     """Where its energy went: rows of ``waste``."""
+    costs: Sequence[Mapping[str, Any]] = ()
+    """Money and carbon: rows of ``costs``, or the price that was given with the question."""
 
     @property
     def closed(self) -> bool:
@@ -96,8 +99,16 @@ class Summary:
         return bool(self.totals["closed"] == self.totals["sessions"])
 
 
-def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
-    """Return the summary of a run, or None while the archive does not have it. ``answer`` answers SQL."""
+def summarize(
+    answer: Callable[[str], pa.Table], run: str, price: tuple[float, str] | None = None
+) -> Summary | None:
+    """Return the summary of a run, or None while the archive does not have it.
+
+    Args:
+        answer: answers SQL.
+        run: its name.
+        price: amount and currency of a kilowatt hour, in place of the signals. None: by the signals.
+    """
 
     def ask(query: str) -> pa.Table:
         return answer(query.format(run=quoted(run), command=quoted(f"{run}{COMMAND}")))
@@ -117,6 +128,7 @@ def summarize(answer: Callable[[str], pa.Table], run: str) -> Summary | None:
         gaps=ask(_GAPS),
         single=single,
         waste=wasted(answer, run),
+        costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
     )
 
 
@@ -194,6 +206,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         **summary.whole,
         "saving": summary.saving,
         "waste": list(summary.waste),
+        "costs": list(summary.costs),
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "gaps": summary.gaps.to_pylist(),
@@ -213,7 +226,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
         )
-    facts += waste_facts(summary.waste)
+    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs)]
     if not summary.closed:
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:

@@ -41,7 +41,7 @@ SILENCE_MS = 6_000
 BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """One message. ``sender`` is a ROUTER's address of the peer.
 
@@ -161,7 +161,10 @@ class Channel:
                 del frames[1 + self._routes :]
             parts = [frame.bytes for frame in frames]
             sender = parts.pop(0) if self._routes else b""
-            messages.append(Received(sender, parts, *peer, connection))
+            uid, pid, key = peer
+            messages.append(
+                Received(sender=sender, parts=parts, uid=uid, pid=pid, key=key, connection=connection)
+            )
         return messages
 
     def bind(self) -> None:

@@ -62,7 +62,7 @@ class Placed:
     """UTC minus the clock of its host, as it was known when the frame was logged. None: it was not known."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Log:
     """Open bins of one log. GPUs are numbers: places in ``gpus``."""
 
@@ -97,7 +97,7 @@ class Rollups:
         for log_id, frames in by_log.items():
             if log_id not in self._logs:
                 closed += self._end_logs_of(frames[0].frame.host)
-                self._logs[log_id] = _Log(frames[0].frame.host)
+                self._logs[log_id] = _Log(host=frames[0].frame.host)
             closed += _add(self._logs[log_id], frames)
         tables = {
             "seconds": _table((log, rows) for log, rows, _ in closed),

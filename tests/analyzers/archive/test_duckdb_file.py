@@ -421,7 +421,7 @@ def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
     )
     told = ask(archive, "SELECT budget, epoch(ended_at), gpus, binding FROM budgets")
     assert told == [("rack1", 2.0, [A, B], False)]
-    assert ask(archive, "SELECT gpu, host, most_w, limit_w FROM rationed") == [(B, None, 200.0, 175.0)]
+    assert ask(archive, "SELECT gpu, host, most_w, limit_w FROM budgeted_gpus") == [(B, None, 200.0, 175.0)]
 
 
 def test_an_open_run_is_replayed_with_its_sessions_of_older_logs(path: Path) -> None:
@@ -605,7 +605,7 @@ def test_an_older_schema_is_lifted_and_the_archive_stays_the_same(path: Path) ->
 
 def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(path: Path) -> None:
     version_0(path)
-    first = files("analyzers.archive").joinpath(MIGRATIONS[0]).read_text(encoding="utf-8")
+    first = files("analyzers.archive").joinpath("migrations", MIGRATIONS[0]).read_text(encoding="utf-8")
     with duckdb.connect(path) as file:
         file.execute(first)
         file.execute("INSERT INTO metrics VALUES ('s', 'r', 'loss', 5, 3, 0.5)")

@@ -180,7 +180,10 @@ def test_what_is_kept_for_ever_is_not_removed(archive: Archive) -> None:
 
 def of_version_3(path: Path) -> None:
     """Make an archive of the schema before roll-ups, with what the world's log holds."""
-    texts = [files("analyzers.archive").joinpath(name).read_text(encoding="utf-8") for name in MIGRATIONS[:3]]
+    texts = [
+        files("analyzers.archive").joinpath("migrations", name).read_text(encoding="utf-8")
+        for name in MIGRATIONS[:3]
+    ]
     with duckdb.connect(path) as file:
         for text in texts:
             file.execute(text)

@@ -1,0 +1,91 @@
+"""Costs of runs whose energy and prices are known."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.results.rows import Row
+from analyzers.results.signal_rows import SignalRow
+from analyzers.state_files.signal_files import of_country
+from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE, ask
+from tests.analyzers.archives import BOOTED_NS, SECOND
+from zeus_stream.settings import Settings
+
+KWH = 3.6e6
+Costs = Callable[[Sequence[Row]], dict[str, dict[str, Any]]]
+PRICE = SignalRow(
+    name="price",
+    unit="EUR/kWh",
+    begin_ns=BOOTED_NS,
+    end_ns=BOOTED_NS + 35 * SECOND,
+    value=0.2,
+    place="",
+    year=None,
+    source="a tariff",
+    licence="",
+    imported_ns=1,
+)
+LATER = replace(PRICE, begin_ns=BOOTED_NS + 35 * SECOND, end_ns=None, value=0.6)
+"""From 35 s on: two steps of 1000 J each began before, two later. The run goes from 10 s to 70 s."""
+RUN: tuple[Row, ...] = (CLOSED, *STEPS, EPOCH, WHOLE)
+
+
+@pytest.fixture(params=[0.0, 1.5], ids=["no PUE", "PUE 1.5"])
+def pue(request: pytest.FixtureRequest) -> float:
+    value: float = request.param
+    return value
+
+
+@pytest.fixture
+def costs(tmp_path: Path, pue: float) -> Iterator[Costs]:
+    archive = Archive.open(tmp_path / "energy.duckdb", Settings(pue=pue))
+
+    def put(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+        archive.put_rows(rows, {}, replaying=False)
+        return {row["name"]: row for row in ask(archive, "FROM costs")}
+
+    yield put
+    archive.close()
+
+
+def test_steps_have_the_price_of_their_time_and_the_rest_the_mean(costs: Costs, pue: float) -> None:
+    price = costs([*RUN, PRICE, LATER])["price"]
+    mean = (25 * 0.2 + 35 * 0.6) / 60
+    money = (2000 * 0.2 + 2000 * 0.6 + 580 * mean) / KWH
+    assert price["amount"] == pytest.approx(money * (pue or 1))
+    assert price["factor"] == pytest.approx(money / (4580 / KWH))
+    assert (price["unit"], price["factor_unit"]) == ("EUR", "EUR/kWh")
+    assert price["basis"] == ("GPUs x PUE" if pue else "GPUs only")
+    assert price["pue"] == (pue or None)
+
+
+def test_carbon_of_a_country_names_year_and_source(costs: Costs, pue: float) -> None:
+    carbon = costs([*RUN, of_country("DEU", None, 5)])["carbon"]
+    assert carbon["amount"] == pytest.approx(4580 / KWH * 344.13992 * (pue or 1))
+    assert (carbon["unit"], carbon["place"], carbon["year"]) == ("gCO2e", "Germany", 2024)
+    assert "Ember" in carbon["source"]
+
+
+def test_what_is_not_covered_has_no_amount_and_a_reason(costs: Costs) -> None:
+    assert costs([]) == {}
+    missing = costs([*RUN, PRICE])["price"]
+    assert (missing["amount"], missing["basis"]) == (None, "the signal does not cover the run")
+    assert costs([replace(PRICE, end_ns=None, imported_ns=2)])["price"]["amount"] is not None
+
+
+def test_a_run_whose_energy_is_missing_has_no_amount(costs: Costs) -> None:
+    price = costs([CLOSED, replace(WHOLE, energy_j=None), replace(PRICE, end_ns=None)])["price"]
+    assert (price["amount"], price["basis"]) == (None, "energy of a GPU is missing")
+
+
+def test_the_signal_that_was_imported_last_counts_and_one_without_value_is_removed(
+    costs: Costs, pue: float
+) -> None:
+    costs([*RUN, PRICE, LATER])
+    flat = replace(PRICE, end_ns=None, value=1.0, imported_ns=2)
+    assert costs([flat])["price"]["amount"] == pytest.approx(4580 / KWH * (pue or 1))
+    assert costs([replace(flat, value=None, imported_ns=3)]) == {}

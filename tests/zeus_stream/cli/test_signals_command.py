@@ -1,0 +1,26 @@
+"""The commands of docs/how-to/costs-and-carbon.md."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.zeus_stream.conftest import Ran
+
+
+@pytest.mark.sweep
+def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
+    """In a setup where no analyzer runs any more."""
+    file = tmp_path / "price.csv"
+    file.write_text('# name=price unit=EUR/kWh source="a tariff"\nat,value\n2020-01-01T00:00+00:00,0.3\n')
+    flat = ran.zeus("report", "--price", "0.30EUR")
+    assert "EUR at 0.3 EUR/kWh, GPUs only; source: --price" in flat.stdout, flat.stderr
+    for arguments in (("--country", "DEU"), (str(file),)):
+        done = ran.zeus("signals", "import", *arguments)
+        assert done.returncode == 0, done.stderr
+    listed = ran.zeus("signals", "list").stdout
+    assert "Germany" in listed
+    assert "a tariff" in listed
+    shown = ran.zeus("report").stdout
+    assert "gCO2e/kWh (Germany 2024), GPUs only; source: Ember" in shown
+    assert "EUR at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown
+    assert "Give one of FILE and --country" in ran.zeus("signals", "import").stderr

@@ -1,0 +1,52 @@
+"""Money and carbon of a run, as text: rows of the view ``costs``, or a price given with the question."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from zeus_stream.transport.client import quoted
+
+JOULES_PER_KWH = 3.6e6
+
+
+def costs(answer: Callable[[str], pa.Table], run: str) -> list[dict[str, Any]]:
+    """Return the rows of ``costs`` of a run; ``answer`` answers SQL."""
+    rows: list[dict[str, Any]] = answer(f"FROM costs WHERE run = {quoted(run)} ORDER BY name").to_pylist()
+    return rows
+
+
+def at_price(energy_j: float | None, price: tuple[float, str]) -> dict[str, Any]:
+    """Return the row of a price that is given with the question: amount and currency of a kilowatt hour."""
+    value, currency = price
+    known = energy_j is not None
+    return {
+        "name": "price",
+        "unit": currency,
+        "amount": None if energy_j is None else energy_j / JOULES_PER_KWH * value,
+        "factor": value,
+        "factor_unit": f"{currency}/kWh",
+        "pue": None,
+        "place": "",
+        "year": None,
+        "source": "--price",
+        "licence": "",
+        "basis": "GPUs only" if known else "energy of a GPU is missing",
+    }
+
+
+def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return amount, factor, year and source of each signal: names and texts."""
+    return [(row["name"], _text(row)) for row in rows]
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    if row["amount"] is None:
+        return f"not known: {row['basis']}"
+    amount, unit = row["amount"], row["unit"]
+    if unit == "gCO2e" and amount >= 1000:
+        amount, unit = amount / 1000, "kgCO2e"
+    of = " ".join(str(word) for word in (row["place"], row["year"]) if word)
+    pue = f", PUE {row['pue']:g}" if row["pue"] else ", GPUs only"
+    factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
+    return f"{amount:.4g} {unit} at {factor}{pue}; source: {row['source']}"
