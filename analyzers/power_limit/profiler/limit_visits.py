@@ -133,7 +133,7 @@ def wait_after_lapse(state: State, limit_mw: int, reason: str, until: StepBegan 
 
 
 def _before(measuring: Measuring, until: StepBegan | None) -> Measuring | None:
-    """Return the part of a trial before a step; None: there is none, or that cannot be told."""
+    """Return the part of a trial before a step; None: there is none, or it is not known."""
     if until is None or any(span.end > until.index for span in measuring.spans):
         return None
     opened = measuring.opened
