@@ -20,7 +20,8 @@ WAIT_S = 180.0
 BY_HOST = """
 SELECT host, count(*) AS gpus, sum(energy_j) AS energy_j, sum(power_w) AS power_w
 FROM (
-    SELECT host, gpu, sum(energy_j) AS energy_j, sum(energy_j) / sum(covered_s) AS power_w FROM power GROUP BY ALL
+    SELECT host, gpu, sum(energy_j) AS energy_j, sum(energy_j) / sum(covered_s) AS power_w
+    FROM power GROUP BY ALL
 ) GROUP BY host ORDER BY host
 """
 COUNT = "SELECT count(DISTINCT host) FROM seconds"
