@@ -18,10 +18,9 @@ HOSTS = ("north", "east", "south")
 GPUS = 16
 WAIT_S = 180.0
 BY_HOST = """
-SELECT host, count(DISTINCT gpu) AS gpus, sum(energy_j) AS energy_j,
-    sum(energy_j) / max(covered_s) AS power_w, min(began_at) AS first, max(began_at) AS last
+SELECT host, count(*) AS gpus, sum(energy_j) AS energy_j, sum(power_w) AS power_w
 FROM (
-    SELECT host, gpu, sum(energy_j) AS energy_j, sum(covered_s) AS covered_s, min(began_at) AS began_at
+    SELECT host, gpu, sum(energy_j) AS energy_j, sum(energy_j) / sum(covered_s) AS power_w
     FROM power GROUP BY ALL
 ) GROUP BY host ORDER BY host
 """
