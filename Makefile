@@ -42,7 +42,7 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-		transformers trl accelerate datasets tensorboard lightning keras jax
+		transformers trl accelerate datasets tensorboard lightning keras jax mlflow-skinny wandb
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
