@@ -8,7 +8,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-fast test-frameworks test-metrics check fuzz soak lock clean
+.PHONY: help install demo test test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -36,6 +36,21 @@ test: check      ## everything a change needs
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not sweep"
+
+AXE := 4.14.1
+AXE_SHA256 := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+screens: .screens/.fetched ## fetch what the tests in a real browser need, without root: Debian's driver, axe-core; npm
+.screens/.fetched:
+	mkdir -p .screens/packages
+	cd .screens/packages && apt-get download chromium-driver $$(command -v chromium >/dev/null || echo chromium chromium-common)
+	for each in .screens/packages/*.deb; do dpkg -x $$each .screens; done
+	cd .screens/packages && npm pack --silent axe-core@$(AXE) && tar -xf axe-core-$(AXE).tgz package/axe.min.js
+	echo "$(AXE_SHA256)  .screens/packages/package/axe.min.js" | sha256sum --check --quiet
+	mv .screens/packages/package/axe.min.js .screens/axe.min.js
+	touch $@
+
+test-screens: install screens ## test the pages in a real Chromium; PICTURES=docs/images writes the pictures of the docs
+	PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/zeus_stream/live/web
 
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks

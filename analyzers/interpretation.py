@@ -7,7 +7,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers.interpreter import Input, Interpreter, LinkSeen, Logged
-from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.power_limit.search_progress import SearchProgress, settled
 from analyzers.results.result import Result, in_order
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
@@ -22,6 +22,8 @@ SHED_NS = 1_000_000_000
 """The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
+PAUSE_S = 0.25
+"""Between two looks at a feed while no search waits for it: one turn for many frames."""
 SEARCHES_NS = 200_000_000
 """Between two looks at the searches of runs."""
 
@@ -42,6 +44,10 @@ class Interpretation:
         """By host, the number of commands that wait, as of the last work."""
         self.stalled_ns: int | None = None
         """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
+
+    def pause_s(self) -> float:
+        """Return how long frames may come together before they are interpreted."""
+        return PAUSE_S if settled(self.searches.values()) else 0.0
 
     async def run(self, work: Callable[[Interpreter], T]) -> T:
         """Return the result of some work with the interpreter."""

@@ -33,10 +33,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.cli.screens.report_files import write_files
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
+from zeus_stream.package_version import package_version
 from zeus_stream.paths import Places, places
-from zeus_stream.reports.run_cost import chosen
+from zeus_stream.reports.html.document import run_report
+from zeus_stream.reports.run_cost import chosen, last_run
 from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import Connection, status
 
@@ -58,7 +61,8 @@ FROM_HERE = """\
 more of this archive        {program} sql --archive {archive} @epochs
 the GPUs of this machine    {program} doctor
 your own training           {program} run -- {python} train.py
-the one line in it          for batch in zeus_stream.steps(loader):"""
+the one line in it          for batch in zeus_stream.steps(loader):
+this run as a page          {page}"""
 FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
 
 TRIALS = """
@@ -326,6 +330,8 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
         console.print()
     console.rule("Next", style="dim")
     here = {"archive": out / ARCHIVE, "program": program("zeus-stream"), "python": program("python")}
+    made = run_report(analyzer.sql, last_run(analyzer.sql) or "", package_version(), {})
+    here["page"] = write_files(made, out / "report.html", None, None)[0] if made else "it has no run"
     console.print(FROM_HERE.format(**here), soft_wrap=True)
 
 

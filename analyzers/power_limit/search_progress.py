@@ -1,5 +1,6 @@
 """The progress of the search for a run's power limit, for people: from the state of its machine. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analyzers.power_limit.curve_fit.visits import BLOCKS
@@ -29,6 +30,11 @@ class SearchProgress:
     steps_done: int | None = None
     steps_wanted: int | None = None
     reason: str = ""
+
+
+def settled(searches: Iterable[SearchProgress]) -> bool:
+    """Return whether no search waits for the next step: what is read a little later changes nothing."""
+    return not any(search.phase in ("waiting", "measuring") for search in searches)
 
 
 def progress(state: State | None, plan: Plan | None) -> SearchProgress:

@@ -170,7 +170,7 @@ class _Lane:
         with ExitStack() as opened:
             self._state = Region(board, STATE_BYTES, write=False)
             opened.callback(self._state.close)
-            model, _, slower, _ = identity(self._state).decode().split()
+            model, _, slower, _, _ = identity(self._state).decode().split()
             workloads = models[model].slowed(float(slower)).workloads
             self._workloads = workloads
             self._first_workload = self._check(workload)

@@ -31,6 +31,8 @@ from zeus_stream.simulated_gpu.workloads import load as load_models
 
 LOADS = 4096
 """Loads a board holds. A collector that looks less often than a trainer fills it counts the loss."""
+LAYOUT = 2
+"""Of the records below. A board of another layout is set up again, at its default limit."""
 LIMITS = 256
 """Changes of the limit and of the graphics clock's lock a board holds."""
 
@@ -84,7 +86,7 @@ class Board:
         index: int = 0,
     ) -> None:
         folder = directory / "simulated"
-        expected = f"{model} {boot_id()} {slower:g} {index}".encode()
+        expected = f"{model} {boot_id()} {slower:g} {index} {LAYOUT}".encode()
         with ExitStack() as opened:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +253,7 @@ def _unusable(path: Path, wrong: OSError) -> StorageError:
 
 
 def identity(state: Region) -> bytes:
-    """Return "model boot slower index", or nothing for a board that was never set up."""
+    """Return "model boot slower index layout", or nothing for a board that was never set up."""
     found = state.get(IDENTITY, 0)
     return b"" if found is None else found[0].rstrip(b"\0")
 

@@ -13,7 +13,7 @@ over the control socket, and goes on. `Sequencer` is that rule, without sockets;
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -170,12 +170,14 @@ async def follow(
     *,
     host: str | None = None,
     counters: Counter[str] | None = None,
+    pause_s: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[list[Frame] | Break]:
     """Yield the frames of a collector's log from ``next_offset`` of ``log_id`` on, and what is gone of them.
 
     It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
     the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
-    that were ``unanswered`` or ``refused``. ``host``: as for the `Sequencer`.
+    that were ``unanswered`` or ``refused``. ``host``: as for the `Sequencer`. ``pause_s``: how long to let
+    frames come together before each look at the feed.
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters, host)
@@ -187,6 +189,7 @@ async def follow(
         while True:
             if request is None:
                 feed = feed or await sockets.once_possible(partial(sockets.follow, context, where.feed))
+                await anyio.sleep(pause_s())
                 received = await _received(feed, counters)
                 silent = not received
                 ready = sequencer.frames(received)

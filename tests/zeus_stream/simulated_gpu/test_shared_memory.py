@@ -8,14 +8,18 @@ from hypothesis import strategies as st
 import zeus_stream.simulated_gpu.shared_memory
 from zeus_stream.errors import StorageError
 from zeus_stream.simulated_gpu.shared_memory import (
+    IDENTITY,
+    LIMITS,
     LOAD,
     LOADS,
+    STATE_BYTES,
     WORK_BYTES,
     Board,
     LimitChange,
     Load,
     Region,
     Ring,
+    identity,
 )
 
 GPU = "GPU-0"
@@ -62,6 +66,22 @@ def test_after_a_reboot_a_board_is_that_of_a_fresh_gpu(
     assert second.counter() is None
     assert second.locked_mhz("graphics_clock") == 0
     second.close()
+
+
+def test_a_board_of_an_earlier_version_is_that_of_a_fresh_gpu(tmp_path: Path) -> None:
+    """Its records have another length: to read them gave no limit at all, and ended the collector."""
+    folder = tmp_path / "simulated"
+    folder.mkdir()
+    board(tmp_path).close()
+    state = Region(folder / f"{GPU}.gpu", STATE_BYTES)
+    named = identity(state).rsplit(b" ", 1)[0]
+    state.clear()
+    state.put(IDENTITY, 0, named)
+    Ring(state, Struct("<QQQ"), LIMITS).put(1, 500, 180_000)
+    state.close()
+    later = board(tmp_path)
+    assert later.limits() == [LimitChange(1000, 250_000)]
+    later.close()
 
 
 def test_two_collectors_side_by_side_see_each_others_limits(tmp_path: Path) -> None:

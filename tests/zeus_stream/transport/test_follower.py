@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
 
@@ -306,20 +306,31 @@ class Following:
         log_id: str | None = None,
         next_offset: int | None = None,
         host: str | None = None,
+        pause_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.host = host
+        self.groups = 0
         self.counters: Counter[str] = Counter()
         self.parts: list[Frame | Break] = []
         self._collector = collector
         self._from = log_id, next_offset
+        self._pause_s = pause_s
 
     async def run(self) -> None:
         context = sockets.context()
         try:
             async with aclosing(
-                follow(context, self._collector.where, *self._from, host=self.host, counters=self.counters)
+                follow(
+                    context,
+                    self._collector.where,
+                    *self._from,
+                    host=self.host,
+                    counters=self.counters,
+                    pause_s=self._pause_s,
+                )
             ) as stream:  # type: ignore[type-var]
                 async for group in stream:
+                    self.groups += 1
                     self.parts += [group] if isinstance(group, Break) else group
         finally:
             context.destroy(linger=0)
@@ -347,6 +358,21 @@ async def test_what_was_logged_before_and_after_is_followed_without_a_hole(colle
         await following.until(750)
         tasks.cancel_scope.cancel()
     assert following.offsets == list(range(750))
+
+
+@pytest.mark.anyio
+async def test_between_two_looks_at_the_feed_lies_the_pause(collector: Collector) -> None:
+    following = Following(collector, pause_s=lambda: 0.1)
+    began_s = anyio.current_time()
+    async with collector.running(), anyio.create_task_group() as tasks:
+        tasks.start_soon(following.run)
+        for _ in range(100):
+            collector.append(1)
+            await anyio.sleep(0.002)
+        await following.until(100)
+        tasks.cancel_scope.cancel()
+    assert following.offsets == list(range(100))
+    assert following.groups <= (anyio.current_time() - began_s) / 0.1 + len(collector.requests) + 1
 
 
 @pytest.mark.anyio

@@ -16,6 +16,8 @@ MAX_PX = 4000
 """Largest number of buckets."""
 LEAST_PERIODS = 2
 """Narrowest bucket, in periods of the counter."""
+LEAST_NS = 100_000_000
+"""Narrowest bucket: on a busy host a change of the counter is seen some ms late."""
 REACH_NS = 2_000_000_000
 """Readings before and after the range that the edges need."""
 LOGGED_NS = 60_000_000_000
@@ -82,8 +84,8 @@ FROM means LEFT JOIN sensed USING (gpu, bucket) WHERE bucket < {buckets} GROUP B
 
 
 def bucket_ns(begin_wall_ns: int, end_wall_ns: int, px: int, period_ms: float) -> int:
-    """Return the width of a bucket: a share of the range, but at least two periods of the counter."""
-    least = round(LEAST_PERIODS * period_ms * 1e6)
+    """Return the width of a bucket: a share of the range, but never so narrow that timing errors show."""
+    least = max(round(LEAST_PERIODS * period_ms * 1e6), LEAST_NS)
     return max(ceil((end_wall_ns - begin_wall_ns) / max(1, min(px, MAX_PX))), least)
 
 

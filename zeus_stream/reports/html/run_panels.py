@@ -117,7 +117,10 @@ def _energy(whole: Row) -> tuple[str, str, str]:
     energy_j = whole["energy_j"]
     if energy_j is None:
         return "energy", ABSENT, whole["quality"] or "the run is not closed yet"
-    sure = f"95 %: {joules(whole['energy_p2_5_j'])} to {joules(whole['energy_p97_5_j'])}"
+    sure = "interval not known"
+    if whole["energy_p2_5_j"] is not None and whole["energy_p97_5_j"] is not None:
+        half_j = (whole["energy_p97_5_j"] - whole["energy_p2_5_j"]) / 2
+        sure = f"95 %: ± {figure(half_j, 'J', 2)}"
     mean = f"; {energy_j / whole['duration_s']:.0f} W on average" if whole["duration_s"] else ""
     return "energy", joules(energy_j), sure + mean
 

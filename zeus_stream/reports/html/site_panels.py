@@ -83,9 +83,7 @@ def recent_runs() -> Asking[Panel | None]:
     return Panel(name="runs", title="Latest runs", body=body, text="", rows=rows)
 
 
-_NO_RUN = (
-    "There is no run yet. Add `for batch in zeus_stream.steps(loader):` to a training script and start it."
-)
+_NO_RUN = "No run is in the archive yet. A training with zeus_stream.steps(loader) appears here."
 RECENT_RUNS: SitePanel = recent_runs
 
 _JOBS = """

@@ -8,7 +8,7 @@ from zeus_stream.reports.svg.axes import Axis, Frame, drawing, frame, number, ro
 
 WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
-WIDTH, HEIGHT = 460, 300
+WIDTH, HEIGHT = 400, 270
 """Size of the other charts."""
 NEAR = 15
 """Distance in which two labels would overlap."""

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import csv_text, figure, joules, seconds
 from zeus_stream.reports.svg.axes import round_values
-from zeus_stream.reports.svg.run_charts import EpochEnergy, MeasuredLimit, epochs_chart, frontier_chart
+from zeus_stream.reports.svg.run_charts import (
+    HEIGHT,
+    WIDTH,
+    EpochEnergy,
+    MeasuredLimit,
+    epochs_chart,
+    frontier_chart,
+)
 
 
 class Texts(HTMLParser):
@@ -59,7 +66,7 @@ def test_any_trials_give_a_frontier_inside_its_frame(
     parser.feed(frontier_chart(limits, "words"))
     dots = [dict(attributes) for tag, attributes in parser.tags if tag == "circle"]
     assert len(dots) == len(points)
-    assert all(0 <= float(dot["cx"] or -1) <= 460 and 0 <= float(dot["cy"] or -1) <= 300 for dot in dots)
+    assert all(0 <= float(dot["cx"] or -1) <= WIDTH and 0 <= float(dot["cy"] or -1) <= HEIGHT for dot in dots)
 
 
 @given(st.lists(finite, min_size=1, max_size=60))

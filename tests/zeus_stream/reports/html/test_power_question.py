@@ -124,3 +124,4 @@ def test_a_gpu_without_counter_has_the_means_of_its_sensor_and_no_energy() -> No
 def test_a_bucket_has_two_periods_at_least() -> None:
     assert bucket_ns(0, 10_000 * MS, 4000, 100.0) == 200 * MS
     assert bucket_ns(0, 10_000 * MS, 10, 100.0) == 1_000 * MS
+    assert bucket_ns(0, 10_000 * MS, 4000, 20.0) == 100 * MS

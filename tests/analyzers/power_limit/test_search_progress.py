@@ -1,0 +1,16 @@
+from typing import get_args
+
+import pytest
+
+from analyzers.power_limit.search_progress import SearchProgress, settled
+from zeus_stream.protocol.snapshots import Phase
+
+
+def test_without_a_search_nothing_waits_for_a_step() -> None:
+    assert settled([])
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+def test_a_search_that_waits_or_measures_is_urgent_beside_any_other(phase: Phase) -> None:
+    searches = [SearchProgress(phase="chosen"), SearchProgress(phase=phase)]
+    assert settled(searches) == (phase not in {"waiting", "measuring"})
