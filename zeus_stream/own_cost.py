@@ -20,12 +20,7 @@ def cpu_seconds() -> float:
             break
         pid = waiting.pop()
         try:
-            fields = (
-                Path(f"/proc/{pid}/stat")
-                .read_text(encoding="ascii", errors="replace")
-                .rsplit(")", 1)[1]
-                .split()
-            )
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
             tasks = list(Path(f"/proc/{pid}/task").iterdir())
         except OSError:
             continue  # it has ended
