@@ -5,7 +5,7 @@ from typing import TypeAlias, cast, get_args
 
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
-from collectors.log.sqlite import Log
+from collectors.log.store import LogStore
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row
@@ -45,7 +45,7 @@ class ControlServer:
         self,
         control: sockets.Channel,
         gate: Gate,
-        log: Log,
+        log: LogStore,
         host: str,
         incarnation: str,
         status: Callable[[], list[Row]],

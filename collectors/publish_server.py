@@ -28,7 +28,7 @@ from collectors.ingest.sessions import (
 )
 from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import Journal
-from collectors.log.sqlite import SessionMemory
+from collectors.log.store import SessionMemory
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec

@@ -133,7 +133,7 @@ class NoteRoute:
                     return NOTHING
                 if self._gpus.belongs(host, uuid):
                     self._enforcer.handle(note, now)
-                lost = LimitLost(uuid, cause, reason)
+                lost = LimitLost(uuid, cause, reason, note.t_ns)
                 return in_order([run.handle(lost, now) for run in self._sessions.runs.values()])
 
     def _outcome(

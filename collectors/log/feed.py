@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from collectors.log.sqlite import UNKNOWN_UID, Log, SessionMemory
+from collectors.log.store import UNKNOWN_UID, LogStore, SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.live.latest import Latest
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Logs and publishes. ``trouble`` says why the log cannot be written now."""
 
-    def __init__(self, log: Log, feed: Channel, host: str) -> None:
+    def __init__(self, log: LogStore, feed: Channel, host: str) -> None:
         self._log = log
         self._feed = feed
         self._host = host

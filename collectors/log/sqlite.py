@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.log.database import MARK, beside, frame_crc, open_database, read_mark, row_crc
+from collectors.log.store import UNKNOWN_UID, Extent, SessionMemory
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Frame
 
@@ -33,27 +34,8 @@ MAX_SESSIONS = 2_000
 """Sessions remembered; the longest silent are forgotten first."""
 
 _log = logging.getLogger(__name__)
-UNKNOWN_UID = -1
 EVENT_SHARE = 0.5
 """What all events together may take of the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionMemory:
-    """What a restarted collector must know of a session: ``about`` is the caller's own text."""
-
-    session: str
-    next_sequence: int
-    about: str
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The frames of a log: from ``first_offset`` to below ``next_offset``."""
-
-    log_id: str
-    first_offset: int
-    next_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ from collectors.controls.restore_record import put_back
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import parse
 from collectors.ingest.sessions import Session, from_json, receive
-from collectors.log.sqlite import Log, SessionMemory
+from collectors.log.sqlite import Log
+from collectors.log.store import SessionMemory
 from collectors.sampling import change_detector
 from tests.simulation.world import Output, outputs_of
 from zeus_stream.errors import DeviceError, MalformedError, RetryError, StorageError

@@ -16,12 +16,14 @@ from zeus_stream.cli import (
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
 from zeus_stream.cli.screens import metrics_command, signals_command, statement_command
+from zeus_stream.cli.screens.top import top
 from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
 COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
     "Train and measure": (training_commands.run, training_commands.measure),
     "Look at the results": (
+        top,
         web,
         archive_commands.report,
         archive_commands.sql,

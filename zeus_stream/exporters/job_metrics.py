@@ -13,7 +13,7 @@ MAX_JOBS = 500
 OTHER = "other"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Jobs:
     """Counters of jobs over many snapshots. A run that has left the snapshot keeps what it had."""
 

@@ -43,7 +43,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpu:
-    """How one figure of a GPU becomes a family."""
+    """One figure of a GPU, and the family that it becomes."""
 
     name: str
     kind: Literal["counter", "gauge"]

@@ -8,7 +8,6 @@ from rich.cells import cell_len, set_cell_size
 Tone = Literal["plain", "dim", "strong", "good", "warn", "bad", "accent", "bar", "track"]
 ABSENT = "-"
 _SPARKS = "▁▂▃▄▅▆▇█"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Bits of a braille character: rows from the lowest up, left and right."""
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -114,9 +113,8 @@ def bar(value: float | None, limit: float | None, most: float | None, width: int
     """
     if value is None or not most or most <= 0:
         return (Span(" " * width, "track"),)
-    eighths = round(max(0.0, min(1.0, value / most)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    filled = "█" * full + (_EIGHTHS[rest] if rest else "")
+    full, half = divmod(round(max(0.0, min(1.0, value / most)) * width * 2), 2)
+    filled = "━" * full + "╸" * half
     to_limit = width if limit is None else round(max(0.0, min(1.0, limit / most)) * width)
     track = "─" * max(0, to_limit - len(filled))
     free = "·" * (width - len(filled) - len(track))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import ceil
 
 from zeus_stream.protocol.snapshots import Snapshot
 
@@ -61,6 +62,12 @@ class History:
     def gpu(self, gpu: str, span_s: float, slots: int) -> list[float | None]:
         """Return the power of a GPU over the last seconds, in ``slots`` parts."""
         return self._gpus[gpu].last(self.now_s, span_s, slots) if gpu in self._gpus else [None] * slots
+
+    def span_s(self, run: str) -> float:
+        """Return for how long the power of a run is remembered: whole minutes, five at most."""
+        points = self._runs[run].points if run in self._runs else ()
+        since_s = self.now_s - points[0][0] if points else 0.0
+        return min(KEPT_S, max(60.0, 60.0 * ceil(since_s / 60)))
 
     def run(self, run: str, span_s: float, slots: int) -> list[float | None]:
         """Return the power of a run over the last seconds, in ``slots`` parts."""

@@ -1,4 +1,4 @@
-"""What a screen shows of a `Snapshot`: lines of text with tones, for one width. Pure.
+"""The content of a screen for a `Snapshot`: lines of text with tones, for one width. Pure.
 
     (snapshot, history, looks, width) -> View: head, panels of lines, keys
 
@@ -14,9 +14,12 @@ from zeus_stream.live.figures import ABSENT, Line, Span, clean, dimmed, fit_line
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import FRAME, Looks, Panel, counted, matches
 from zeus_stream.live.panels.gpu_panel import gpu_panel
+from zeus_stream.live.panels.power_chart import power_panel
 from zeus_stream.live.panels.run_panel import run_panel, search_panel
 from zeus_stream.protocol.snapshots import Snapshot
 
+MOST_POWER = 14
+"""Rows of the panel of power."""
 SIDE_BY_SIDE = 118
 """Cells from which on runs and search are beside each other."""
 KEYS = (
@@ -33,11 +36,17 @@ class View:
     gpus: Panel
     runs: Panel
     search: Panel
+    power: Panel | None
+    """None: there is no room for it."""
     side_by_side: bool
+    heights: tuple[int, int, int]
+    """Rows of the panels of GPUs, runs and search, frames included."""
     foot: Line
 
 
-def view(snapshot: Snapshot, history: History, width: int, looks: Looks | None = None) -> View:
+def view(
+    snapshot: Snapshot, history: History, width: int, looks: Looks | None = None, height: int = 40
+) -> View:
     """Return the screen.
 
     Args:
@@ -45,6 +54,7 @@ def view(snapshot: Snapshot, history: History, width: int, looks: Looks | None =
         history: in which it is remembered.
         width: of the terminal, cells.
         looks: what was chosen; the plain screen if not given.
+        height: of the terminal, rows. Panels scroll where they are higher.
     """
     looks = looks or Looks()
     width = max(width, 20)
@@ -52,15 +62,38 @@ def view(snapshot: Snapshot, history: History, width: int, looks: Looks | None =
     runs_width = width * 62 // 100 if side_by_side else width
     runs = [run for run in snapshot.runs if matches(looks, run.run, run.job, *run.hosts)]
     chosen = next((run for run in runs if run.run == looks.run), runs[0] if runs else None)
+    head = _head(snapshot, width, looks)
+    gpus = gpu_panel(snapshot, history, width - FRAME, looks)
+    running = run_panel(snapshot, runs, runs_width - FRAME)
+    search = search_panel(chosen, width - runs_width - FRAME if side_by_side else width - FRAME)
+    heights, spare = _heights(gpus, running, search, height - len(head) - 1, side_by_side=side_by_side)
     shown = View(
-        head=_head(snapshot, width, looks),
-        gpus=gpu_panel(snapshot, history, width - FRAME, looks),
-        runs=run_panel(snapshot, runs, runs_width - FRAME),
-        search=search_panel(chosen, width - runs_width - FRAME if side_by_side else width - FRAME),
+        head=head,
+        gpus=gpus,
+        runs=running,
+        search=search,
+        power=power_panel(chosen, history, width, min(spare, MOST_POWER)),
         side_by_side=side_by_side,
+        heights=heights,
         foot=fit_line(_foot(), width),
     )
     return _old(shown) if looks.trouble else shown
+
+
+def _heights(
+    gpus: Panel, runs: Panel, search: Panel, height: int, *, side_by_side: bool
+) -> tuple[tuple[int, int, int], int]:
+    """Return the rows of the panels, and those that are left."""
+    wanted = [len(panel.lines) + 2 + bool(panel.head) for panel in (gpus, runs, search)]
+    below = max(wanted[1:]) if side_by_side else wanted[1] + wanted[2]
+    of_gpus = max(min(wanted[0], height - below), min(wanted[0], height // 2))
+    left = height - of_gpus
+    if side_by_side:
+        rows = max(3, min(below, left))
+        return (of_gpus, rows, rows), left - rows
+    of_runs = max(3, min(wanted[1], max(left - wanted[2], left // 2)))
+    of_search = max(3, min(wanted[2], left - of_runs))
+    return (of_gpus, of_runs, of_search), left - of_runs - of_search
 
 
 def _old(shown: View) -> View:

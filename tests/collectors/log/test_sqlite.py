@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log, SessionMemory
+from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log
+from collectors.log.store import SessionMemory
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Fetched, Welcome
 from zeus_stream.protocol.frames import Frame
@@ -44,7 +45,8 @@ def killed_while_writing(path: Path, boot_id: str = BOOT, frames: int = 20) -> s
     script = f"""
 import os, signal
 from pathlib import Path
-from collectors.log.sqlite import Log, SessionMemory
+from collectors.log.sqlite import Log
+from collectors.log.store import SessionMemory
 log = Log(Path({str(path)!r}), "host", {boot_id!r})
 for i in range({frames}):
     log.append([("notes/host", bytes([i % 256]))], i, SessionMemory("s", i + 1, ""))

@@ -1,4 +1,4 @@
-"""What panels are made of: choices of the person who looks, columns, and lines of exact width. Pure."""
+"""Choices of the person who looks, columns, and lines of exact width. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Unit = Literal["W", "J"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """What the person who looks has chosen."""
+    """The choices of the person who looks."""
 
     sort: Sort = "place"
     unit: Unit = "W"

@@ -115,7 +115,7 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
     for trial in sorted(search.trials, key=lambda trial: (-trial.limit_mw, trial.confirms)):
         chosen = search.phase != "measuring" and trial.limit_mw == search.limit_mw
         best = trial.limit_mw == search.best_mw
-        mark = "chosen" if chosen else "best" if best else "again" if trial.confirms else ""
+        mark = "again" if trial.confirms else "chosen" if chosen else "best" if best else ""
         lines.append(
             (
                 Span(f"{watts(trial.limit_mw):>4} W ", "good" if chosen or best else "plain"),

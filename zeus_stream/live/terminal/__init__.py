@@ -1,0 +1,1 @@
+"""The live screen in a terminal. The only door to Textual."""

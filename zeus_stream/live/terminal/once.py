@@ -1,0 +1,42 @@
+"""One screen as text, for pipes and bug reports."""
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from zeus_stream.live.figures import Line
+from zeus_stream.live.history import History
+from zeus_stream.live.panels.columns import FRAME
+from zeus_stream.live.terminal.lines import STYLES
+from zeus_stream.live.view import view
+from zeus_stream.protocol.snapshots import Snapshot
+
+WIDE = 160
+"""Width where there is no terminal."""
+
+
+def print_once(snapshot: Snapshot, out: TextIO) -> None:
+    """Print one screen. Colours are left out where they cannot be shown, or ``NO_COLOR`` is set."""
+    console = Console(file=out, highlight=False, width=None if out.isatty() else WIDE)
+    history = History()
+    history.remember(snapshot)
+    shown = view(snapshot, history, console.width)
+    for line in shown.head:
+        console.print(_text(line), soft_wrap=True)
+    for panel in (shown.gpus, shown.runs, shown.search):
+        if not panel.lines:
+            continue
+        console.print()
+        console.print(Text(f"{panel.title} ".ljust(console.width - FRAME, "─"), style=STYLES["dim"]))
+        for line in (panel.head, *panel.lines):
+            if line:
+                console.print(_text(line), soft_wrap=True)
+
+
+def _text(line: Line) -> Text:
+    text = Text()
+    for span in line:
+        text.append(span.text, STYLES[span.tone])
+    text.rstrip()
+    return text
