@@ -125,6 +125,7 @@ class Jobs:
     def _wanted(self, session: Session, run: Run, event: TryWanted) -> Result:
         if not is_sound(event):
             return NOTHING
+        event = replace(event, job=self._jobs.name_of(event.job, session.uid))
         training = self._trainings.setdefault(id(run), FollowedRun(run))
         if len(self._trainings) > MAX_TRAININGS:
             self._drop(next(iter(self._trainings.values())))
