@@ -371,8 +371,7 @@ class Jobs:
     # ---- trainings
 
     def _specify(self, wanted: TryWanted) -> list[Row]:
-        row = self._jobs.specify(wanted, self._used_jobs)
-        return [] if row is None else [row]
+        return [] if (row := self._jobs.specify(wanted, self._used_jobs)) is None else [row]
 
     def _used_jobs(self) -> set[str]:
         return {of.wanted.job for training in self._trainings.values() for of in training.tries.values()}

@@ -13,6 +13,8 @@ from analyzers.results.rows import JobRow, RunRow, TryRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.batch_size.test_history import Turns
 from tests.analyzers.batch_size.test_tracker import WANTED, Heard, again, training
+from zeus_stream.protocol.events import Event, RunStarted
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.settings import Settings
 
@@ -23,6 +25,11 @@ Stream = list[tuple[Frame, Body]]
 def of_user(frames: Iterable[tuple[Frame, Body]], uid: int) -> Stream:
     """Return the same training by another user."""
     return [(frame, replace(body, uid=uid) if isinstance(body, Events) else body) for frame, body in frames]
+
+
+def elsewhere(event: Event | Unknown) -> Event | Unknown:
+    """Return an event as another process has it."""
+    return replace(event, pid=event.pid + 1) if isinstance(event, RunStarted) else event
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +93,7 @@ def test_a_run_of_another_user_on_the_same_host_is_a_run_of_its_own(annas: Strea
     """It begins while the first goes on, as its rank 1 might."""
     middle = len(annas) // 2
     other = [
-        (frame, replace(body, session="otto", uid=OTTO, events=body.events))
+        (frame, replace(body, session="otto", uid=OTTO, events=tuple(map(elsewhere, body.events))))
         for frame, body in annas[:middle]
         if isinstance(body, Events)
     ]
