@@ -57,8 +57,8 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-		transformers trl accelerate datasets tensorboard lightning keras jax
-	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations
+		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax zeus==0.16.0
+	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
@@ -77,7 +77,7 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 	.fuzz/bin/python -m tests.fuzz.sql --seconds $(or $(SECONDS),60)
 
 lock:            ## renew requirements.lock (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra demo --extra otel --extra pipeline \
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
 		--extra png --extra scale --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
 

@@ -189,29 +189,30 @@ class Analyzer:
             MAX_QUESTIONS
         )
         self._given, results = anyio.create_memory_object_stream[Given](GIVEN_AHEAD)
-        async with anyio.create_task_group() as tasks:
-            for collector in self._collectors:
-                tasks.start_soon(collector.link.run, self._ask)
-                tasks.start_soon(self._complain, collector)
-            pages = iter(self._archive.to_replay())
-            while (page := await run_sync(next, pages, None)) is not None:
-                async for given in self._interpret(page):
-                    await self._deliver(given)
-            self._commits.replaying = False
-            tasks.start_soon(self._commits.run)
-            tasks.start_soon(self._store, receive, stored)
-            tasks.start_soon(self._digest, decoded)
-            tasks.start_soon(self._deliver_all, results)
-            tasks.start_soon(self._answer, questions)
-            tasks.start_soon(
-                watched_files.publish_budgets,
-                budgets,
-                dict(self._settings.budget_groups),
-                self._archive.own_log(),
-                send,
-            )
-            for collector in self._collectors:
-                tasks.start_soon(self._follow, collector, send)
+        with send, receive, stored, decoded, self._questions, questions, self._given, results:
+            async with anyio.create_task_group() as tasks:
+                for collector in self._collectors:
+                    tasks.start_soon(collector.link.run, self._ask)
+                    tasks.start_soon(self._complain, collector)
+                pages = iter(self._archive.to_replay())
+                while (page := await run_sync(next, pages, None)) is not None:
+                    async for given in self._interpret(page):
+                        await self._deliver(given)
+                self._commits.replaying = False
+                tasks.start_soon(self._commits.run)
+                tasks.start_soon(self._store, receive, stored)
+                tasks.start_soon(self._digest, decoded)
+                tasks.start_soon(self._deliver_all, results)
+                tasks.start_soon(self._answer, questions)
+                tasks.start_soon(
+                    watched_files.publish_budgets,
+                    budgets,
+                    dict(self._settings.budget_groups),
+                    self._archive.own_log(),
+                    send,
+                )
+                for collector in self._collectors:
+                    tasks.start_soon(self._follow, collector, send)
 
     async def _follow(self, collector: Collector, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         name = await collector.link.host()

@@ -117,6 +117,10 @@ class Session:
             first = index
         return first
 
+    def last_before(self, t_ns: int) -> int | None:
+        """Return the last step that began before ``t_ns``, if that is remembered."""
+        return next((index for index, began_ns in reversed(self._began.items()) if began_ns < t_ns), None)
+
     def edges(self, span: Span) -> tuple[int, int] | None:
         """Return when a span of steps began and was whole, if it is and that is remembered."""
         begin_ns, end_ns = self._began.get(span.first), self._whole.get(span.end)

@@ -50,7 +50,7 @@ from analyzers.power_limit.run_events import (
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import NOTHING, Result
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
-from zeus_stream.protocol.notes import ControlRefused, LeaseCause
+from zeus_stream.protocol.notes import ControlRefused
 
 
 class Run:
@@ -107,8 +107,8 @@ class Run:
                 return self._search.land()
             case run_events.LimitRefused(refused):
                 return self._refused(refused)
-            case LimitLost(gpu, cause, reason):
-                return self._lost(gpu, cause, reason)
+            case LimitLost():
+                return self._lost(event)
             case ShareChanged():
                 return self._reallocated()
             case ReadingsCame():
@@ -147,19 +147,19 @@ class Run:
         refused = LimitRefused(attempt.number, note.cause, note.reason)
         return self._search.feed_single(refused) if attempt.single else self._search.feed(refused)
 
-    def _lost(self, gpu: str, cause: LeaseCause, reason: str) -> Result:
-        held = self._pending.holding(self.name).held
+    def _lost(self, lost: LimitLost) -> Result:
+        held, gpu = self._pending.holding(self.name).held, lost.gpu
         if gpu not in held:
             return NOTHING
         del held[gpu]
-        what = f"{gpu}: the lease on its power limit ended: {reason}"
-        match cause:
+        what = f"{gpu}: the lease on its power limit ended: {lost.reason}"
+        match lost.cause:
             case "released" | "run" | "plan":  # a plan has no power limit
                 return NOTHING
             case "stranger" | "device":
                 return self._search.feed(Barred(what))
             case "lapsed" | "shutdown" | "restart":
-                return self._search.feed(Lapsed(what))
+                return self._search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))
 
     def holds(self, host: str) -> list[str]:
         """Return the GPUs of a host whose limit is ours."""

@@ -59,6 +59,8 @@ class LimitLost:
     gpu: str
     cause: LeaseCause
     reason: str
+    t_ns: int | None = None
+    """On the clock of its host; None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,8 +294,11 @@ def _peer(frame: zmq.Frame) -> tuple[int | None, int | None, str | None]:
 
 
 def _connected(frame: zmq.Frame) -> Connected | None:
-    """Return the connection that a message came over; None: it is closed already."""
-    fd = int(frame.get(zmq.SRCFD))
+    """Return the connection that a message came over; None: it is closed already, or within this process."""
+    try:
+        fd = int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return None
     inode = _inode(fd)
     return None if inode is None else Connected(fd, inode)
 

@@ -6,7 +6,11 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session, Span
 from analyzers.power_limit import profiler
+from analyzers.power_limit.profiler import StepBegan
 from analyzers.power_limit.run_settings import RunSettings
+
+RESTORING_NS = 200_000_000
+"""From when a collector restores a limit until it notes that the lease has ended, at the most."""
 
 
 class Ranks:
@@ -90,6 +94,20 @@ class Ranks:
         if (only_mw := settings.only_mw) is not None:
             return (min(max(only_mw, *least_mw), *found_mw),)
         return profiler.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
+
+    def under_way(self, gpu: str, t_ns: int | None) -> StepBegan | None:
+        """Return the lead's step that was under way when something happened to a GPU.
+
+        Args:
+            gpu: of one of the ranks that the machine is about.
+            t_ns: on the clock of its host; None: that is not known.
+        """
+        rank = next((session for session in self.about if gpu in session.gpus), None)
+        if t_ns is None or rank is None or self.lead is None:
+            return None
+        index = rank.last_before(t_ns - RESTORING_NS)
+        began_ns = None if index is None else self.lead.began_ns(index)
+        return None if index is None or began_ns is None else StepBegan(index, began_ns)
 
     def barred(self, limits_mw: Sequence[int]) -> str | None:
         """Return why this run may not command, if it may not."""

@@ -13,6 +13,7 @@ from analyzers.power_limit.profiler.profiler_messages import (
     Plan,
     Purpose,
     Release,
+    StepBegan,
 )
 from analyzers.power_limit.profiler.profiler_state import (
     Answer,
@@ -23,6 +24,7 @@ from analyzers.power_limit.profiler.profiler_state import (
     Observing,
     State,
     Warming,
+    close_span,
     curve,
 )
 from analyzers.power_limit.search import Choose, Measure
@@ -89,7 +91,7 @@ def _choose(
     watch = drift.begun(measured, () if longest is None else longest.blocks, wide)
     chosen = replace(chosen, watch=watch, cap=state.cap)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
-    state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took)
+    state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took, kept=None)
     decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence)
     state, then = apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
@@ -107,18 +109,37 @@ def visit_next_limit(state: State, plan: Plan) -> Answer:
 def apply_limit(state: State, limit_mw: int, asked: int = 1) -> Answer:
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
-    applying = Applying(limit_mw, attempt, asked, since_ns)
-    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0), (Apply(attempt, limit_mw),)
+    state = _resume_or_begin(state, limit_mw, Applying(limit_mw, attempt, asked, since_ns))
+    return replace(state, attempts=attempt), (Apply(attempt, limit_mw),)
 
 
-def wait_after_lapse(state: State, limit_mw: int, reason: str) -> Answer:
-    """Drop the trial at hand, and wait before the limit is asked for again: who held it may be away."""
+def _resume_or_begin(state: State, limit_mw: int, applying: Applying) -> State:
+    """Return the state in which a limit is asked for; a trial at it that a lapse cut off is kept."""
+    if state.kept is not None and state.kept.limit_mw == limit_mw:
+        return replace(state, phase=applying)
+    return replace(state, phase=applying, visit=None, locked=0, kept=None)
+
+
+def wait_after_lapse(state: State, limit_mw: int, reason: str, until: StepBegan | None = None) -> Answer:
+    """Keep the steps before the lapse, and wait until the limit is asked for again."""
     if state.lapses >= MAX_LAPSES:
         return observe_only(state, f"{reason}, for the {MAX_LAPSES + 1}th time")
     attempt = state.attempts + 1
     since_ns = None if state.step is None else state.step.t_ns
-    applying = Applying(limit_mw, attempt, 0, since_ns)
-    return replace(state, phase=applying, attempts=attempt, visit=None, locked=0, lapses=state.lapses + 1), ()
+    if isinstance(state.phase, Measuring):
+        state = replace(state, kept=_before(state.phase, until))
+    state = _resume_or_begin(state, limit_mw, Applying(limit_mw, attempt, 0, since_ns))
+    return replace(state, attempts=attempt, lapses=state.lapses + 1), ()
+
+
+def _before(measuring: Measuring, until: StepBegan | None) -> Measuring | None:
+    """Return the part of a trial before a step; None: there is none, or it is not known."""
+    if until is None or any(span.end > until.index for span in measuring.spans):
+        return None
+    opened = measuring.opened
+    if opened is not None and until.index > opened.index:
+        measuring = close_span(measuring, opened, until.index, until.t_ns)
+    return replace(measuring, opened=None) if measuring.spans else None
 
 
 def handle_refusal(state: State, limit_mw: int, cause: Cause, reason: str, plan: Plan) -> Answer:

@@ -33,7 +33,8 @@ The rules:
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
     (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
-    times in all.
+    times in all. The steps of a trial before the lapse are kept, and the trial goes on when its limit is
+    warm again.
  6. After the decision windows go on. The first is as long as a trial and confirms it, those after it hold
     `WATCH_STEPS` steps and `window_ns`. When `drift` is sure that energy or time per step has changed, a new
     round begins. An adaptive one goes on at the limit in force, and starts from the curve of the round
@@ -99,10 +100,10 @@ from analyzers.power_limit.profiler.profiler_state import (
     State,
     Waiting,
     Warming,
+    close_span,
     limits_to_visit,
 )
 from analyzers.power_limit.profiler.trial_windows import (
-    close_span,
     end_trial,
     is_long_enough,
     record_missing,
@@ -145,8 +146,8 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
             return handle_cap(state, event, plan)
         case Applying(asked=0), Lapsed():
             return state, ()
-        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw), Lapsed(reason):
-            return wait_after_lapse(state, limit_mw, reason)
+        case Applying(limit_mw) | Warming(limit_mw) | Measuring(limit_mw), Lapsed(reason, until):
+            return wait_after_lapse(state, limit_mw, reason, until)
         case _, StepBegan(index) if state.step is not None and index <= state.step.index:
             return state, ()  # a repeat
         case _, StepBegan():
@@ -213,4 +214,5 @@ def _measure_if_warm(state: State, plan: Plan) -> State:
     limit_mw, since, now = state.phase.limit_mw, state.phase.since, state.step
     if now is None or now.index - since.index < plan.warmup_steps or now.t_ns - since.t_ns < plan.settle_ns:
         return state
-    return replace(state, phase=Measuring(limit_mw, now))
+    kept = Measuring(limit_mw, None) if state.kept is None else state.kept
+    return replace(state, phase=replace(kept, opened=now), kept=None)

@@ -75,6 +75,8 @@ class Lapsed:
     """A limit of ours is in force no longer; it may be asked for again."""
 
     reason: str
+    until: StepBegan | None = None
+    """The step under way when it lapsed: the limit was in force in all before it. None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

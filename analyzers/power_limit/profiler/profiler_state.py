@@ -111,6 +111,8 @@ class State:
     """Limits that cannot be had."""
     awaited: tuple[MeasureTrial, ...] = ()
     lapses: int = 0
+    kept: Measuring | None = None
+    """The trial that a lapse cut off: it goes on when its limit is in force again (rule 5)."""
     missed_mw: tuple[int, ...] = ()
     """Limits measured without a result, once for each time."""
     trouble: str = "no limit was tried"
@@ -138,6 +140,12 @@ class State:
 
 
 Answer = tuple[State, tuple[Instruction, ...]]
+
+
+def close_span(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Measuring:
+    """Return the trial with the span at hand closed before step ``end``."""
+    spans = (*measuring.spans, Span(opened.index, end)) if end > opened.index else measuring.spans
+    return Measuring(measuring.limit_mw, None, spans, measuring.whole_ns + t_ns - opened.t_ns)
 
 
 def limits_to_visit(plan: Plan) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from analyzers.fleet.session import Span
 from analyzers.power_limit import drift
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit
 from analyzers.power_limit.profiler.limit_visits import use_measurement, visit_next_limit
@@ -10,7 +9,6 @@ from analyzers.power_limit.profiler.profiler_messages import (
     MeasureTrial,
     Plan,
     Purpose,
-    StepBegan,
     TrialMeasured,
 )
 from analyzers.power_limit.profiler.profiler_state import Answer, Measuring, State
@@ -30,12 +28,6 @@ MOST_LOCKED = 6
 BLOCK_STEPS = 4
 BLOCK_NS = 500_000_000
 """At least, of a block: so that `BLOCKS` of them are 12 steps and 1.5 s."""
-
-
-def close_span(measuring: Measuring, opened: StepBegan, end: int, t_ns: int) -> Measuring:
-    """Return the trial with the span at hand closed before step ``end``."""
-    spans = (*measuring.spans, Span(opened.index, end)) if end > opened.index else measuring.spans
-    return Measuring(measuring.limit_mw, None, spans, measuring.whole_ns + t_ns - opened.t_ns)
 
 
 def is_long_enough(state: State, trial: Measuring, plan: Plan) -> bool:

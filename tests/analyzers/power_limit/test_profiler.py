@@ -291,7 +291,7 @@ def test_a_lost_lease_ends_the_commands_and_gives_the_others_back() -> None:
     assert (bench.limits, bench.released, bench.reason) == ([300_000, 200_000], 1, "somebody set 120 W")
 
 
-def test_a_lapsed_lease_is_asked_for_again_and_its_trial_measured_anew() -> None:
+def test_a_lapsed_lease_is_asked_for_again_and_its_trial_measured_again() -> None:
     bench = Bench(replace(SHORT, outcome_ns=3 * STEP_NS))
     bench.steps(9)
     bench.tell(Lapsed("the analyzer was silent"))
@@ -301,6 +301,35 @@ def test_a_lapsed_lease_is_asked_for_again_and_its_trial_measured_anew() -> None
     bench.steps(6)
     assert bench.limits == [300_000, 200_000, 200_000, 100_000]
     assert bench.trials[1].spans == (Span(12, 16),)
+
+
+@pytest.mark.parametrize(
+    ("until", "spans"),
+    [
+        pytest.param(StepBegan(7, 8 * STEP_NS), (Span(5, 7), Span(12, 14)), id="two steps were seen"),
+        pytest.param(StepBegan(5, 6 * STEP_NS), (Span(12, 16),), id="none was whole"),
+        pytest.param(StepBegan(3, 4 * STEP_NS), (Span(12, 16),), id="it lapsed before the trial"),
+        pytest.param(None, (Span(12, 16),), id="when it lapsed is not known"),
+    ],
+)
+def test_steps_before_a_lapse_count_when_the_limit_is_in_force_again(
+    until: StepBegan | None, spans: tuple[Span, ...]
+) -> None:
+    bench = Bench(replace(SHORT, outcome_ns=3 * STEP_NS, profile_steps=4))
+    while not (isinstance(bench.state.phase, profiler.Measuring) and bench.limits[-1] == 200_000):
+        bench.steps(1)
+    first = bench.index
+    bench.steps(9 - bench.index - 1)
+    shift = first - 5
+    until = until and StepBegan(until.index + shift, until.t_ns + shift * STEP_NS)
+    bench.tell(Lapsed("the analyzer was silent", until))
+    bench.tell(Lapsed("the analyzer was silent, on the next GPU too", until))
+    while len(bench.trials) < 2:
+        bench.steps(1)
+    assert bench.trials[1].limit_mw == 200_000
+    assert bench.trials[1].steps == 4
+    lengths = [span.end - span.first for span in bench.trials[1].spans]
+    assert lengths == [span.end - span.first for span in spans]
 
 
 def test_a_command_that_met_another_collector_is_repeated_and_its_limit_not_skipped() -> None:

@@ -1,0 +1,216 @@
+"""The shell of the analyzer: real archive, sockets and interpreter; the collector is a recorded log."""
+
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import anyio
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.store import Received
+from analyzers.dispatch.pending import Pending
+from analyzers.followed_collectors import Collector
+from analyzers.interpretation import Interpretation
+from analyzers.interpreter import Interpreter
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.instructions import ApplyControl
+from analyzers.results.rows import Row
+from analyzers.service import Analyzer
+from tests.simulation.world import Training, World
+from zeus_stream.paths import Places, places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.commands import (
+    Fetch,
+    Fetched,
+    Hello,
+    ReleaseControl,
+    RenewLeases,
+    SetControl,
+    Welcome,
+)
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
+from zeus_stream.transport.access import Gate
+
+pytestmark = pytest.mark.anyio
+PATIENCE_S = 120.0
+SETTINGS = Settings(search="exhaustive", stride_w=75, warmup_steps=1, profile_steps=5, settle_ms=0)
+
+
+@cache
+def recorded() -> tuple[tuple[Frame, ...], ApplyControl]:
+    """Return a log until its run asks for the first limit, and that command."""
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 60), plan())
+    while not world.rows(ApplyControl):
+        world.run(0.05)
+    command = world.rows(ApplyControl)[0]
+    frames = [replace(frame, body=codec.encode(body)) for frame, body in world.frames]
+    outcome = next(
+        (at for at, frame in enumerate(frames) if command.command.encode() in frame.body), len(frames)
+    )
+    return tuple(frames[:outcome]), command
+
+
+def plan() -> RunSettings:
+    return RunSettings.of(SETTINGS, selectors.parse(SETTINGS.select))
+
+
+class RecordedCollector:
+    """The control socket of a collector whose log is recorded. It carries out nothing."""
+
+    def __init__(self, context: sockets.Context, where: Places) -> None:
+        self.frames, self.command = recorded()
+        self.received: list[object] = []
+        self._channel = sockets.listen(context, where.control)
+
+    async def run(self) -> None:
+        while True:
+            for message in await self._channel.receive():
+                correlation, payload = message.parts
+                request = codec.decode(payload, Hello, Fetch, SetControl, ReleaseControl, RenewLeases)
+                self.received.append(request)
+                match request:
+                    case Hello():
+                        self._channel.send(message.sender, correlation, codec.encode(self._welcome()))
+                    case Fetch(first_offset=first, count=count):
+                        wanted = self.frames[first : first + count]
+                        fetched = Fetched(wanted[0].log_id, first, 0, len(self.frames))
+                        parts = [part for frame in wanted for part in codec.encode_frame(frame)]
+                        self._channel.send(message.sender, correlation, codec.encode(fetched), *parts)
+                    case _:
+                        pass  # commands and renewals are kept
+
+    def _welcome(self) -> Welcome:
+        last = self.frames[-1]
+        return Welcome(
+            host=last.host,
+            incarnation="incarnation",
+            log_id=last.log_id,
+            first_offset=0,
+            next_offset=len(self.frames),
+            observe=False,
+        )
+
+    def commands(self) -> list[SetControl]:
+        return [request for request in self.received if isinstance(request, SetControl)]
+
+    def renewals(self) -> int:
+        return sum(isinstance(request, RenewLeases) for request in self.received)
+
+
+class StalledArchive(Archive):
+    """An archive whose commits wait until they are let go."""
+
+    go: threading.Event
+
+    def put(
+        self,
+        received: Sequence[Received],
+        rows: Sequence[Row] = (),
+        interpreted: Mapping[str, int] | None = None,
+        *,
+        replaying: bool = False,
+    ) -> None:
+        self.go.wait(PATIENCE_S)
+        super().put(received, rows, interpreted, replaying=replaying)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    analyzer: Analyzer
+    archive: Archive
+    interpretation: Interpretation
+    collector: RecordedCollector
+    gate: Gate
+
+    def stored(self, sql: str) -> list[tuple[object, ...]]:
+        with self.archive.reading() as reader:
+            _, batches = reader.batches(sql, 10_000)
+            return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+    def status(self) -> dict[str, str]:
+        return {name: value for section, name, value in self.analyzer.status(self.gate).rows}
+
+
+@asynccontextmanager
+async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterator[Bench]:
+    """Run an analyzer that follows a recorded collector."""
+    where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
+    context, archive = sockets.context(), kind.open(zeus_dir / "energy.duckdb", SETTINGS)
+    if isinstance(archive, StalledArchive):
+        archive.go = threading.Event()
+    try:
+        collector = RecordedCollector(context, where)
+        interpretation = Interpretation(Interpreter(plan(), pending=Pending()))
+        followed = Collector(context, "here", where, archive, SETTINGS)
+        analyzer = Analyzer(archive, zeus_dir, SETTINGS, interpretation, [followed])
+        gate = Gate(context, None, where.keys, {})
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(collector.run)
+                tasks.start_soon(analyzer.follow, where.budgets)
+                yield Bench(analyzer, archive, interpretation, collector, gate)
+                if isinstance(archive, StalledArchive):
+                    archive.go.set()
+                tasks.cancel_scope.cancel()
+    finally:
+        archive.close()
+        context.destroy(linger=0)
+
+
+async def test_a_command_leaves_once_its_row_is_stored_and_its_lease_is_renewed(zeus_dir: Path) -> None:
+    async with running(zeus_dir) as bench:
+        while not bench.collector.commands():
+            await anyio.sleep(0.002)
+        (sent,) = bench.collector.commands()
+        wanted = bench.collector.command
+        assert (sent.command, sent.gpu, sent.value) == (wanted.command, wanted.gpu, wanted.value)
+        assert bench.stored(f"SELECT command FROM commands WHERE command = '{sent.command}'")  # noqa: S608  (its own id)
+        while not bench.collector.renewals():
+            await anyio.sleep(0.002)
+        renewal = next(each for each in bench.collector.received if isinstance(each, RenewLeases))
+        assert renewal.gpus == (wanted.gpu,)
+        last = bench.collector.frames[-1]
+        assert bench.archive.position(last.host) == (last.log_id, last.offset + 1)
+
+
+async def test_leases_and_status_do_not_wait_for_the_interpreter(zeus_dir: Path) -> None:
+    async with running(zeus_dir) as bench:
+        while not bench.collector.renewals():
+            await anyio.sleep(0.002)
+        go, busy = threading.Event(), threading.Event()
+
+        def stall(_: Interpreter) -> None:
+            busy.set()
+            go.wait(PATIENCE_S)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.interpretation.run, stall)
+            try:
+                while not busy.is_set():
+                    await anyio.sleep(0.002)
+                before = bench.collector.renewals()
+                while bench.collector.renewals() == before:
+                    await anyio.sleep(0.002)
+                assert bench.status()["connected"] == "yes"
+            finally:
+                go.set()
+
+
+async def test_frames_are_interpreted_and_no_command_leaves_while_a_commit_hangs(zeus_dir: Path) -> None:
+    async with running(zeus_dir, StalledArchive) as bench:
+        last = bench.collector.frames[-1].offset
+        while f"{last} of log" not in bench.status().get("last frame", ""):
+            await anyio.sleep(0.002)
+        assert bench.collector.commands() == []
+        assert isinstance(bench.archive, StalledArchive)
+        bench.archive.go.set()
+        while not bench.collector.commands():
+            await anyio.sleep(0.002)
+        assert bench.stored("SELECT count(*) FROM commands") == [(1,)]
