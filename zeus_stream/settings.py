@@ -92,6 +92,14 @@ class Settings:
     trust_uid: tuple[int, ...] = _setting(
         (), "User ids whose runs may command GPUs without a check of their processes.", "expert"
     )
+    broker: str | None = _setting(
+        None, "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
+        "hosts",
+    )  # fmt: skip
+    site: str = _setting("site", "Name of the site at the broker. Two sites need two names.", "hosts")
+    broker_replicas: int = _setting(
+        1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
+    )
     follow: tuple[str, ...] = _setting(
         (), "Collectors to follow: directories and HOST:PORT.  [the collector of this host]", "hosts"
     )

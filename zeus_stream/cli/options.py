@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLLECTOR = (
     "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
-    "host", "listen",
+    "host", "listen", "broker", "site", "broker_replicas",
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
