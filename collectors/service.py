@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from os import geteuid
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -42,6 +43,9 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
+
+if TYPE_CHECKING:
+    from collectors.relay import Relay
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
@@ -121,6 +125,13 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
     )
 
 
+def _relay_of(log: Log, host: str, servers: str, settings: Settings) -> "Relay":
+    """Return the relay to the broker. Its client is imported only where a broker is named."""
+    from collectors.relay import Relay  # noqa: PLC0415
+
+    return Relay(log, host, servers, settings.site, settings.broker_replicas)
+
+
 class Collector:
     """One collector, from its start to its end."""
 
@@ -165,6 +176,7 @@ class Collector:
             UserBudgets(settings.log_mb * 1_000_000),
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
+        self._relay = None if settings.broker is None else _relay_of(log, host, settings.broker, settings)
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -188,6 +200,8 @@ class Collector:
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
+                if self._relay is not None:
+                    tasks.start_soon(self._relay.run)
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
             finally:
@@ -301,6 +315,8 @@ class Collector:
             ("positions", "messages that fit no plan", str(self._positions.dropped)),
             ("sockets", "times all connections were cut", str(self._cuts)),
         ]
+        if self._relay is not None:
+            rows += self._relay.status()
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
             for (uid, pid), count in list(self._intake.senders.wrongs().items())[:100]

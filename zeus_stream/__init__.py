@@ -53,19 +53,28 @@ _HOMES = {
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",
     "start": "own_services",
+    "load_ipython_extension": "integrations.notebook",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _import("importlib.metadata").version("zeus-stream")
-    if name not in __all__:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "simulated":
         return _import("zeus_stream.simulated_gpu.accelerator")
     home = _HOMES.get(name, "training.default")
     attribute = "open_archive" if name == "open" else name
-    value = globals()[name] = getattr(_import(f"zeus_stream.{home}"), attribute)
+    try:
+        module = _import(f"zeus_stream.{home}")
+    except ModuleNotFoundError as wrong:
+        raise ModuleNotFoundError(
+            f"zeus_stream.{name}: could not be used: {wrong.name} is not installed."
+            " Install it, or all of ours: pip install 'zeus-stream[services]'.",
+            name=wrong.name,
+        ) from wrong
+    value = globals()[name] = getattr(module, attribute)
     return value
 
 

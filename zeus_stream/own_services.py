@@ -13,6 +13,7 @@ from pathlib import Path
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import ROOT_RUN, Places, holder, places, trusted
+from zeus_stream.service_packages import absent_packages
 
 SCRIPTS = "scripts.lock"
 """Held by each script that asked; taken alone by the keeper once none is left."""
@@ -55,6 +56,12 @@ def start(timeout_s: float = 60.0) -> bool:
         if not _hold(where, until_ns):
             return _failed(where, f"the services did not stop within {timeout_s:g} s")
         if not _run(where):
+            if absent := absent_packages():
+                return _failed(
+                    where,
+                    f"the services are not installed here: {', '.join(absent)} are absent."
+                    f" {sys.executable} -m pip install 'zeus-stream[services]' installs them",
+                )
             _spawn_keeper(where)
         while monotonic_ns() < until_ns:
             if _run(where) and (holder(where.run / KEEPER) is None or (where.run / READY).exists()):

@@ -5,9 +5,17 @@ import path of our own processes only: see docs/decisions/015-services-in-the-wh
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
+NEEDED = ("anyio", "click", "duckdb", "numpy", "pyarrow", "rich")
+"""Packages of the extra `services`, without which no command works. A training script needs none."""
+
+
+def absent_packages() -> list[str]:
+    """Return the packages of the services that are not installed here."""
+    return [name for name in NEEDED if find_spec(name) is None]
 
 
 def services_folder() -> Path:

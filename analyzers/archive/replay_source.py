@@ -314,7 +314,7 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
         'FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid',
         params=[log_id, first, until],
     ).to_arrow_table()
-    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchall()
+    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1 LIMIT 1", [log_id]).fetchall()
     for offset, logged_ns, body in columns.to_readings(table):
         yield (
             Frame(

@@ -10,6 +10,8 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.session import Session
+from analyzers.pipeline.pipeline_events import StageEnded
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
@@ -47,6 +49,7 @@ class OpenSessions:
         jobs: Jobs,
         runs: dict[str, Run],
         allocations: Mapping[str, Allocation],
+        pipelines: Pipelines,
         *,
         settings: RunSettings,
         known: KnownProfiles,
@@ -61,6 +64,7 @@ class OpenSessions:
             jobs: those that recur.
             runs: those that are open, by name; this alone changes it.
             allocations: by GPU, its share of a power budget.
+            pipelines: those of runs.
             settings: of runs that begin from now on.
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
@@ -77,6 +81,7 @@ class OpenSessions:
         self._gpus = gpus
         self._jobs = jobs
         self._allocations = allocations
+        self._pipelines = pipelines
         self._settings = settings
         self._known = known
         self._began_under = began_under
@@ -220,6 +225,7 @@ class OpenSessions:
         for gpu in session.gpus:
             self._fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
         result = rows_only([session.row()]) | run.handle(RankEnded(session), now)
+        result |= self._pipelines.handle(StageEnded(session), now)
         self._jobs.handle(job_events.RankEnded(session, t_ns, how), now)
         if run.over:
             del self.runs[run.name]

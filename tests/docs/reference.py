@@ -12,6 +12,7 @@ import click
 from analyzers.archive.tables import KINDS
 from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
+from tests.docs.python_page import python_page
 from zeus_stream.cli.main import COMMANDS, main
 from zeus_stream.settings import SECTIONS, Settings, spelled
 
@@ -25,6 +26,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": _commands(),
         "settings.md": _settings(),
+        "python.md": python_page(),
         "queries.md": _queries(),
         "sql.md": _sql((FOLDER / "sql.md").read_text(encoding="utf-8")),
     }

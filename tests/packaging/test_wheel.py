@@ -1,6 +1,7 @@
 """The wheel as a user installs it, beside packages of other projects named `collectors` and `analyzers`."""
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from tests.directories import short_directory
 from tests.patience import PATIENT
@@ -123,3 +125,43 @@ def test_a_script_sees_the_packages_that_it_installed(python: Path, environment:
     ask = "import zeus_stream, zeus_stream.training.publisher, sys; print(*sys.path, sep='\\n')"
     seen = subprocess.run([python, "-c", ask], env=environment, capture_output=True, text=True, check=True)
     assert "_services" not in seen.stdout
+
+
+LIGHT = ("zmq", "pyzmq.libs", "msgpack")
+"""Folders of what the wheel depends on, without its extras."""
+MOST_BYTES = 15_000_000
+LIGHT_SCRIPT = """
+import zeus_stream
+for _ in zeus_stream.steps(range(5)): pass
+print(zeus_stream.start())
+print("trained")
+"""
+
+
+def test_the_wheel_needs_two_packages_unless_asked_for_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    needed = [line for line in lines if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert {line.split()[1].split(">")[0] for line in needed} == {"msgpack", "pyzmq"}
+
+
+def test_a_training_environment_is_light_and_says_what_it_lacks(wheel: Path, zeus_dir: Path) -> None:
+    folder = zeus_dir / "light"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    packages = Path(zmq.__file__).parents[1]
+    for name in LIGHT:
+        if (packages / name).exists():
+            shutil.copytree(packages / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < MOST_BYTES
+    env = {"ZEUS_STREAM_DIR": str(zeus_dir), "PYTHONPATH": str(folder), "PATH": os.environ["PATH"]}
+    python = [sys.executable, "-S"]
+    done = subprocess.run([*python, "-c", LIGHT_SCRIPT], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\ntrained\n"), done.stderr
+    assert "pip install 'zeus-stream[services]'" in done.stderr
+    done = subprocess.run(
+        [*python, "-m", "zeus_stream", "status"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'zeus-stream[services]'" in done.stderr

@@ -161,11 +161,12 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def connect(environ: Mapping[str, str] = os.environ) -> Connection:
+def connect(environ: Mapping[str, str] | None = None) -> Connection:
     """Return a connection to the analyzer of this setup, or to that at ``ZEUS_STREAM_ANALYZER``.
 
     Args:
         environ: environment variables that say which setup: ``ZEUS_STREAM_DIR``, ``ZEUS_STREAM_ANALYZER``.
+            Default: those of this process.
 
     Raises:
         UnreachableError: none runs there.
@@ -174,6 +175,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Connection:
     Example:
         >>> zeus_stream.connect().sql("SELECT * FROM epochs")
     """
+    environ = os.environ if environ is None else environ
     where = analyzer(environ, environ.get("ZEUS_STREAM_ANALYZER"))
     status(where, "analyzer")
     return Connection(where)

@@ -1,0 +1,88 @@
+"""The page of the Python functions, from their docstrings. `tests.docs.reference` writes it."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import zeus_stream
+from zeus_stream import zeus
+
+NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
+HEAD = """# Python
+
+`import zeus_stream` is light: what it names is imported when it is first used. A training script needs no
+other import. Nothing here raises into a training loop, unless its text says so.
+"""
+HOMES = (
+    "training.answers.",
+    "training.publisher.",
+    "training.windows.",
+    "training.recurring.",
+    "training.steps.loop.",
+    "transport.client.",
+    "reports.archive_file.",
+    "integrations.optimizer.",
+    "zeus.monitor.energy.",
+    "zeus.optimizer.selectors.",
+    "zeus.monitor.power.",
+    "pathlib._local.",
+    "pathlib.",
+    "typing.",
+)
+"""Modules that signatures name, and no reader needs."""
+ZEUS_HEAD = """## zeus_stream.zeus
+
+Classes with the names and signatures of Zeus 0.16: see [Migrate from Zeus](../how-to/migrate-from-zeus.md).
+"""
+
+
+def python_page() -> str:
+    """Return the page: each public name, its signature and its docstring."""
+    parts = [HEAD, NOTE]
+    for name in zeus_stream.__all__:
+        value = getattr(zeus_stream, name)
+        parts += _module(name, value) if inspect.ismodule(value) else _described(name, value)
+    parts.append(ZEUS_HEAD)
+    for name in zeus.__all__:
+        parts += _described(name, getattr(zeus, name), "###")
+    return "\n".join(parts)
+
+
+def _described(name: str, value: Any, heading: str = "##") -> Iterator[str]:
+    yield f"{heading} {name}\n"
+    texts = [_text(name, value)]
+    if inspect.isclass(value):
+        texts += [_text(f"{name}.{each}", method) for each, method in _methods(value)]
+    yield "```text\n" + "\n\n".join(texts) + "\n```\n"
+
+
+def _module(name: str, module: Any) -> Iterator[str]:
+    yield f"## {name}\n"
+    functions = [
+        _text(f"{name}.{each}", value)
+        for each, value in vars(module).items()
+        if inspect.isfunction(value) and not each.startswith("_") and value.__module__ == module.__name__
+    ]
+    yield "```text\n" + "\n\n".join(functions) + "\n```\n"
+
+
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(kind).items():
+        if inspect.isfunction(value) and not name.startswith("_") and inspect.getdoc(value):
+            yield name, value
+
+
+def _text(name: str, value: Any) -> str:
+    try:
+        signature = str(inspect.signature(value)).replace("zeus_stream.", "").replace("collections.abc.", "")
+    except ValueError:
+        signature = ""
+    lines = (inspect.getdoc(value) or "").splitlines()
+    return "\n".join([f"{name}{_short(signature)}", *(f"    {line}".rstrip() for line in lines)])
+
+
+def _short(signature: str) -> str:
+    """Return a signature without the homes of its types, which no reader needs."""
+    for home in HOMES:
+        signature = signature.replace(home, "")
+    return signature

@@ -1,0 +1,45 @@
+"""A notebook's cells: real IPython, real services, a simulated GPU."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes.pipeline import environment, until
+from zeus_stream.paths import holder
+
+CELLS = (
+    "%load_ext zeus_stream",
+    "from zeus_stream import simulated\ngpu = simulated.attach('imagenet').__enter__()",
+    "%%energy warm\ngpu.run(0.2)",
+    "%%energy\ngpu.run(0.5)\nx = 6 * 7\nx",
+    "joules = _energy.energy_j",
+    "%%energy two words\npass",
+    "%%energy failed\n1 / 0",
+)
+DRIVER = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+errors = [type(shell.run_cell(cell).error_in_exec).__name__ for cell in json.load(sys.stdin)]
+print(json.dumps([errors, shell.user_ns["joules"], shell.user_ns["x"]]))
+"""
+
+
+def test_a_cell_has_its_joules_and_an_error_in_it_stays_an_error(zeus_dir: Path) -> None:
+    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1", IPYTHONDIR=str(zeus_dir / "ipython"))
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps(CELLS), env=env, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    errors, joules, answer = json.loads(done.stdout.splitlines()[-1])
+    none = "NoneType"
+    assert errors == [none, none, none, none, none, "ValueError", "CellFailedError"], done.stdout
+    assert 50 < joules < 200, "0.5 s of work of a V100"
+    assert answer == 42
+    assert done.stdout.count("Traceback") == 2, "of the wrong name, and of the division: each once"
+    assert re.search(r"^cell: [\d.]+ J \([\d.]+ to [\d.]+\) in [\d.]+ s on 1 GPU$", done.stdout, re.MULTILINE)
+    assert re.search(r"^warm: ", done.stdout, re.MULTILINE)
+    until(lambda: holder(zeus_dir / "keeper.lock") is None)
