@@ -102,7 +102,9 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 RunSettings.of(settings, selector),
                 remembered(archive),
                 policy=policy,
-                jobs=Known(*archive.known_jobs(MAX_TRIES)),
+                jobs=Known(
+                    *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
+                ),
                 began_under=settings_of_begun(archive, settings, selector),
                 pending=Pending(),
             )
