@@ -34,6 +34,7 @@ from collectors.log.sqlite import Log
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
+from zeus_stream import own_cost
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
 from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.package_version import package_version
@@ -302,6 +303,7 @@ class Collector:
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
             ("collector", "guard", self._guard()),
             ("collector", "analyzer", "connected" if self._server.connected else "none"),
+            ("collector", "own processor time", own_cost.words()),
             ("log", "id", extent.log_id),
             ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),
             ("log", "size", f"{self._store.size_bytes / 1e6:.1f} of {self._settings.log_mb} MB"),

