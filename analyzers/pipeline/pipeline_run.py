@@ -69,7 +69,7 @@ class PipelineRun:
         """By session."""
         self._clocks: list[int] = []
         """To be visited, descending; the first is under way."""
-        self._visits = ClockVisits(settings.iterations)
+        self._visits = ClockVisits(iterations=settings.iterations)
         self._waiting: set[str] = set()
         """Commands without outcome."""
         self._set_ns: dict[str, int] = {}
