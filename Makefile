@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
+SCALE := .venv-scale
 BIN := $(VENV)/bin
 DEVICE ?= simulated:a40x1
 KILLS ?= 60
@@ -8,7 +9,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: help install demo test test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -33,6 +34,20 @@ check: install   ## format, lint, types, layers
 
 test: check      ## everything a change needs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
+	$(MAKE) --no-print-directory test-scale
+
+$(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
+	$(PYTHON) -m venv $(SCALE)
+	$(SCALE)/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "after.pth").write_text("\n".join(["$(CURDIR)", str(next(pathlib.Path("$(CURDIR)/$(VENV)/lib").glob("python3*/site-packages")))]) + "\n")'
+	$(SCALE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-scale.lock \
+		|| echo "The wheels of DuckDB's extensions are not to be had here: tests/scale is skipped."
+	touch $@
+
+test-scale: $(SCALE)/.installed ## test the lake and the broker with the real engines, in an environment with the DuckDB of their wheels
+	$(SCALE)/bin/python -m pytest tests/scale
+
+demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, two archivers and SQL on their lake, on this machine
+	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not sweep"
@@ -57,7 +72,7 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax zeus==0.16.0
+		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb zeus==0.16.0
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
@@ -80,6 +95,7 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
 		--extra png --extra scale --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) .frameworks .fuzz .prometheus demo-out
+	rm -rf $(VENV) $(SCALE) .frameworks .fuzz .prometheus demo-out

@@ -21,6 +21,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.questions import Questions
 from analyzers.measurement.sensors import Gain
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import Enforcer, FrameHandled, LimitAsked, RunsChanged
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import Run
@@ -129,6 +130,7 @@ class Interpreter:
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
         self._gpus = FollowedGpus(self._fleet, self._pending)
+        self._pipelines = Pipelines(self._fleet, settings.pipelines)
         self._sessions = OpenSessions(
             self._fleet,
             self._pending,
@@ -136,6 +138,7 @@ class Interpreter:
             self._jobs,
             runs,
             self._enforcer.allocations,
+            self._pipelines,
             settings=settings,
             known=self._known,
             began_under=began_under or {},
@@ -153,7 +156,9 @@ class Interpreter:
             timeout_ns=timeout_ns,
         )
         self._readings = ReadingRoute(self._gpus, self._sessions)
-        self._events = EventRoute(self._sessions, self._gpus, self._jobs, self._questions, self._attempts)
+        self._events = EventRoute(
+            self._sessions, self._gpus, self._jobs, self._questions, self._attempts, self._pipelines
+        )
         self._notes = NoteRoute(
             self._fleet,
             self._pending,
@@ -162,6 +167,7 @@ class Interpreter:
             self._enforcer,
             self._windows,
             self._attempts,
+            self._pipelines,
         )
 
     def handle(self, event: Input, now_ns: int) -> Result:
@@ -224,7 +230,7 @@ class Interpreter:
 
     def _granted(self, instruction: Instruction) -> Instruction:
         match instruction:
-            case ApplyControl():
+            case ApplyControl(control="power_limit"):
                 (granted,) = self._enforcer.handle(LimitAsked(instruction), self._now_ns).instructions
                 return granted
             case _:

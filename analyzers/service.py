@@ -45,6 +45,7 @@ from analyzers.results.rows import GapRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results_server import ResultsServer
 from analyzers.status import Rows, collector_rows, insight_rows
+from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
@@ -101,7 +102,9 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 RunSettings.of(settings, selector),
                 remembered(archive),
                 policy=policy,
-                jobs=Known(*archive.known_jobs(MAX_TRIES)),
+                jobs=Known(
+                    *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
+                ),
                 began_under=settings_of_begun(archive, settings, selector),
                 pending=Pending(),
             )
@@ -360,6 +363,7 @@ class Analyzer:
             ("analyzer", "archive", str(self._path)),
             ("analyzer", "selector", self._settings.select),
             ("analyzer", "policy", self._settings.policy),
+            ("analyzer", "own processor time", own_cost.words()),
             ("analyzer", "behind by", f"{self._behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *insight_rows(self._interpretation.insight),

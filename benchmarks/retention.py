@@ -48,8 +48,8 @@ A_DAY = {
 class Load:
     """Counters of GPUs under a load that varies."""
 
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(7)
+    def __init__(self, seed: int = 7) -> None:
+        self._rng = np.random.default_rng(seed)
         self._energy_mj = np.zeros(len(GPUS), np.int64)
 
     def readings(self, begin_s: int) -> Readings:

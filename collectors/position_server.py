@@ -1,13 +1,14 @@
 """Positions of training processes on their pipelines: each moves the plan of its GPU, on this host only.
 
-A datagram of 12 bytes says which instruction begins. The kernel says who sent it; it counts for the GPUs
+A message of 12 bytes says which instruction begins. The kernel says who connected; it counts for the GPUs
 that a session of this process uses, and for no plan that the analyzer has not authorized (`frequency_plan`).
 Anybody may send: what fits no plan is dropped and counted.
 """
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -33,10 +34,12 @@ from zeus_stream.protocol.pipelines import POSITION, SetPlan, describe_misfit
 
 TURN_S = 0.05
 """Between two looks at what only time brings, while a plan is there."""
-MAX_DATAGRAMS = 64
-"""Taken at a time; then others have their turn."""
+MAX_MESSAGES = 64
+"""Taken of one process at a time; then others have their turn."""
 PAUSE_S = 0.001
-"""After MAX_DATAGRAMS."""
+"""After MAX_MESSAGES."""
+MAX_CONNECTIONS = 256
+"""At once; one more is closed. Its training goes on without a plan."""
 MAX_PENDING = 1_000
 """Plans whose outcome is waited for; the oldest is forgotten."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -49,16 +52,19 @@ class PositionServer:
         """Open the socket at ``path``, in a directory that this process has claimed."""
         self._guards, self._sessions, self._path = guards, sessions, path
         path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._socket.bind(str(path))
         path.chmod(0o666)
+        self._socket.listen(MAX_CONNECTIONS)
+        self._connections = 0
+        self._bell = anyio.Event()
+        """Rings when a plan is there whose time has to pass."""
         self._pending: dict[str, SetPlan] = {}
         """By command: plans whose lease was asked for."""
         self._plans: dict[str, FollowedPlan] = {}
         """By GPU."""
         self.dropped = 0
-        """Datagrams that no plan waited for."""
+        """Messages that no plan waited for."""
 
     @property
     def plans(self) -> tuple[FollowedPlan, ...]:
@@ -98,53 +104,70 @@ class PositionServer:
                 self._plans[plan.gpu] = (
                     authorize(plan, now_ns) if before is None else activate(before, plan, now_ns)
                 )
+                self._bell.set()
 
     async def serve(self) -> None:
         """Follow positions until cancelled."""
         try:
-            while True:
-                with anyio.move_on_after(self._wait_s()):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_time)
+                while True:
                     await anyio.wait_readable(self._socket)
-                full = self._receive()
-                self._pass_time()
-                await anyio.sleep(PAUSE_S if full else 0)
+                    with suppress(BlockingIOError):
+                        connection, _ = self._socket.accept()
+                        connection.settimeout(0)
+                        if self._connections < MAX_CONNECTIONS:
+                            self._connections += 1
+                            tasks.start_soon(self._follow, connection)
+                        else:
+                            connection.close()
         finally:
             self._socket.close()
             self._path.unlink(missing_ok=True)
 
-    def _wait_s(self) -> float | None:
-        """Return how long nothing but a datagram is to be waited for."""
-        if not self._plans:
-            return TURN_S if self._pending else None
-        due_ns = min((plan.raise_at_ns for plan in self.plans if plan.raise_at_ns), default=2**62)
-        return min(max((due_ns - monotonic_ns()) / 1e9, 0.0), TURN_S)
+    async def _follow(self, connection: socket.socket) -> None:
+        """Take in the positions of one process until it is gone."""
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        try:
+            while True:
+                await anyio.wait_readable(connection)
+                for _ in range(MAX_MESSAGES):
+                    try:
+                        data = connection.recv(POSITION.size + 1)
+                    except BlockingIOError:
+                        break
+                    if not data:
+                        return
+                    if not self._plans or len(data) != POSITION.size:
+                        self.dropped += 1
+                    else:
+                        self._move((pid, uid), PositionReached(*POSITION.unpack(data)))
+                else:
+                    await anyio.sleep(PAUSE_S)
+        except ConnectionError:
+            return
+        finally:
+            self._connections -= 1
+            connection.close()
 
-    def _receive(self) -> bool:
-        """Take in what came. True: there may be more."""
-        for _ in range(MAX_DATAGRAMS):
-            try:
-                data, rights, _, _ = self._socket.recvmsg(POSITION.size + 1, socket.CMSG_SPACE(12))
-            except BlockingIOError:
-                return False
-            sender = next(
-                (
-                    _CREDENTIALS.unpack(value)
-                    for level, kind, value in rights
-                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
-                ),
-                None,
-            )
-            if not self._plans or sender is None or len(data) != POSITION.size:
-                self.dropped += 1
-                continue
-            self._move(sender[:2], PositionReached(*POSITION.unpack(data)))
-        return True
+    async def _keep_time(self) -> None:
+        """Let time pass for the plans that are there."""
+        while True:
+            if not self._plans:
+                self._bell = anyio.Event()
+                await self._bell.wait()
+            self._pass_time()
+            due_ns = min((plan.raise_at_ns for plan in self.plans if plan.raise_at_ns), default=2**62)
+            bell = self._bell = anyio.Event()
+            with anyio.move_on_after(min(max((due_ns - monotonic_ns()) / 1e9, 0.0), TURN_S)):
+                await bell.wait()
 
-    def _move(self, sender: Sequence[int], reached: PositionReached) -> None:
+    def _move(self, sender: tuple[int, int], reached: PositionReached) -> None:
         """Move the plans of the sender's GPUs."""
         moved = False
         for session in self._sessions():
-            if (session.pid, session.uid) == tuple(sender) and not session.over:
+            if (session.pid, session.uid) == sender and not session.over:
                 for gpu in session.gpus:
                     if gpu in self._plans and self._plans[gpu].plan.run == session.run:
                         self._step(gpu, reached)
@@ -169,6 +192,8 @@ class PositionServer:
             del self._plans[gpu]
             return
         self._plans[gpu], todo = step_plan(self._plans[gpu], event, monotonic_ns())
+        if self._plans[gpu].raise_at_ns is not None:
+            self._bell.set()
         for instruction in todo:
             match instruction:
                 case ChangeClock():

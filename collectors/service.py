@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from os import geteuid
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -33,6 +34,7 @@ from collectors.log.sqlite import Log
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
+from zeus_stream import own_cost
 from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
 from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.package_version import package_version
@@ -42,6 +44,9 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
+
+if TYPE_CHECKING:
+    from collectors.relay import Relay
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
@@ -121,6 +126,13 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
     )
 
 
+def _relay_of(log: Log, host: str, servers: str, settings: Settings) -> "Relay":
+    """Return the relay to the broker. Its client is imported only where a broker is named."""
+    from collectors.relay import Relay  # noqa: PLC0415
+
+    return Relay(log, host, servers, settings.site, settings.broker_replicas)
+
+
 class Collector:
     """One collector, from its start to its end."""
 
@@ -165,6 +177,7 @@ class Collector:
             UserBudgets(settings.log_mb * 1_000_000),
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
+        self._relay = None if settings.broker is None else _relay_of(log, host, settings.broker, settings)
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -188,6 +201,8 @@ class Collector:
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
+                if self._relay is not None:
+                    tasks.start_soon(self._relay.run)
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
             finally:
@@ -288,6 +303,7 @@ class Collector:
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
             ("collector", "guard", self._guard()),
             ("collector", "analyzer", "connected" if self._server.connected else "none"),
+            ("collector", "own processor time", own_cost.words()),
             ("log", "id", extent.log_id),
             ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),
             ("log", "size", f"{self._store.size_bytes / 1e6:.1f} of {self._settings.log_mb} MB"),
@@ -301,6 +317,8 @@ class Collector:
             ("positions", "messages that fit no plan", str(self._positions.dropped)),
             ("sockets", "times all connections were cut", str(self._cuts)),
         ]
+        if self._relay is not None:
+            rows += self._relay.status()
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
             for (uid, pid), count in list(self._intake.senders.wrongs().items())[:100]

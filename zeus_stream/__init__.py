@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
+    from zeus_stream.integrations.trackers import log_energy_to
     from zeus_stream.own_services import start
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
@@ -35,6 +36,7 @@ __all__ = [
     "connect",
     "ends_with",
     "epochs",
+    "log_energy_to",
     "metric",
     "open",
     "pipeline",
@@ -49,6 +51,7 @@ _HOMES = {
     "connect": "transport.client",
     "open": "reports.archive_file",
     "auto": "integrations.optimizer",
+    "log_energy_to": "integrations.trackers",
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",

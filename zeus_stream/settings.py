@@ -92,6 +92,14 @@ class Settings:
     trust_uid: tuple[int, ...] = _setting(
         (), "User ids whose runs may command GPUs without a check of their processes.", "expert"
     )
+    broker: str | None = _setting(
+        None, "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
+        "hosts",
+    )  # fmt: skip
+    site: str = _setting("site", "Name of the site at the broker. Two sites need two names.", "hosts")
+    broker_replicas: int = _setting(
+        1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
+    )
     follow: tuple[str, ...] = _setting(
         (), "Collectors to follow: directories and HOST:PORT.  [the collector of this host]", "hosts"
     )
@@ -114,6 +122,21 @@ class Settings:
         default=False, text="Lower the limit of single GPUs that wait for a slower GPU of the job.",
         section="search",
     )  # fmt: skip
+    control: str = _setting(
+        "power_limit",
+        "power_limit: one limit for a job. graphics_clock: a clock for each instruction of a pipeline.",
+        "search",
+    )
+    slowdown: float = _setting(
+        1.0, "Duration of a pipeline's iterations to plan for, relative to the highest clocks.", "search",
+        least=1, most=10,
+    )  # fmt: skip
+    pipeline_iterations: int = _setting(
+        30, "Iterations of a pipeline measured at each clock.", "search", least=2, most=150
+    )
+    switching_ms: float = _setting(
+        10.0, "Time that a change of a clock takes, ms.", "expert", least=0, most=10_000
+    )
     stride_w: float = _setting(25.0, "Distance between two power limits, W.", "search", least=1, most=1000)
     wait_steps: int = _setting(
         1, "Steps before the first power limit is measured.", "search", least=0, most=100_000
@@ -148,6 +171,9 @@ class Settings:
         least=0, most=10,
     )  # fmt: skip
     budget_groups: Groups = _setting((), "Named groups of GPUs for power budgets.")
+    shared_jobs: tuple[str, ...] = _setting(
+        (), "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
+    )
     query_rows: int = _setting(
         1_000_000, "Largest number of rows of an answer.", "resources", least=1, most=10_000_000
     )

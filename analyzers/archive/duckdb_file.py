@@ -253,14 +253,9 @@ class Archive(Retained):
             for name in tables:
                 connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
             if "minutes" in tables:
-                add_hours(connection)
-            self._put_logs(logs)
+                self._add_hours()
             self._put_derived(derived, replaying=replaying)
-            for log_id, offset in (interpreted or {}).items():
-                connection.execute(
-                    "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
-                    [log_id, offset],
-                )
+            self._advance(logs, interpreted or {})
         self._logs |= logs
         self._turn = turn
         self._placing = placing
@@ -268,10 +263,6 @@ class Archive(Retained):
     def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
         """Store frames; see `put`."""
         self.put([frames])
-
-    def put_break(self, gap: Break) -> None:
-        """Store that frames of a log are gone for good; see `put`."""
-        self.put([gap])
 
     def put_rows(self, rows: Sequence[Row], interpreted: Mapping[str, int], *, replaying: bool) -> None:
         """Store derived rows, and how far each log is interpreted with them; see `put`."""
@@ -344,7 +335,8 @@ class Archive(Retained):
             fresh.append((frame, body))
         return fresh
 
-    def _put_logs(self, logs: Mapping[str, Log]) -> None:
+    def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
+        """Store how far logs are stored and interpreted, within the transaction of `put`."""
         for log_id, log in logs.items():
             if log_id in self._logs:
                 self._connection.execute(
@@ -352,9 +344,17 @@ class Archive(Retained):
                     [log_id, *astuple(log)],
                 )
             else:
-                self._connection.execute(
-                    "INSERT INTO logs VALUES ($1, $2, $3, $4, 0)", [log_id, *astuple(log)]
-                )
+                row = [log_id, *astuple(log)]
+                self._connection.execute("INSERT INTO logs VALUES ($1, $2, $3, $4, 0)", row)
+        for log_id, offset in interpreted.items():
+            self._connection.execute(
+                "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
+                [log_id, offset],
+            )
+
+    def _add_hours(self) -> None:
+        """Add the incoming minutes to their hours, within the transaction of `put`."""
+        add_hours(self._connection)
 
     # ---- what was derived ---------------------------------------------------------------------------
 

@@ -126,7 +126,11 @@ def schema_version(connection: Connection, path: Path) -> int | None:
 
 def lift(connection: Connection, path: Path) -> None:
     """Bring the schema to this version, within the caller's transaction."""
-    version = schema_version(connection, path)
+    migrate(connection, schema_version(connection, path))
+
+
+def migrate(connection: Connection, version: int | None) -> None:
+    """Bring tables of a version to this one, within the caller's transaction. None: there are none."""
     if version is None:
         version = 0
         connection.execute(

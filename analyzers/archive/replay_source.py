@@ -293,6 +293,15 @@ class ReplaySource:
             ).fetchall()
         return tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries)
 
+    def job_owners(self) -> dict[str, int]:
+        """Return, by job that recurs, the user whose try was its first, where that is known."""
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                "SELECT tries.job, arg_min(runs.uid, tries.number) FROM tries JOIN runs USING (session)"
+                " WHERE runs.uid IS NOT NULL GROUP BY tries.job"
+            ).fetchall()
+        return dict(rows)
+
 
 def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
     rows = cursor.execute(
@@ -314,7 +323,7 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
         'FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid',
         params=[log_id, first, until],
     ).to_arrow_table()
-    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1", [log_id]).fetchall()
+    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1 LIMIT 1", [log_id]).fetchall()
     for offset, logged_ns, body in columns.to_readings(table):
         yield (
             Frame(

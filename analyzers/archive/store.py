@@ -111,6 +111,9 @@ class Store(Protocol):
     def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
         """Return the latest version of every job that recurs, and its latest tries of all versions."""
 
+    def job_owners(self) -> dict[str, int]:
+        """Return, by job that recurs, the user whose try was its first, where that is known."""
+
     def heard_again(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
 

@@ -7,6 +7,7 @@ The state is made of the rows alone, in the order of UTC: it is the same before 
 late a report has come.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -30,6 +31,10 @@ class Known:
     """The latest version of each."""
     tries: tuple[TryRow, ...] = ()
     """The latest of each, of whatever version; ascending by number."""
+    owners: Mapping[str, int] = field(default_factory=dict)
+    """By job, the user whose try was its first."""
+    shared: frozenset[str] = frozenset()
+    """Jobs that an administrator shares among users."""
 
 
 @dataclass(slots=True, kw_only=True)

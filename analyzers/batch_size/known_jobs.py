@@ -12,6 +12,8 @@ MAX_JOBS = 10_000
 """Remembered; the oldest go."""
 MAX_RECORDED = 10_000
 """Tries that a session may ask for again; the oldest go."""
+MAX_NAMESAKES = 3
+"""Names that are tried for a job whose name belongs to another user."""
 
 
 class KnownJobs:
@@ -19,12 +21,29 @@ class KnownJobs:
 
     def __init__(self, known: Known) -> None:
         self._jobs = by_job(known)
+        self._owners = dict(known.owners)
+        self._shared = known.shared
         self._recorded = {(row.session, row.attempt): row for row in known.tries}
         self._orphans: dict[str, set[int]] = {}
         """By job, tries that were open when another analyzer ended, and whose session was not seen since."""
         for row in known.tries:
             if row.ended == "running":
                 self._orphans.setdefault(row.job, set()).add(row.number)
+
+    def name_of(self, job: str, uid: int | None) -> str:
+        """Return the name under which a user's job is known: a job belongs to the user who named it first.
+
+        Args:
+            job: as its script names it.
+            uid: of the user; None: it is not known, so the job is any user's.
+        """
+        if uid is None or job in self._shared:
+            return job
+        for _ in range(MAX_NAMESAKES):
+            if self._owners.setdefault(job, uid) == uid:
+                break
+            job = f"{job[:180]} (user {uid})"
+        return job
 
     def __getitem__(self, job: str) -> Learned:
         return self._jobs[job]

@@ -125,6 +125,7 @@ class Jobs:
     def _wanted(self, session: Session, run: Run, event: TryWanted) -> Result:
         if not is_sound(event):
             return NOTHING
+        event = replace(event, job=self._jobs.name_of(event.job, session.uid))
         training = self._trainings.setdefault(id(run), FollowedRun(run))
         if len(self._trainings) > MAX_TRAININGS:
             self._drop(next(iter(self._trainings.values())))
@@ -370,8 +371,7 @@ class Jobs:
     # ---- trainings
 
     def _specify(self, wanted: TryWanted) -> list[Row]:
-        row = self._jobs.specify(wanted, self._used_jobs)
-        return [] if row is None else [row]
+        return [] if (row := self._jobs.specify(wanted, self._used_jobs)) is None else [row]
 
     def _used_jobs(self) -> set[str]:
         return {of.wanted.job for training in self._trainings.values() for of in training.tries.values()}

@@ -11,7 +11,14 @@ from typing import TypeAlias
 import anyio
 
 from analyzers.dispatch.lease_length import LeaseLength
-from analyzers.results.instructions import ApplyControl, GiveAdvice, GiveAnswer, Instruction, RestoreControl
+from analyzers.results.instructions import (
+    ApplyControl,
+    ApplyPlan,
+    GiveAdvice,
+    GiveAnswer,
+    Instruction,
+    RestoreControl,
+)
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
@@ -26,6 +33,7 @@ from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, ControlRefused, Note
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Source
@@ -39,7 +47,7 @@ RESEND_BEATS = 4
 MAX_UNANSWERED = 1_000
 
 
-Command: TypeAlias = SetControl | ReleaseControl
+Command: TypeAlias = SetControl | SetPlan | ReleaseControl
 
 
 class Link:
@@ -135,6 +143,22 @@ class Link:
                     control=control,
                     value=value,
                     lease_ms=self.lease_ms,
+                )
+            case ApplyPlan():
+                request = SetPlan(
+                    command=instruction.command,
+                    owner=self._owner,
+                    incarnation=self._welcome.incarnation,
+                    fence=self._fence,
+                    run=instruction.run,
+                    gpu=instruction.gpu,
+                    lease_ms=self.lease_ms,
+                    plan=instruction.plan,
+                    first_iteration=instruction.first_iteration,
+                    iteration_ms=instruction.iteration_ms,
+                    codes=instruction.codes,
+                    clocks_mhz=instruction.clocks_mhz,
+                    raise_after_us=instruction.raise_after_us,
                 )
             case RestoreControl(command=command, gpu=gpu, control=control):
                 request = ReleaseControl(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from analyzers.results.fleet_rows import CommandRow
-from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
+from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
 
@@ -240,10 +240,10 @@ class Pending:
         for instruction in instructions:
             known = self._hosts[instruction.host]
             match instruction:
-                case ApplyControl() | RestoreControl() if self._at_once:
+                case ApplyControl() | ApplyPlan() | RestoreControl() if self._at_once:
                     self._sent(known, instruction)
                     now.append(instruction)
-                case ApplyControl() | RestoreControl():
+                case ApplyControl() | ApplyPlan() | RestoreControl():
                     known.deferred[instruction.gpu, instruction.control] = instruction
                     self._deferring[instruction.host] = None
                 case _ if known.followed or self._at_once:
@@ -264,7 +264,7 @@ class Pending:
     def _sent(self, known: _Host, command: Command) -> None:
         of_gpu, known.leases = (command.gpu, command.control), None
         match command:
-            case ApplyControl():
+            case ApplyControl() | ApplyPlan():
                 known.returned.pop(of_gpu, None)
                 known.sent[command.command] = of_gpu
                 if len(known.sent) > MAX_SENT:

@@ -66,7 +66,7 @@ class Session:
         self.named: dict[int, str] = {}
         """Its open windows, the innermost last."""
         self.barred = barred
-        self._uid = uid
+        self.uid = uid
         self._start = start
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
@@ -136,7 +136,7 @@ class Session:
             world_size=started.world_size,
             host=self.host,
             pid=started.pid,
-            uid=self._uid,
+            uid=self.uid,
             gpus=self.gpus,
             boundary=started.boundary,
             began_ns=started.t_ns,

@@ -11,9 +11,21 @@ STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (
     "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "window_timeout_ms", "per_gpu", "profiling_share",
+    "window_timeout_ms", "per_gpu", "profiling_share", "control", "slowdown",
 )  # fmt: skip
 """The settings that `RunSettings` is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """The settings of clocks for pipelines."""
+
+    slowdown: float = 1.0
+    """Duration of an iteration to plan for, relative to that at the highest clocks."""
+    iterations: int = 30
+    """To be measured at each clock."""
+    switching_s: float = 0.01
+    """That a change of clock takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +51,9 @@ class RunSettings:
     only_mw: int | None = None
     """The one limit to use; None: it is searched for."""
     only_measures: bool = False
-    """``select`` is ``none``: no wish of a script changes that."""
+    """``select`` is ``none``, or clocks are controlled: no wish of a script changes that."""
+    pipelines: PipelineSettings | None = None
+    """None: no clocks are planned for pipelines."""
     start: int | None = None
     """Of the analyzer whose settings these are; None: of the one under way."""
 
@@ -56,8 +70,14 @@ class RunSettings:
                 f"search = {settings.search!r}: could not be understood: there is no such search."
                 " Choose adaptive or exhaustive."
             )
+        if settings.control not in ("power_limit", "graphics_clock"):
+            raise SettingsError(
+                f"control = {settings.control!r}: could not be understood: there is no such control."
+                " Choose power_limit or graphics_clock."
+            )
+        clocks = settings.control == "graphics_clock"
         return cls(
-            selector=selector,
+            selector=None if clocks else selector,
             stride_mw=round(settings.stride_w * 1000),
             wait_steps=settings.wait_steps,
             warmup_steps=settings.warmup_steps,
@@ -68,8 +88,15 @@ class RunSettings:
             exhaustive=settings.search == "exhaustive",
             per_gpu=settings.per_gpu,
             profiling_share=settings.profiling_share,
-            only_measures=settings.select == "none",
+            only_measures=clocks or settings.select == "none",
             start=start,
+            pipelines=PipelineSettings(
+                slowdown=settings.slowdown,
+                iterations=settings.pipeline_iterations,
+                switching_s=settings.switching_ms / 1000,
+            )
+            if clocks
+            else None,
         )
 
     def wished(self, wish: SearchWanted) -> "RunSettings":

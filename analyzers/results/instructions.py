@@ -20,6 +20,26 @@ class ApplyControl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyPlan:
+    """Have the graphics clock of one GPU follow a plan: see `zeus_stream.protocol.pipelines.SetPlan`."""
+
+    command: str
+    run: str
+    host: str
+    gpu: str
+    plan: str
+    first_iteration: int | None
+    iteration_ms: int
+    codes: tuple[int, ...]
+    clocks_mhz: tuple[int, ...]
+    raise_after_us: tuple[int, ...]
+
+    @property
+    def control(self) -> Control:
+        return "graphics_clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreControl:
     """Give a control of one GPU back: the collector restores the value it found."""
 
@@ -46,5 +66,5 @@ class GiveAdvice:
     advice: Advice
 
 
-Command = ApplyControl | RestoreControl
+Command = ApplyControl | ApplyPlan | RestoreControl
 Instruction = Command | GiveAnswer | GiveAdvice

@@ -15,6 +15,7 @@ from analyzers.results.instructions import (
 )
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 
@@ -33,8 +34,12 @@ __all__ = [
     "GpuLimitRow",
     "GpuRow",
     "Instruction",
+    "InstructionRow",
     "JobRow",
     "MetricRow",
+    "PipelineRow",
+    "PlanPointRow",
+    "PlanRow",
     "ProfileRow",
     "RecallRow",
     "RestoreControl",
@@ -67,4 +72,8 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | PipelineRow
+    | InstructionRow
+    | PlanPointRow
+    | PlanRow
 )

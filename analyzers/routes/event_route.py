@@ -8,6 +8,8 @@ from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.questions import Questions, missing
 from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.pipeline.pipeline_events import StageBegan, StageRan
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow, MetricRow
@@ -46,6 +48,7 @@ class EventRoute:
         jobs: Jobs,
         questions: Questions,
         attempts: Attempts,
+        pipelines: Pipelines,
     ) -> None:
         """``questions``: those that wait for the energy of a window."""
         self._sessions = sessions
@@ -53,6 +56,7 @@ class EventRoute:
         self._jobs = jobs
         self._questions = questions
         self._attempts = attempts
+        self._pipelines = pipelines
 
     def handle(self, frame: Frame, body: Events, now: Clocks) -> Result:
         """Take in the events of one session."""
@@ -94,8 +98,10 @@ class EventRoute:
             case EventsDropped(t_ns, count, reason):
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
-            case PipelineBegan() | IterationRan():
-                return NOTHING  # they are in the archive
+            case PipelineBegan():
+                return self._pipelines.handle(StageBegan(session, event), now)
+            case IterationRan():
+                return self._pipelines.handle(StageRan(session, event), now)
             case RunEnded(t_ns, failure):
                 return self._sessions.end(session, t_ns, failure or "ended", now)
             case RunStarted():

@@ -5,6 +5,8 @@ from functools import partial
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.pipeline.pipeline_events import ClockLost, ClockSettled
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled, Enforcer
 from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
@@ -49,6 +51,7 @@ class NoteRoute:
         enforcer: Enforcer,
         windows: WindowRoute,
         attempts: Attempts,
+        pipelines: Pipelines,
     ) -> None:
         """``windows``: of sessions that end with their host."""
         self._fleet = fleet
@@ -58,6 +61,7 @@ class NoteRoute:
         self._enforcer = enforcer
         self._windows = windows
         self._attempts = attempts
+        self._pipelines = pipelines
         self._boots: dict[str, str] = {}
         """By host, the id of its boot."""
 
@@ -125,10 +129,13 @@ class NoteRoute:
         match note:
             case ControlApplied() | ControlRefused():
                 row = self._pending.settle(host, note)
+                clocks = self._pipelines.handle(ClockSettled(host, note), now)
                 is_limit = isinstance(note, ControlRefused) or note.control == "power_limit"
-                return self._outcome(host, note, row, now) if is_limit else NOTHING
+                return clocks | (self._outcome(host, note, row, now) if is_limit else NOTHING)
             case ControlLeaseEnded(control=control, gpu=uuid, cause=cause, reason=reason):
                 self._pending.lost(host, note)
+                if control == "graphics_clock":
+                    return self._pipelines.handle(ClockLost(uuid, cause, reason), now)
                 if control != "power_limit":
                     return NOTHING
                 if self._gpus.belongs(host, uuid):

@@ -10,6 +10,8 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.session import Session
+from analyzers.pipeline.pipeline_events import StageEnded
+from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
@@ -47,6 +49,7 @@ class OpenSessions:
         jobs: Jobs,
         runs: dict[str, Run],
         allocations: Mapping[str, Allocation],
+        pipelines: Pipelines,
         *,
         settings: RunSettings,
         known: KnownProfiles,
@@ -61,6 +64,7 @@ class OpenSessions:
             jobs: those that recur.
             runs: those that are open, by name; this alone changes it.
             allocations: by GPU, its share of a power budget.
+            pipelines: those of runs.
             settings: of runs that begin from now on.
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
@@ -77,6 +81,7 @@ class OpenSessions:
         self._gpus = gpus
         self._jobs = jobs
         self._allocations = allocations
+        self._pipelines = pipelines
         self._settings = settings
         self._known = known
         self._began_under = began_under
@@ -134,7 +139,9 @@ class OpenSessions:
         living = [session for session in self.of.values() if session.ended is None]
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((each for each in living if each.same_process(host, started)), None)
-        started, barred = (before.started, before.barred) if before else _named_apart(body, started, living)
+        started, barred = (
+            (before.started, before.barred) if before else _named_apart(host, body, started, living)
+        )
         run = self._run(started.run, body.session)
         session = Session(
             body.session,
@@ -220,6 +227,7 @@ class OpenSessions:
         for gpu in session.gpus:
             self._fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
         result = rows_only([session.row()]) | run.handle(RankEnded(session), now)
+        result |= self._pipelines.handle(StageEnded(session), now)
         self._jobs.handle(job_events.RankEnded(session, t_ns, how), now)
         if run.over:
             del self.runs[run.name]
@@ -264,11 +272,17 @@ class OpenSessions:
 
 
 def _named_apart(
-    body: Events, started: RunStarted, living: Iterable[Session]
+    host: str, body: Events, started: RunStarted, living: Iterable[Session]
 ) -> tuple[RunStarted, str | None]:
     """Return the beginning of a session whose run and rank another process is already, under a name of its
     own, and why it may not command; as it is and None if there is no other.
+
+    A run belongs to its user: that of another user of the same host has a name of its own. Users of other
+    hosts cannot be compared.
     """
+    users = {other.uid for other in living if (other.started.run, other.host) == (started.run, host)}
+    if body.uid is not None and users - {None, body.uid}:
+        started = replace(started, run=f"{started.run[:180]} (user {body.uid})")
     run, rank = started.run, started.rank
     if all((other.started.run, other.started.rank) != (run, rank) for other in living):
         return started, None

@@ -334,6 +334,7 @@ class Guards:
                 mig=description.mig,
                 scope=description.scope,
                 tenants=description.tenants,
+                graphics_clocks_mhz=description.graphics_clocks_mhz,
             )
         )
         for control, instructions in todo:

@@ -195,7 +195,7 @@ def replayed(log: LogStore, directory: Path) -> Iterator[Read]:
         with fetched(log, directory) as follow_on:
             for part in follow_on(next_offset if stored is None else stored):
                 if isinstance(part, Break):
-                    archive.put_break(part)
+                    archive.put([part])
                 else:
                     archive.put_frames([(part, codec.decode(part.body, Notes))])
         begin = next_offset or 0

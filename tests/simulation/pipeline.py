@@ -600,7 +600,7 @@ class Stored(Archive):
         for part in parts:
             if isinstance(part, Break):
                 self._file.put_frames(waiting)
-                self._file.put_break(part)
+                self._file.put([part])
                 waiting = []
             else:
                 waiting.append(next(decoded))

@@ -13,6 +13,8 @@ from zeus_stream.cli import (
     service_commands,
     training_commands,
 )
+from zeus_stream.cli.cluster.archiver import archive
+from zeus_stream.cli.cluster.lake import lake
 from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
 from zeus_stream.cli.screens import metrics_command, signals_command, statement_command
@@ -40,6 +42,7 @@ COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
         service_commands.status,
         service_commands.doctor,
     ),
+    "Many hosts": (lake, archive),
     "Administration": (
         service_commands.restore,
         service_commands.keys,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
 from zeus_stream.training.answers import Later, WindowEnergy
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.windows import Window
@@ -79,6 +80,12 @@ class Training:
         self._energies: list[Later] = []
         self._intervals: deque[Interval] = deque(maxlen=MAX_UNANSWERED)
         self._pause: Window | None = None
+        self._energy_log: EnergyLog | None = None
+
+    def report_to(self, trackers: Sequence[Any]) -> None:
+        """Log energies to these trackers until the training ends."""
+        if trackers:
+            self._energy_log = log_energy_to(*trackers, publisher=self._publisher)
 
     def begin(self, step: int, batch_size: int | None = None) -> None:
         """A training begins with a step of this number. What an interrupted one left open is forgotten.
@@ -93,6 +100,9 @@ class Training:
         """It has ended."""
         self.end_epoch()
         self.forget()
+        if self._energy_log is not None:
+            self._energy_log.close()
+            self._energy_log = None
 
     def close(self) -> None:
         """Nothing more is to come."""

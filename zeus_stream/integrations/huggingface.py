@@ -9,6 +9,7 @@ step and of a token are in the trainer's logs, one logging interval late. The ar
 logs in its table ``metrics``, and the tokens of each rank so far as the metric ``tokens``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import DefaultFlowCallback, TrainerCallback
@@ -24,9 +25,15 @@ CHECKPOINT = "checkpoint"
 class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """What `measure` puts into a trainer. As one of ``callbacks=`` it comes after those that write logs."""
 
-    def __init__(self, publisher: Publisher | None = None) -> None:
-        """``publisher``: that of the script, made when the training begins, if not given."""
+    def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
+        """Begin.
+
+        Args:
+            publisher: that of the script, made when the training begins, if not given.
+            trackers: energies are logged there as well: see `zeus_stream.log_energy_to`.
+        """
         self._publisher = publisher
+        self._trackers = trackers
         self._tokens = 0
 
     @property
@@ -37,6 +44,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._tokens = state.num_input_tokens_seen
         batch_size = None if args.auto_find_batch_size else args.train_batch_size
         self._training.begin(state.global_step, batch_size and batch_size * args.gradient_accumulation_steps)
+        self._training.report_to(self._trackers)
         if getattr(args, "eval_on_start", False):
             self._training.begin_pause(EVALUATION)
 
@@ -107,12 +115,12 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             self._training.begin_pause(CHECKPOINT)
 
 
-def measure(trainer: Any, publisher: Publisher | None = None) -> EnergyCallback:
+def measure(trainer: Any, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> EnergyCallback:
     """Measure what a `transformers.Trainer` does, and put energies into its logs, wherever it reports to.
 
     The callback stands before those that write logs, so that they see its figures.
     """
-    callback = EnergyCallback(publisher)
+    callback = EnergyCallback(publisher, trackers)
     callbacks = trainer.callback_handler.callbacks
     flow = [place for place, there in enumerate(callbacks) if isinstance(there, DefaultFlowCallback)]
     callbacks.insert(flow[0] + 1 if flow else 0, callback)

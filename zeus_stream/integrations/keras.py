@@ -8,6 +8,7 @@ that Keras executes in one go. Evaluations are windows. What a step cost is in t
 the last second or so of each, which is in the next one's.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from keras.callbacks import Callback
@@ -24,10 +25,16 @@ INTERVAL_NS = 1_000_000_000
 class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     """See above. Put it before callbacks that write logs."""
 
-    def __init__(self, publisher: Publisher | None = None) -> None:
-        """``publisher``: that of the script, made when the training begins, if not given."""
+    def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
+        """Begin.
+
+        Args:
+            publisher: that of the script, made when the training begins, if not given.
+            trackers: energies are logged there as well: see `zeus_stream.log_energy_to`.
+        """
         super().__init__()
         self._publisher = publisher
+        self._trackers = trackers
         self._batch = self._batches = self._asked_ns = 0
 
     @property
@@ -43,6 +50,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._batches, self._asked_ns = 0, monotonic_ns()
         self._training.begin(int(self.model.optimizer.iterations))
+        self._training.report_to(self._trackers)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._training.end()

@@ -9,7 +9,7 @@ The archive has what the module logs, once an epoch, in its table ``metrics``, a
 far as the metric ``tokens``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning.pytorch import Callback
@@ -24,13 +24,18 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     """See above."""
 
     def __init__(
-        self, publisher: Publisher | None = None, tokens: Callable[[Any], int] | None = None
+        self,
+        publisher: Publisher | None = None,
+        tokens: Callable[[Any], int] | None = None,
+        trackers: Sequence[Any] = (),
     ) -> None:
         """``tokens``: counts those in a batch, from its shape: ``lambda batch: batch["input_ids"].numel()``.
 
         ``publisher``: that of the script, made when the training begins, if not given.
+        ``trackers``: energies are logged there as well: see `zeus_stream.log_energy_to`.
         """
         self._publisher = publisher
+        self._trackers = trackers
         self._count = tokens
         self._tokens = self._seen = self._steps = self._made = 0
 
@@ -43,6 +48,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._tokens = self._seen = 0
         batch_size = batch_of(trainer.train_dataloader)
         self._training.begin(trainer.global_step, batch_size and batch_size * trainer.accumulate_grad_batches)
+        self._training.report_to(self._trackers)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end()

@@ -8,8 +8,9 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import No
 from zeus_stream.protocol.snapshots import AskNow, HostNow, Snapshot, Totals
 
-KEPT_NS = 200_000_000
-"""An answer is given again for so long."""
+KEPT_NS, KEPT_ROW_NS = 400_000_000, 400_000
+"""An answer is given again for so long, and for so much longer for each row. So answers take a twentieth of a
+core at most, however large the site is and however many ask."""
 MAX_KEPT = 64
 """Answers of different questions that are kept; the oldest goes."""
 MAX_BYTES = codec.MAX_BYTES - 65_536
@@ -55,14 +56,17 @@ class LiveAnswers:
         """Begin. ``snapshot`` returns the state of the site, or of one host."""
         self._snapshot = snapshot
         self._kept: dict[str | None, tuple[int, bytes]] = {}
+        """By question: until when it is kept, and the answer."""
 
     def answer(self, asked: AskNow, now_ns: int) -> bytes:
         """Return the answer to one question, as it is sent."""
-        made_ns, data = self._kept.get(asked.host, (-KEPT_NS, b""))
-        if now_ns - made_ns >= KEPT_NS:
-            data = encoded(self._snapshot(asked.host))
+        until_ns, data = self._kept.get(asked.host, (now_ns, b""))
+        if now_ns >= until_ns:
+            snapshot = self._snapshot(asked.host)
+            data = encoded(snapshot)
+            rows = len(snapshot.gpus) + len(snapshot.parts) + len(snapshot.runs)
             self._kept.pop(asked.host, None)
-            self._kept[asked.host] = now_ns, data
+            self._kept[asked.host] = now_ns + KEPT_NS + rows * KEPT_ROW_NS, data
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
         return data

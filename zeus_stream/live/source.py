@@ -67,8 +67,8 @@ class Source:
         self._open = AsyncExitStack()
         self._clients: dict[Candidate, AsyncClient] = {}
         self._answering: Candidate | None = None
-        self._lost_ns: int | None = None
-        """Since when an analyzer does not answer that did."""
+        self._lost: tuple[int, UnreachableError] | None = None
+        """Since when an analyzer does not answer that did, and the sentence about it."""
 
     async def __aenter__(self) -> Self:
         for one in self._which:  # in this task: each is closed in the task that opened it
@@ -99,13 +99,16 @@ class Source:
         if known is not None and known.process == "analyzer":
             try:
                 return await self._ask(known, ANSWER_S)
-            except UnreachableError:
-                self._answering, self._lost_ns = None, monotonic_ns()
+            except UnreachableError as wrong:
+                self._answering, self._lost = None, (monotonic_ns(), wrong)
                 raise
-        waited = self._lost_ns is None or monotonic_ns() - self._lost_ns >= AWAY_NS
-        snapshot = await self._first([one for one in self._which if waited or one.process == "analyzer"])
+        waited = self._lost is None or monotonic_ns() - self._lost[0] >= AWAY_NS
+        try:
+            snapshot = await self._first([one for one in self._which if waited or one.process == "analyzer"])
+        except UnreachableError as nobody:
+            raise (nobody if self._lost is None else self._lost[1]) from None
         if self._answering is not None and self._answering.process == "analyzer":
-            self._lost_ns = None
+            self._lost = None
         return snapshot
 
     async def _ask(self, which: Candidate, timeout_s: float) -> Snapshot:

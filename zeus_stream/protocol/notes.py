@@ -53,6 +53,8 @@ class DeviceFound:
     mig: bool
     scope: Literal["gpu", "module"] = "gpu"
     """What its figures are of; a module's (Grace Hopper) include the CPU beside the GPU."""
+    graphics_clocks_mhz: Annotated[tuple[ControlValue, ...], Within(0, 10_000)] = ()
+    """At which the graphics clock can be locked, descending."""
     tenants: Gpus = ()
     """UUIDs (``MIG-...``) of the instances that share the GPU."""
 

@@ -1,7 +1,7 @@
 """Pipelines: what a stage runs, when it ran it, and a plan of clocks for it.
 
 training process --publish--> collector:   PipelineBegan, IterationRan (events)
-training process --position--> collector:  POSITION, one datagram an instruction
+training process --position--> collector:  POSITION, one message an instruction
 analyzer --control--> collector:           SetPlan
 
 An instruction is one number: its *code* is ``micro_batch << 10 | chunk << 2 | kind``.

@@ -18,6 +18,7 @@ from zeus_stream.protocol.commands import (
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 
 
@@ -115,6 +116,7 @@ Request = (
     Hello
     | Fetch
     | SetControl
+    | SetPlan
     | ReleaseControl
     | RenewLeases
     | AskStatus

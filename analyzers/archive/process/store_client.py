@@ -142,6 +142,11 @@ class StoreClient:
         value: tuple[tuple[JobRow, ...], tuple[TryRow, ...]] = self._call("known_jobs", most_tries)
         return value
 
+    def job_owners(self) -> dict[str, int]:
+        """Return the users to whom jobs belong; see `Archive.job_owners`."""
+        value: dict[str, int] = self._call("job_owners")
+        return value
+
     def heard_again(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
         value: list[str] = self._call("heard_again")

@@ -233,7 +233,7 @@ def test_of_a_log_that_was_pruned_before_the_first_look_any_frame_may_be_first(a
 def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: Archive) -> None:
     archive.put_frames([frame(0, readings(1))])
     for count in (3, 9):  # the follower was stopped after the first, and more was gone when it came back
-        archive.put_break(Break(LOG, 1, count, "they had left the log"))
+        archive.put([Break(LOG, 1, count, "they had left the log")])
     archive.put_frames([frame(10, readings(2))])
     assert ask(archive, "SELECT host, what, t_ns, count, reason, log_id, first_offset FROM gaps") == [
         (HOST, "frames", 0, 9, "they had left the log", LOG, 1)
@@ -251,7 +251,7 @@ def test_each_host_has_a_position_of_its_own(archive: Archive) -> None:
 
 def test_a_new_log_begins_anew(archive: Archive) -> None:
     archive.put_frames([frame(0, readings(1)), frame(1, readings(2))])
-    archive.put_break(Break(LOG, 2, 0, "the collector began a new log, log-2"))
+    archive.put([Break(LOG, 2, 0, "the collector began a new log, log-2")])
     archive.put_frames([frame(0, readings(3), log_id="log-2")])
     assert archive.position(HOST) == ("log-2", 1)
     assert ask(archive, "SELECT log_id, next_offset FROM logs ORDER BY log_id") == [(LOG, 2), ("log-2", 1)]

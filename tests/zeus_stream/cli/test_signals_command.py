@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zeus_stream.conftest import Ran
+from tests.processes.setup import until
+from tests.zeus_stream.conftest import Cli, Ran
 
 
 @pytest.mark.sweep
@@ -24,3 +25,15 @@ def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
     assert "gCO2e/kWh (Germany 2024), GPUs only; source: Ember" in shown
     assert "EUR at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown
     assert "Give one of FILE and --country" in ran.zeus("signals", "import").stderr
+
+
+@pytest.mark.sweep
+def test_a_running_analyzer_takes_a_signal_that_is_imported(zeus: Cli) -> None:
+    analyzer = zeus.start("analyze")
+    try:
+        until((zeus.directory / "query").exists)
+        assert "France 2024" in zeus("signals", "import", "--country", "FRA").stdout
+        until(lambda: "France" in zeus("signals", "list").stdout)
+    finally:
+        analyzer.terminate()
+        analyzer.communicate(timeout=60)

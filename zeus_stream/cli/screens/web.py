@@ -1,6 +1,7 @@
 """The command ``web``: the page of an analyzer or of an archive file."""
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,7 @@ from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
-    from zeus_stream.live.web.routes.site import Site
-    from zeus_stream.protocol.snapshots import Snapshot
+    from zeus_stream.live.web.server import Listening
 
 TOKEN_FILE = "web.token"  # noqa: S105  (its name)
 ADDRESS_FILE = "web.address"
@@ -65,7 +65,7 @@ def web(
     from zeus_stream.cli.service_commands import _end_with, _print_line, _serve
     from zeus_stream.errors import UnreachableError
     from zeus_stream.live.web.access.token_file import read_token
-    from zeus_stream.live.web.server import Listening, serve
+    from zeus_stream.live.web.server import Listening
 
     where = places(os.environ)
     noted = where.state / ADDRESS_FILE
@@ -77,7 +77,6 @@ def web(
     _end_with(parent_pid)
     token = None if no_token else read_token(where.state / TOKEN_FILE)
     listening = Listening(token=token, address=address, **more)
-    site = make_site(settings, where)
 
     with ExitStack() as held:
 
@@ -86,7 +85,7 @@ def web(
             held.callback(noted.unlink, missing_ok=True)
             _print_line(f"web: open {opened}")
 
-        _serve(lambda _: serve(site, listening, started), "web")
+        _serve(lambda _: show(settings, where, listening, started), "web")
 
 
 def note_address(path: Path, address: str) -> None:
@@ -97,17 +96,27 @@ def note_address(path: Path, address: str) -> None:
         file.write(address + "\n")
 
 
-def make_site(settings: Settings, where: Places) -> "Site":
-    """Return the site over the analyzer, or over the archive file: if it is named, or while none runs."""
+async def show(
+    settings: Settings, where: Places, listening: "Listening", started: Callable[[str], None]
+) -> None:
+    """Serve the site until cancelled: over the analyzer, or over an archive file.
+
+    A file is shown if it is named, or while no analyzer runs.
+    """
     from zeus_stream.cli.screens.archive_source import ArchiveSource, is_file_shown
     from zeus_stream.live.web.now_feed import NowFeed
     from zeus_stream.live.web.routes.site import Site
+    from zeus_stream.live.web.server import serve
     from zeus_stream.live.web.source import Answer, Source
-    from zeus_stream.transport.client import Connection, analyzer, ask_now
+    from zeus_stream.protocol.queries import Query, QueryDone
+    from zeus_stream.transport.async_client import AsyncClient
+    from zeus_stream.transport.client import Connection, analyzer, table_of
 
     file = ArchiveSource(settings.archive or where.archive, settings)
     if settings.archive is not None:
-        return Site(source=Source(file.ask), feed=None, max_rows=settings.query_rows)
+        site = Site(source=Source(file.ask), feed=None, max_rows=settings.query_rows)
+        await serve(site, listening, started)
+        return
     there = analyzer(os.environ, settings.analyzer)
     connection = Connection(there)
 
@@ -116,7 +125,14 @@ def make_site(settings: Settings, where: Places) -> "Site":
             return file.ask(sql, max_rows, seconds)
         return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
 
-    async def now() -> "Snapshot":
-        return await run_sync(ask_now, there)
+    async with AsyncClient(there.query, "analyzer") as client:
 
-    return Site(source=Source(ask), feed=NowFeed(now), max_rows=settings.query_rows)
+        async def ask_page(sql: str, max_rows: int, seconds: float) -> Answer:
+            if is_file_shown(settings, where):
+                return await run_sync(file.ask, sql, max_rows, seconds)
+            query = Query(sql, max_rows, round(seconds * 1000))
+            done, parts = await client.request(query, QueryDone, seconds + 2)
+            return Answer(table_of(parts), done.truncated)
+
+        site = Site(source=Source(ask, ask_page), feed=NowFeed(client.ask_now), max_rows=settings.query_rows)
+        await serve(site, listening, started)

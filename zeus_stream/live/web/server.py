@@ -18,6 +18,7 @@ from zeus_stream.live.web.app import build
 from zeus_stream.live.web.routes.site import Site
 
 UNIX = "unix:"
+BACKLOG = 128
 STOPS_S = 1
 """Longest wait for answers under way when the server stops."""
 
@@ -172,6 +173,7 @@ def _socket(listening: Listening) -> Iterator[socket.socket]:
         else:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind((listening.host.strip("[]"), listening.port))
+        opened.listen(BACKLOG)  # from here on a client that was given the address can connect
         opened.setblocking(False)  # noqa: FBT003  (its signature)
     except OSError as wrong:
         opened.close()

@@ -1,6 +1,6 @@
 """Asks the archive for pages, a bounded number of queries at a time."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -32,17 +32,31 @@ Ask = Callable[[str, int, float], Answer]
 """Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
 
 
+AskPage = Callable[[str, int, float], Awaitable[Answer]]
+"""The same without blocking: a query that is cancelled ends in the analyzer as well."""
+
+
 class Source:
     """The archive as pages see it: a running analyzer, or a file."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, ask_page: AskPage | None = None) -> None:
+        """Begin with no query.
+
+        Args:
+            ask: answers any query.
+            ask_page: answers small ones, which end when a viewer goes away. None: ``ask`` does.
+        """
         self._ask = ask
+        self._ask_page = ask_page
         # The analyzer answers two queries at once. A slow page never keeps the SQL box waiting, nor others.
         self._lanes = {"page": anyio.CapacityLimiter(1), "box": anyio.CapacityLimiter(1)}
 
     async def query(self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S) -> Answer:
         """Return the answer to one query. Raises ZeusStreamError."""
-        return await run_sync(self._ask, sql, max_rows, seconds, limiter=self._lanes[lane])
+        async with self._lanes[lane]:
+            if lane == "page" and self._ask_page is not None:
+                return await self._ask_page(sql, max_rows, seconds)
+            return await run_sync(self._ask, sql, max_rows, seconds)
 
     async def answered(self, asking: Asking[T]) -> T:
         """Run a question of a page to its end. Raises ZeusStreamError."""

@@ -1,7 +1,7 @@
 """One stage of a pipeline, as a training script describes it: which instruction runs when.
 
-The training thread reads the clock twice, appends to a list and sends one datagram of 12 bytes, without a
-wait. Times travel once an iteration. The datagrams tell the collector of this host where the stage is: it can
+The training thread reads the clock twice, appends to a list and sends one message of 12 bytes, without a
+wait. Times travel once an iteration. The messages tell the collector of this host where the stage is: it can
 then follow a plan of clocks (`collectors.controls.frequency_plan`).
 
 Stamps are those of the dispatch: where Python runs ahead of the GPU, wrap what waits for the device, as
@@ -11,7 +11,6 @@ sends and receives of most schedules do.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -72,8 +71,8 @@ class Pipeline:
         self.stage, self.stages, self.micro_batches, self.chunks = stage, stages, micro_batches, chunks
         self._hooks = hooks
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._connected = False
+        self._socket: socket.socket | None = None
+        """To the collector of this host, while there is one."""
         self._contexts: dict[tuple[str, int, int], InstructionContext] = {}
         self._seen: set[int] = set()
         self._spans: list[tuple[int, int, int]] = []
@@ -117,7 +116,7 @@ class Pipeline:
     def close(self) -> None:
         """Hand over the iteration under way. Idempotent."""
         self._hand_over()
-        self._socket.close()
+        self._disconnect()
 
     def _add(self, kind: str, micro_batch: int, chunk: int) -> InstructionContext:
         fits = 0 <= micro_batch < self.micro_batches and 0 <= chunk < self.chunks
@@ -139,17 +138,17 @@ class Pipeline:
     def _begin(self, code: int) -> None:
         if code in self._seen:
             self._hand_over()
-            if not self._connected:
+            if self._socket is None:
                 self._connect()
         self._seen.add(code)
-        if self._connected:
+        if self._socket is not None:
             try:
                 self._socket.send(POSITION.pack(self.iteration, code))
             except BlockingIOError:
                 self.unsent += 1
-            except OSError:
+            except OSError:  # the collector has ended; the next iteration looks for another
                 self.unsent += 1
-                self._connected = False
+                self._disconnect()
 
     def _hand_over(self) -> None:
         """End the iteration under way; its times are packed where they are sent."""
@@ -162,10 +161,19 @@ class Pipeline:
     def _connect(self) -> None:
         """Connect to the first collector that is there."""
         for place in self._places:
-            with suppress(OSError):
-                self._socket.connect(str(place))
-                self._connected = True
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            try:
+                made.connect(str(place))
+            except OSError:
+                made.close()
+            else:
+                self._socket = made
                 return
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def _ran(t_ns: int, ended_ns: int, iteration: int, spans: Sequence[tuple[int, int, int]]) -> IterationRan:

@@ -19,6 +19,8 @@ CREATE TABLE hosts (log_id VARCHAR, host VARCHAR, monotonic_ns BIGINT, wall_ns B
 CREATE TABLE logs (log_id VARCHAR, host VARCHAR, logged_ns BIGINT);
 CREATE TABLE readings (log_id VARCHAR, logged_ns BIGINT, gpu VARCHAR, t_lo_ns BIGINT, t_hi_ns BIGINT,
     energy_mj BIGINT, power_mw INTEGER, limit_mw INTEGER, seen VARCHAR);
+CREATE TABLE minutes (gpu VARCHAR, began_at TIMESTAMP, energy_j DOUBLE, covered_s DOUBLE, peak_w DOUBLE,
+    limit_w DOUBLE);
 """
 Change = tuple[int, int | None, str]
 """ms of the host's clock, mJ of the counter, how it was seen."""
@@ -125,3 +127,30 @@ def test_a_bucket_has_two_periods_at_least() -> None:
     assert bucket_ns(0, 10_000 * MS, 4000, 100.0) == 200 * MS
     assert bucket_ns(0, 10_000 * MS, 10, 100.0) == 1_000 * MS
     assert bucket_ns(0, 10_000 * MS, 4000, 20.0) == 100 * MS
+
+
+def test_a_long_range_is_drawn_from_whole_minutes() -> None:
+    connection = duckdb.connect(config={"threads": 1})
+    connection.execute(TABLES)
+    connection.execute(
+        "INSERT INTO minutes"
+        " SELECT gpu, make_timestamp(?) + to_minutes(CAST(n AS INTEGER)), 6000, 60, 150, 200"
+        " FROM range(300) AS r(n), (SELECT unnest(['a', 'b']) AS gpu)"
+        " WHERE gpu = 'a' OR n <> 7",
+        [BOOTED_NS // 60_000_000_000 * 60_000_000],
+    )
+    begin_ns = BOOTED_NS // 60_000_000_000 * 60_000_000_000
+    end_ns = begin_ns + 300 * 60_000 * MS
+
+    def ask(sql: str) -> pa.Table:
+        return connection.sql(sql).to_arrow_table()
+
+    one = answered(find_power((gpu("a"),), begin_ns, end_ns, 100), ask)
+    assert one.bucket_s == 180
+    assert [point.mean_w for point in one.points] == [100.0] * 100
+    assert one.energy_j == 300 * 6000
+    both = answered(find_power((gpu("a"), gpu("b")), begin_ns, end_ns, 300), ask)
+    assert [point.mean_w for point in both.points].count(None) == 1, "a minute that one of them lacks"
+    assert {point.mean_w for point in both.points} == {200.0, None}
+    assert both.points[0].limit_w == 400.0
+    assert both.energy_j is None

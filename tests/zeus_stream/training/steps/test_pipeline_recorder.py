@@ -27,10 +27,17 @@ class Published:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.entries: list[Any] = []
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.accepted: socket.socket | None = None
 
     def listen(self) -> None:
         self.socket.bind(str(self.directory / "position"))
+        self.socket.listen()
+
+    def close(self) -> None:
+        self.socket.close()
+        if self.accepted is not None:
+            self.accepted.close()
 
     def pipeline(self, **arguments: Any) -> Pipeline:
         def never(*_: Any) -> Any:
@@ -48,11 +55,17 @@ class Published:
 
     def positions(self) -> list[tuple[int, tuple[str, int, int]]]:
         found: list[tuple[int, tuple[str, int, int]]] = []
+        if self.accepted is None:
+            self.accepted, _ = self.socket.accept()
+            self.accepted.settimeout(0)
         while True:
             try:
-                iteration, code = POSITION.unpack(self.socket.recv(64))
+                data = self.accepted.recv(64)
             except BlockingIOError:
                 return found
+            if not data:
+                return found
+            iteration, code = POSITION.unpack(data)
             found.append((iteration, decode_instruction(code)))
 
 
@@ -61,7 +74,7 @@ def published() -> Iterator[Published]:
     with short_directory() as directory:
         made = Published(directory)
         yield made
-        made.socket.close()
+        made.close()
 
 
 def run(pipe: Pipeline, *order: tuple[str, int]) -> None:

@@ -1,0 +1,150 @@
+"""Open a lake with DuckDB: load what reads it, attach its catalog, make its tables, check its version.
+
+Every DuckDB with the same two extensions reads the lake as well: ATTACH 'ducklake:postgres:...' AS lake.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import duckdb
+
+from analyzers.archive.opening import MIGRATIONS, Connection, first_line, migrate, storing
+from analyzers.lake.holders import Holders
+from zeus_stream.errors import StorageError
+from zeus_stream.settings import Settings
+
+LAKE = "lake"
+"""Name of the attached database."""
+INLINED_ROWS = 500
+"""A commit puts fewer rows of a table than these into the catalog, and others into a Parquet file."""
+RETRIES = 100
+"""Of a commit that another writer's came before."""
+EXTENSIONS = ("ducklake", "postgres_scanner")
+OPTIONS = {"parquet_compression": "zstd", "parquet_version": "2"}
+"""Version 2 stores differences of times and counters."""
+LAYOUT = """
+ALTER TABLE readings SET PARTITIONED BY (year(read_at), month(read_at), day(read_at));
+ALTER TABLE readings SET SORTED BY (gpu, t_hi_ns);
+ALTER TABLE seconds SET PARTITIONED BY (year(began_at), month(began_at), day(began_at));
+ALTER TABLE minutes SET PARTITIONED BY (year(began_at), month(began_at))
+"""
+
+
+def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: bool = False) -> Connection:
+    """Connect to a lake; its tables are those of the default database.
+
+    Args:
+        dsn: of libpq, such as ``host=/run/postgresql dbname=lake``.
+        settings: of DuckDB.
+        data: directory or URL of the Parquet files, needed only by who makes the lake.
+        read_only: change nothing.
+
+    Raises:
+        StorageError: an extension is missing, or the catalog cannot be reached.
+    """
+    connection = duckdb.connect(
+        config={
+            "memory_limit": f"{settings.memory_mb}MiB",
+            "asof_loop_join_threshold": 0,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+    )
+    try:
+        for name in EXTENSIONS:
+            _load(connection, name)
+        options = [f"DATA_INLINING_ROW_LIMIT {INLINED_ROWS}"]
+        options += [f"DATA_PATH '{_quoted(data)}'"] if data else []
+        options += ["READ_ONLY"] if read_only else []
+        try:
+            connection.execute(f"SET ducklake_max_retry_count = {RETRIES}")
+            connection.execute(f"ATTACH 'ducklake:postgres:{_quoted(dsn)}' AS {LAKE} ({', '.join(options)})")
+            connection.execute(f"USE {LAKE}")
+        except duckdb.Error as wrong:
+            raise StorageError(
+                f"lake: could not be opened: {first_line(str(wrong))}. Check --lake and the rights of its"
+                " role; `zeus-stream lake create` makes a lake."
+            ) from wrong
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(dsn: str, data: str, settings: Settings) -> bool:
+    """Make a lake: tables, views, and the trigger that fences commits. Return False if it was there.
+
+    Raises:
+        StorageError: it cannot be made, or is one of another version.
+    """
+    connection = attach(dsn, settings, data=data)
+    try:
+        there = version(connection) is not None
+        if there:
+            check(connection)
+        else:
+            with storing(connection, "lake: could not be made"):
+                migrate(connection, None)
+                for statement in LAYOUT.split(";"):
+                    connection.execute(statement)
+            connection.execute(
+                "USE memory"
+            )  # with the lake as default database, the next call ends the process
+            for option, value in OPTIONS.items():
+                connection.execute(f"CALL ducklake_set_option('{LAKE}', '{option}', '{value}')")
+    finally:
+        connection.close()
+    holders = Holders(dsn)
+    try:
+        holders.create()
+    finally:
+        holders.close()
+    return not there
+
+
+def version(connection: Connection) -> int | None:
+    """Return the version of the lake's tables. None: there are none."""
+    tables = connection.execute(
+        f"SELECT 1 FROM duckdb_tables() WHERE database_name = '{LAKE}' AND table_name = 'meta'"  # noqa: S608 (ours)
+    ).fetchall()
+    if not tables:
+        return None
+    [(number,)] = connection.execute("SELECT schema_version FROM meta").fetchall()
+    return int(number)
+
+
+def check(connection: Connection) -> None:
+    """Raise StorageError unless the lake's tables are those of this version."""
+    found = version(connection)
+    if found is None:
+        raise StorageError(
+            "lake: could not be opened: its catalog has no tables of ours. Run `zeus-stream lake create`."
+        )
+    if found != len(MIGRATIONS):
+        raise StorageError(
+            f"lake: could not be opened: its tables are of version {found}, not {len(MIGRATIONS)}. Install"
+            " the zeus-stream that made them, or make another lake."
+        )
+
+
+def _load(connection: Connection, name: str) -> None:
+    """Load an extension from its wheel, or from where DuckDB has installed it."""
+    spec = find_spec(f"duckdb_extension_{name}")
+    found = (
+        []
+        if spec is None or spec.origin is None
+        else Path(spec.origin).parent.rglob(f"{name}.duckdb_extension")
+    )
+    file = next(iter(found), None)
+    try:
+        connection.execute(f"LOAD {name}" if file is None else f"LOAD '{_quoted(str(file))}'")
+    except duckdb.Error as wrong:
+        raise StorageError(
+            f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Install the wheel"
+            f" duckdb-extension-{name.replace('_', '-')} of version {duckdb.__version__}."
+        ) from wrong
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")

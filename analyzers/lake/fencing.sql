@@ -1,0 +1,47 @@
+-- Who holds what, and how far each log is archived: in the database of the catalog, so that the commit of a snapshot
+-- changes both or nothing. Run again, it changes nothing.
+
+CREATE SCHEMA IF NOT EXISTS zs;
+
+CREATE TABLE IF NOT EXISTS zs.holders (
+    name text PRIMARY KEY, holder text NOT NULL, epoch bigint NOT NULL, until timestamptz NOT NULL, next bigint NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS zs.logs (
+    log_id text PRIMARY KEY, host text, next_offset bigint NOT NULL, logged_ns bigint
+);
+
+-- A commit of ours says who commits, from which sequence number of its stream to which, and of each log from which
+-- offset to which. It fails whole if another process has taken over, or if these were committed already.
+CREATE OR REPLACE FUNCTION zs.fence() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    declared jsonb;
+    log record;
+BEGIN
+    IF new.commit_extra_info IS NULL OR left(new.commit_extra_info, 10) <> '{"holder":' THEN
+        RETURN new;
+    END IF;
+    declared := new.commit_extra_info::jsonb;
+    UPDATE zs.holders SET next = (declared->>'until')::bigint
+        WHERE name = declared->>'holder' AND epoch = (declared->>'epoch')::bigint AND next = (declared->>'from')::bigint;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'fenced off: % goes on elsewhere', declared->>'holder';
+    END IF;
+    FOR log IN
+        SELECT * FROM jsonb_to_recordset(declared->'logs')
+            AS x(log_id text, host text, first bigint, next bigint, logged_ns bigint)
+    LOOP
+        INSERT INTO zs.logs VALUES (log.log_id, log.host, log.next, log.logged_ns)
+            ON CONFLICT (log_id) DO UPDATE
+            SET host = excluded.host, next_offset = excluded.next_offset, logged_ns = excluded.logged_ns
+            WHERE logs.next_offset = log.first;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'fenced off: log % is archived elsewhere', log.log_id;
+        END IF;
+    END LOOP;
+    new.commit_extra_info := (declared - 'logs')::text;
+    RETURN new;
+END $$;
+
+CREATE OR REPLACE TRIGGER zs_fence BEFORE INSERT ON ducklake_snapshot_changes
+    FOR EACH ROW EXECUTE FUNCTION zs.fence();

@@ -1,0 +1,104 @@
+"""Keep a lake in shape: remove old rows, add up hours, merge small files, forget old snapshots.
+
+One process does it, as holder of ``keeper``. What it does may be done twice without harm.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from analyzers.archive.opening import Connection, first_line, storing
+from analyzers.archive.replay_source import Log
+from analyzers.archive.rollups.retention import Retained
+from analyzers.archive.store import Ages
+from analyzers.lake.catalog import LAKE, attach, check
+from analyzers.lake.holders import Holders
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+
+KEEPER = "keeper"
+MERGED_FILES = 1000
+"""At a time."""
+HOURS = """
+DELETE FROM hours WHERE began_at >= (SELECT date_trunc('hour', max(began_at)) - INTERVAL 2 DAY FROM minutes);
+INSERT INTO hours BY NAME
+SELECT gpu, host, date_trunc('hour', began_at) AS began_at, sum(energy_j) AS energy_j,
+    sum(covered_s) AS covered_s, max(peak_w) AS peak_w,
+    sum(limit_w * readings) / sum(readings) FILTER (limit_w IS NOT NULL) AS limit_w,
+    sum(clock_mhz * readings) / sum(readings) FILTER (clock_mhz IS NOT NULL) AS clock_mhz,
+    max(temperature_c) AS temperature_c,
+    sum(utilization_pct * readings) / sum(readings) FILTER (utilization_pct IS NOT NULL) AS utilization_pct,
+    sum(readings)::BIGINT AS readings
+FROM minutes WHERE began_at >= (SELECT date_trunc('hour', max(began_at)) - INTERVAL 2 DAY FROM minutes)
+GROUP BY gpu, host, date_trunc('hour', began_at)
+"""
+"""Hours of the last two days, again: minutes that came late are in them then."""
+LAST_POSITIONS = """
+DELETE FROM logs
+WHERE next_offset < (SELECT max(next_offset) FROM logs AS others WHERE others.log_id = logs.log_id)
+"""
+HOUSEKEEPING = (
+    f"CALL ducklake_merge_adjacent_files('{LAKE}', max_compacted_files => {MERGED_FILES})",
+    f"CALL ducklake_expire_snapshots('{LAKE}', older_than => now() - INTERVAL 1 DAY)",
+    f"CALL ducklake_cleanup_old_files('{LAKE}', older_than => now() - INTERVAL 1 DAY)",
+    f"CALL ducklake_delete_orphaned_files('{LAKE}', older_than => now() - INTERVAL 1 DAY)",
+)
+
+
+class Keeper(Retained):
+    """A lake, as its keeper changes it."""
+
+    def __init__(self, connection: Connection) -> None:
+        """For `keep`."""
+        self.path = Path(LAKE)
+        self.archive_id = LAKE
+        self._connection = connection
+        self._logs: dict[str, Log] = {}
+
+    @contextmanager
+    def cursor(self) -> Iterator[Connection]:
+        yield self._connection
+
+    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:  # noqa: ARG002  (nobody interprets a lake again)
+        return {}
+
+    @contextmanager
+    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:  # noqa: ARG002  (it has none)
+        with storing(self._connection, "lake: could not be pruned"):
+            yield self._connection
+
+
+def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str, int]:
+    """Do all of it once. Return the number of rows removed, by table.
+
+    Raises:
+        RefusedError: another process is the keeper.
+        StorageError: something could not be done; what was done before it stays.
+    """
+    holders = Holders(dsn)
+    try:
+        if holders.take(KEEPER, holder, ttl_s=600) is None:
+            raise RefusedError("lake: could not be kept: another process does so. Wait until it has ended.")
+        connection = attach(dsn, settings)
+        try:
+            check(connection)
+            removed = Keeper(connection).prune(Ages.of(settings), wall_ns)
+            with storing(connection, "lake: hours could not be added up"):
+                for statement in (*HOURS.split(";"), LAST_POSITIONS):
+                    connection.execute(statement)
+            for call in HOUSEKEEPING:
+                try:
+                    connection.execute(call)
+                except duckdb.Error as wrong:
+                    raise StorageError(
+                        f"lake: could not be tidied: {first_line(str(wrong))}."
+                        " Run `zeus-stream lake keep` again."
+                    ) from wrong
+        finally:
+            connection.close()
+    finally:
+        holders.close()
+    return removed

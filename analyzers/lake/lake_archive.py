@@ -1,0 +1,191 @@
+"""Frames of one part of a site, archived in a lake exactly once.
+
+    frames -> rows, as in a file -> one commit: rows in Parquet, positions of logs, sequence number, epoch
+
+PostgreSQL commits all of it or nothing (`fencing.sql`). Another process that takes the part over makes
+every later commit of this one fail. After any error the archive is opened again: it goes on where the last
+commit was.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import Connection, first_line
+from analyzers.archive.replay_source import Log
+from analyzers.archive.store import Received
+from analyzers.lake.catalog import LAKE, attach, check
+from analyzers.lake.holders import Held, Holders
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+
+
+class LakeArchive(Archive):
+    """A lake, as the holder of one part of it writes it."""
+
+    def __init__(self, connection: Connection, holders: Holders, held: Held) -> None:
+        """For `take`."""
+        super().__init__(Path(LAKE), connection)
+        self._holders = holders
+        self.held = held
+        self._logs = {
+            each.log_id: Log(each.host, each.next_offset, each.logged_ns) for each in holders.positions()
+        }
+        self._until = held.next
+        self._declared: list[dict[str, object]] = []
+        """Positions of logs that the commit under way changes."""
+
+    @classmethod
+    def take(cls, dsn: str, settings: Settings, *, part: str, holder: str) -> "LakeArchive | None":
+        """Take a part and open the lake for it. None: another process holds the part.
+
+        Raises:
+            StorageError: the lake cannot be opened, or is one of another version.
+        """
+        holders = Holders(dsn)
+        try:
+            held = holders.take(part, holder)
+            if held is None:
+                holders.close()
+                return None
+            connection = attach(dsn, settings)
+        except BaseException:
+            holders.close()
+            raise
+        try:
+            check(connection)
+            return cls(connection, holders, held)
+        except BaseException:
+            connection.close()
+            holders.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections. The part stays held until its time is over."""
+        super().close()
+        self._holders.close()
+
+    def next_offsets(self) -> dict[str, int]:
+        """Return the offset that comes next, by log."""
+        return {log_id: log.next_offset for log_id, log in self._logs.items()}
+
+    def renew(self) -> bool:
+        """Extend the time of the holder. False: another process has taken the part."""
+        return self._holders.renew(self.held)
+
+    def rewind(self) -> None:
+        """Begin the stream of the part again: the broker has lost it. Open the archive again then."""
+        self._holders.rewind(self.held)
+
+    def put_stream(self, received: Sequence[Received], until: int) -> None:
+        """Store what was received, and that the stream goes on with the sequence number ``until``.
+
+        Raises:
+            StorageError: it could not be stored, or the part was taken by another process. Open it again.
+            RefusedError: a frame is missing before another.
+        """
+        self._until = until
+        self.put(received)
+
+    def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
+        if interpreted:
+            raise RefusedError("lake: could not store what was interpreted: a part holds frames only.")
+        self._declared = [
+            {
+                "log_id": log_id,
+                "host": log.host,
+                "first": self._logs[log_id].next_offset if log_id in self._logs else 0,
+                "next": log.next_offset,
+                "logged_ns": log.logged_ns,
+            }
+            for log_id, log in logs.items()
+        ]
+        for each in self._declared:
+            self._connection.execute(
+                "INSERT INTO logs VALUES ($log_id, $host, $next, $logged_ns, 0)",
+                {name: value for name, value in each.items() if name != "first"},
+            )
+
+    def _add_hours(self) -> None:
+        """Leave the hours to the keeper: two writers of one hour would refuse each other."""
+
+    @contextmanager
+    def cursor(self) -> Iterator[Connection]:
+        """Give a cursor in its own transaction. Raises StorageError."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(f"USE {LAKE}")
+            cursor.execute("BEGIN")
+            yield cursor
+        except duckdb.Error as wrong:
+            raise StorageError(
+                f"{LAKE}: could not be read: {first_line(str(wrong))}. Look at the servers of the lake."
+            ) from wrong
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+        try:
+            for name, table in tables.items():
+                self._connection.register(f"incoming_{name}", table)
+            self._connection.execute("BEGIN")
+            yield self._connection
+            if self._declared:
+                self._connection.execute(
+                    f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
+                    [self.held.holder, self._words()],
+                )
+            self._connection.execute("COMMIT")
+            if self._declared:
+                self.held = Held(self.held.name, self.held.holder, self.held.epoch, self._until)
+            self._declared = []
+        except duckdb.Error as wrong:
+            self._roll_back()
+            raise self._not_stored(str(wrong)) from wrong
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._forget(tables)
+
+    def _forget(self, tables: Mapping[str, pa.Table]) -> None:
+        for name in tables:
+            try:
+                self._connection.unregister(f"incoming_{name}")
+            except duckdb.Error:
+                return  # PostgreSQL is away: what went wrong is on its way to the caller, who opens it again
+
+    def _words(self) -> str:
+        """Return what the fence reads. It knows a commit of ours by the first key."""
+        declared = {
+            "holder": self.held.name,
+            "epoch": self.held.epoch,
+            "from": self.held.next,
+            "until": self._until,
+            "logs": self._declared,
+        }
+        return json.dumps(declared, separators=(",", ":"))
+
+    def _roll_back(self) -> None:
+        self._declared = []
+        try:
+            self._connection.execute("ROLLBACK")
+        except duckdb.Error:
+            return  # a COMMIT that failed has ended it already; what went wrong is on its way to the caller
+
+    def _not_stored(self, says: str) -> StorageError:
+        if "fenced off" in says:
+            return StorageError(
+                f"{self.held.name}: could not be written: another process has taken it, or has stored the"
+                " same. Nothing was stored twice; open it again."
+            )
+        return StorageError(
+            f"{self.held.name}: could not be written: {first_line(says)}. Look at the servers of the lake;"
+            " what was received is not lost."
+        )

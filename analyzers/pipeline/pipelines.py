@@ -1,0 +1,44 @@
+"""The pipelines of a site: passes each event to the pipeline of its run. Pure."""
+
+from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.pipeline.pipeline_events import (
+    ClockLost,
+    ClockSettled,
+    PipelineEvent,
+    StageBegan,
+    StageEnded,
+    StageRan,
+)
+from analyzers.pipeline.pipeline_run import PipelineRun
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.result import NOTHING, Result, in_order
+
+MAX_PIPELINES = 1_000
+"""Runs at once; one more is not planned for."""
+
+
+class Pipelines:
+    """The pipelines of a site. None is planned for without settings."""
+
+    def __init__(self, fleet: Fleet, settings: PipelineSettings | None) -> None:
+        self._fleet, self._settings = fleet, settings
+        self._runs: dict[str, PipelineRun] = {}
+
+    def handle(self, event: PipelineEvent, now: Clocks) -> Result:
+        """Take in an event. Return rows to be stored and instructions to be carried out."""
+        match event:
+            case ClockSettled() | ClockLost():
+                return in_order([run.handle(event, now) for run in self._runs.values()])
+            case StageBegan(session) | StageRan(session) | StageEnded(session):
+                name = session.started.run
+                run = self._runs.get(name)
+                if run is None and isinstance(event, StageBegan) and self._settings is not None:
+                    if len(self._runs) >= MAX_PIPELINES:
+                        return NOTHING
+                    run = self._runs[name] = PipelineRun(name, self._fleet, self._settings)
+                if run is None:
+                    return NOTHING
+                result = run.handle(event, now)
+                if run.empty:
+                    del self._runs[name]
+                return result

@@ -1,0 +1,108 @@
+"""Outputs of a pipeline: a plan for the collector of a rank, and rows of the profile. Pure."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from analyzers.pipeline.frontier import PipelineProfile
+from analyzers.pipeline.graph import PipelineGraph
+from analyzers.pipeline.plan import FrequencyPlan
+from analyzers.pipeline.profile import StageProfile
+from analyzers.pipeline.stage_record import StageRecord
+from analyzers.results.instructions import ApplyPlan
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
+from zeus_stream.protocol.pipelines import encode_instruction
+
+
+def deliver(
+    command: str,
+    plan: str,
+    stage: StageRecord,
+    clocks_mhz: Sequence[int],
+    graph: PipelineGraph,
+    profile: PipelineProfile,
+    *,
+    first_iteration: int | None,
+    switching_s: float,
+) -> ApplyPlan:
+    """Return the command that has a rank's collector follow its part of a plan.
+
+    Args:
+        command: its id.
+        plan: name of the plan; the same for all ranks.
+        stage: of the rank, which has one GPU.
+        clocks_mhz: of all instructions of the graph.
+        graph: of one iteration.
+        profile: of all instructions.
+        first_iteration: from which on clocks follow the plan; None: not yet.
+        switching_s: a higher clock is asked for so long before its instruction begins.
+    """
+    (gpu,) = stage.session.gpus
+    chain = graph.orders[stage.began.stage]
+    lengths_s = [_time_s(graph, profile, clocks_mhz, index) for index in range(len(clocks_mhz))]
+    clocks = [clocks_mhz[index] for index in chain]
+    raises = []
+    for at, index in enumerate(chain):
+        higher = clocks[(at + 1) % len(chain)] > clocks[at]
+        raises.append(max(round((lengths_s[index] - switching_s) * 1e6), 1) if higher else 0)
+    instructions = (graph.instructions[index] for index in chain)
+    return ApplyPlan(
+        command=command,
+        run=stage.session.started.run,
+        host=stage.session.host,
+        gpu=gpu,
+        plan=plan,
+        first_iteration=first_iteration,
+        iteration_ms=ceil(graph.makespan_s(lengths_s) * 1000),
+        codes=tuple(encode_instruction(each.kind, each.micro_batch, each.chunk) for each in instructions),
+        clocks_mhz=tuple(clocks),
+        raise_after_us=tuple(raises),
+    )
+
+
+def _time_s(graph: PipelineGraph, profile: PipelineProfile, clocks_mhz: Sequence[int], index: int) -> float:
+    options = profile.of(graph.instructions[index])
+    return next(option.time_s for option in options if option.clock_mhz == clocks_mhz[index])
+
+
+def instruction_rows(run: str, measured: Sequence[StageProfile]) -> list[InstructionRow]:
+    """Return the profile of all stages as rows."""
+    return [
+        InstructionRow(
+            run=run,
+            stage=each.stage,
+            kind=each.kind,
+            chunk=each.chunk,
+            clock_mhz=each.clock_mhz,
+            samples=each.samples,
+            time_s=each.time_s,
+            time_low_s=each.time_low_s,
+            time_high_s=each.time_high_s,
+            energy_j=each.energy_j,
+            energy_low_j=each.energy_low_j,
+            energy_high_j=each.energy_high_j,
+        )
+        for stage in measured
+        for each in stage.instructions
+    ]
+
+
+def point_rows(
+    run: str,
+    slowdowns: Sequence[float],
+    points: Sequence[FrequencyPlan],
+    unplanned_s: float,
+    unplanned_j: float,
+) -> list[PlanPointRow]:
+    """Return the frontier as rows."""
+    return [
+        PlanPointRow(
+            run=run,
+            slowdown=slowdown,
+            time_s=point.time_s,
+            energy_j=point.energy_j,
+            bound_j=point.bound_j,
+            unplanned_s=unplanned_s,
+            unplanned_j=unplanned_j,
+        )
+        for slowdown, point in zip(slowdowns, points, strict=True)
+    ]

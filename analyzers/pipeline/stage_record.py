@@ -1,0 +1,77 @@
+"""One rank's stage of a pipeline, and what it ran at one clock. Pure."""
+
+from collections import deque
+
+import numpy as np
+
+from analyzers.fleet.session import Session
+from analyzers.measurement.timeline import Timeline
+from analyzers.pipeline.graph import PipelineInstruction
+from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, cut_windows
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, decode_instruction, unpack_rows
+
+KEPT = 200
+"""Iterations remembered."""
+
+
+class StageRecord:
+    """One rank."""
+
+    def __init__(self, session: Session, began: PipelineBegan) -> None:
+        self.session, self.began = session, began
+        self.ran: deque[IterationRan] = deque(maxlen=KEPT)
+        self.order: tuple[int, ...] = ()
+        """Codes of an iteration, in their order; that of the first whole one."""
+
+    @property
+    def iteration(self) -> int:
+        """Return the number of the last iteration that is known; -1: none."""
+        return self.ran[-1].iteration if self.ran else -1
+
+    def take(self, ran: IterationRan) -> bool:
+        """Take in an iteration. False: it ran other instructions than those before."""
+        codes = tuple(code for code, _, _ in unpack_rows(ran))
+        self.order = self.order or codes
+        self.ran.append(ran)
+        return codes == self.order
+
+    def since(self, t_ns: int) -> list[IterationRan]:
+        """Return the iterations that began at ``t_ns`` or later."""
+        return [ran for ran in self.ran if ran.t_ns >= t_ns]
+
+    def instructions(self) -> list[PipelineInstruction]:
+        """Return the instructions of an iteration, in their order."""
+        return [
+            PipelineInstruction(self.began.stage, kind, micro_batch, chunk)  # type: ignore[arg-type]
+            for kind, micro_batch, chunk in map(decode_instruction, self.order)
+        ]
+
+
+def spans_of(iterations: list[IterationRan]) -> list[InstructionSpan]:
+    """Return the instructions of iterations in a row."""
+    spans = []
+    for ran in iterations:
+        for code, begin_ns, end_ns in unpack_rows(ran):
+            kind, _, chunk = decode_instruction(code)
+            spans.append(InstructionSpan(kind, chunk, begin_ns, end_ns))
+    return spans
+
+
+def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline) -> list[EnergyWindow]:
+    """Return the energy windows of a GPU while it ran these instructions."""
+    knots = timeline.knots()
+    within = (knots.mid_ns >= spans[0].begin_ns) & (knots.mid_ns <= spans[-1].end_ns)
+    if not within.any() or len(np.unique(knots.epoch[within])) != 1:
+        return []  # the counter was reset
+    mid_ns, energy_uj = knots.mid_ns[within], knots.energy_uj[within]
+    rising = np.diff(mid_ns, prepend=mid_ns[0] - 1) > 0
+    return cut_windows(clock_mhz, spans, mid_ns[rising].tolist(), (energy_uj[rising] / 1e6).tolist())
+
+
+def energy_j(timeline: Timeline, begin_ns: int, end_ns: int) -> float | None:
+    """Return the energy of a GPU between two instants, interpolated between refreshes; None: not known."""
+    knots = timeline.knots()
+    if not len(knots.mid_ns) or not knots.mid_ns[0] <= begin_ns < end_ns <= knots.mid_ns[-1]:
+        return None
+    low, high = np.interp([begin_ns, end_ns], knots.mid_ns, knots.energy_uj)
+    return float(high - low) / 1e6

@@ -1,0 +1,107 @@
+"""Rows of pipelines: what they run, what their instructions take, and the plans of clocks. Pure."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzers.results.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRow:
+    """A run that is a pipeline, and how far the plan of its clocks is."""
+
+    TABLE: ClassVar = Table("pipelines", ("run",))
+
+    run: str
+    """whose it is"""
+    t_ns: int
+    """Of this state; CLOCK_MONOTONIC of the host of stage 0."""
+    schedule: str
+    """as the script names it"""
+    stages: int
+    micro_batches: int
+    replicas: int
+    state: str
+    """``waiting``, ``profiling``, ``offering``, ``starting``, ``following`` or ``over``."""
+    iterations_profiled: int
+    """until now, all clocks"""
+    iteration_s: float | None
+    """At the highest clocks; None: not measured."""
+    reason: str
+    """why it ended; empty otherwise"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRow:
+    """Time and energy of one kind of instruction of a stage at one clock, with 95 % intervals."""
+
+    TABLE: ClassVar = Table("instructions", ("run", "stage", "kind", "chunk", "clock_mhz"))
+
+    run: str
+    """whose it is"""
+    stage: int
+    """from 0"""
+    kind: str
+    chunk: int
+    clock_mhz: int
+    """MHz of the graphics clock"""
+    samples: int
+    """instructions measured"""
+    time_s: float
+    """seconds of one, with the 95 % interval"""
+    time_low_s: float
+    time_high_s: float
+    energy_j: float
+    """joules of one, with the 95 % interval"""
+    energy_low_j: float
+    energy_high_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPointRow:
+    """A point of the frontier of a run's pipeline."""
+
+    TABLE: ClassVar = Table("plan_points", ("run", "slowdown"))
+
+    run: str
+    """whose it is"""
+    slowdown: float
+    """duration that was asked for, relative to that at the highest clocks."""
+    time_s: float
+    """seconds of an iteration, by the profile"""
+    energy_j: float
+    """joules of an iteration, all GPUs of one replica"""
+    bound_j: float
+    """No clocks need less, by the profile."""
+    unplanned_s: float
+    """seconds and joules of an iteration at the highest clocks"""
+    unplanned_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """A plan that collectors were given."""
+
+    TABLE: ClassVar = Table("plans", ("run", "number"))
+
+    run: str
+    """whose it is"""
+    number: int
+    """grows over the run"""
+    t_ns: int
+    """when it was offered, on the clock of the host of stage 0"""
+    slowdown: float
+    """duration that was asked for, relative to that at the highest clocks"""
+    promised_s: float
+    """seconds and joules of an iteration, by the profile"""
+    promised_j: float
+    unplanned_s: float
+    unplanned_j: float
+    first_iteration: int | None
+    """From which on clocks follow it; None: not known yet."""
+    measured_s: float | None
+    """Mean duration of iterations under it; None: too few ran."""
+    state: str
+    """``offered``, ``followed``, ``replaced`` or ``ended``"""
+    reason: str
+    """why it ended; empty otherwise"""

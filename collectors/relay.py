@@ -1,0 +1,96 @@
+"""Relay this host's log to the broker: batches in order, one in flight.
+
+    log on disk -> batch -> broker says that it has it -> the next batch
+
+The log stays the truth. The relay keeps nothing of its own: when it starts, or the broker was away, it asks
+the broker for the last batch it has of this host, and goes on after that. So a broker that lost its end, or
+everything, gets it again. While the broker refuses or is away, the log holds what comes in, by its own
+bounds.
+"""
+
+import logging
+
+import anyio
+
+from collectors.log.sqlite import Log
+from zeus_stream.broker import batches
+from zeus_stream.broker.jetstream import Broker
+from zeus_stream.errors import MalformedError, StorageError, UnreachableError
+
+LINGER_S = 0.5
+"""Frames wait for others for so long, unless a batch is full."""
+RETRY_S = 1.0
+STREAM_BYTES = 1 << 33
+STREAM_HOURS = 24.0
+
+_log = logging.getLogger(__name__)
+
+
+class Relay:
+    """The relay of one collector. For its event loop."""
+
+    def __init__(self, log: Log, host: str, servers: str, site: str, replicas: int) -> None:
+        """Remember what to relay, and to where; `run` does it."""
+        self._log = log
+        self._host = host
+        self._servers = servers
+        self._site = site
+        self._replicas = replicas
+        self._next = 0
+        self.trouble: str | None = "not connected yet"
+        """Why nothing can be relayed now."""
+
+    @property
+    def behind(self) -> int:
+        """The number of frames that the broker does not have yet."""
+        return max(self._log.extent.next_offset - self._next, 0)
+
+    def status(self) -> list[tuple[str, str, str]]:
+        """Return what the status shows of it."""
+        return [
+            ("broker", "servers", self._servers),
+            ("broker", "behind", f"{self.behind} frames"),
+            ("broker", "trouble", self.trouble or "none"),
+        ]
+
+    async def run(self) -> None:
+        """Relay until cancelled."""
+        while True:
+            try:
+                broker = await Broker.connect(self._servers, self._site)
+                try:
+                    await self._relay(broker)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await broker.close()
+            except (UnreachableError, StorageError) as wrong:
+                if self.trouble != str(wrong):
+                    _log.warning("%s", wrong)
+                self.trouble = str(wrong)
+            await anyio.sleep(RETRY_S)
+
+    async def _relay(self, broker: Broker) -> None:
+        part = batches.part_of(self._host)
+        await broker.make_stream(
+            part, max_bytes=STREAM_BYTES, max_hours=STREAM_HOURS, replicas=self._replicas
+        )
+        after = self._next = self._resume(await broker.last(self._host, part))
+        self.trouble = None
+        while True:
+            frames = self._log.fetch(self._next, batches.MAX_FRAMES, batches.MAX_BYTES)
+            if frames:
+                data = batches.encode(after, frames)
+                await broker.publish(self._host, data, batches.message_id(frames), part)
+                after = self._next = frames[-1].offset + 1
+            if len(frames) < batches.MAX_FRAMES and self._next >= self._log.extent.next_offset:
+                await anyio.sleep(LINGER_S)
+
+    def _resume(self, last: bytes | None) -> int:
+        """Return the offset to go on with: after the last batch, if it is one of this log."""
+        if last is None:
+            return 0
+        try:
+            batch = batches.decode(last, batches.subject_of(self._site, self._host), self._site)
+        except MalformedError:
+            return 0
+        return batch.next_offset if batch.log_id == self._log.log_id else 0

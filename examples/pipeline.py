@@ -1,0 +1,79 @@
+"""Train a pipeline of stages on simulated GPUs: one process a stage, schedule 1F1B.
+
+    zeus-stream run --device simulated:a100x4 --control graphics_clock -- python examples/pipeline.py
+
+The model is an idea: activations and gradients are counters that travel from process to process, and the work
+of each instruction is done by a simulated GPU, whose power and speed follow its clock. The stages are not
+equal, as those of real models are. The analyzer measures every instruction at some clocks, then has clocks
+follow a plan that saves energy without making an iteration longer.
+"""
+
+import argparse
+import os
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import zeus_stream
+
+WEIGHTS = (0.8, 1.0, 0.9, 1.1)
+"""Work of a stage, repeated if there are more."""
+
+
+def order(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Return the instructions of a stage in the order of the schedule 1F1B."""
+    warmup = min(stages - 1 - stage, micro_batches)
+    found = [("forward", each) for each in range(warmup)]
+    for each in range(micro_batches):
+        if warmup + each < micro_batches:
+            found.append(("forward", warmup + each))
+        found.append(("backward", each))
+    return found
+
+
+def train(
+    stage: int, stages: int, asked: argparse.Namespace, before: Connection | None, after: Connection | None
+) -> None:
+    """Run one stage. ``before`` and ``after`` lead to its neighbours."""
+    os.environ |= {"RANK": str(stage), "WORLD_SIZE": str(stages), "LOCAL_RANK": str(stage)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(stages), "ZEUS_STREAM_GPUS": str(stage)}
+    weight = WEIGHTS[stage % len(WEIGHTS)] * asked.work_ms / 1000
+    pipe = zeus_stream.pipeline(stage=stage, stages=stages, micro_batches=asked.micro_batches)
+    with zeus_stream.simulated.attach("imagenet", gpus=[stage]) as gpu:
+        for _ in zeus_stream.steps(range(asked.iterations)):
+            for kind, micro_batch in order(stage, stages, asked.micro_batches):
+                source, target = (before, after) if kind == "forward" else (after, before)
+                received = source.recv() if source is not None else 0
+                with pipe.instruction(kind, micro_batch):
+                    if kind == "forward":
+                        gpu.run(weight, "squad")
+                    else:
+                        gpu.run(2 * weight)
+                if target is not None:
+                    target.send(received + 1)
+
+
+def main() -> None:
+    """Start a process for each stage, and wait for all."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=600)
+    parser.add_argument("--work-ms", type=float, default=20.0, help="of a forward; a backward has twice that")
+    asked = parser.parse_args()
+    context = get_context("spawn")
+    links = [context.Pipe() for _ in range(asked.stages - 1)]
+    ranks = []
+    for stage in range(asked.stages):
+        before = links[stage - 1][1] if stage else None
+        after = links[stage][0] if stage < asked.stages - 1 else None
+        rank = context.Process(target=train, args=(stage, asked.stages, asked, before, after))
+        rank.start()
+        ranks.append(rank)
+    for rank in ranks:
+        rank.join()
+    if failed := [rank.exitcode for rank in ranks if rank.exitcode]:
+        raise SystemExit(f"{len(failed)} of {asked.stages} stages failed.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""A pipeline of arithmetic GPUs that obey commands for clocks: what a `PipelineRun` is told of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analyzers.fleet.fleet import Fleet, Gpu
+from analyzers.fleet.session import Session
+from analyzers.pipeline.graph import PipelineGraph, make_graph
+from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEnded, StageRan
+from analyzers.pipeline.pipeline_run import PipelineRun
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
+from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.readings import READING
+from analyzers.results.result import NOTHING, Result
+from analyzers.results.rows import Row
+from zeus_stream.protocol.events import RunStarted
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
+from zeus_stream.protocol.readings import ABSENT, Seen
+
+CLOCKS_MHZ = tuple(range(1410, 600, -15))
+WORK_S = {"forward": (0.020, 250.0), "backward": (0.040, 300.0)}
+"""Seconds at the highest clock, and watts."""
+WEIGHTS = (0.8, 1.0, 0.9, 1.1)
+WAITING_W = 60.0
+REFRESH_NS = 100_000_000
+HOST = "host"
+
+
+@dataclass
+class Stages:
+    """The world around one `PipelineRun`."""
+
+    settings: PipelineSettings = field(default_factory=lambda: PipelineSettings(iterations=10))
+    stages: int = 4
+    micro_batches: int = 8
+    noise: float = 0.0
+    refused: str | None = None
+    """Why commands are refused."""
+    late: float = 1.0
+    """Times as long as planned that instructions under a plan take."""
+    may_command: bool = True
+    t_ns: int = 1_000_000_000_000
+    iteration: int = 0
+    locked_mhz: dict[str, int] = field(default_factory=dict)
+    plans: dict[str, ApplyPlan] = field(default_factory=dict)
+    sent: list[Instruction] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.graph: PipelineGraph = make_graph("1f1b", self.stages, self.micro_batches)
+        self.rng = np.random.default_rng(1)
+        self.fleet = Fleet()
+        self.sessions = [self._session(stage) for stage in range(self.stages)]
+        self.run = PipelineRun("run", self.fleet, self.settings)
+        self.energy_uj = {f"GPU-{stage}": 0.0 for stage in range(self.stages)}
+        self.read_ns = self.t_ns
+        for stage, session in enumerate(self.sessions):
+            began = PipelineBegan(
+                t_ns=self.t_ns, stage=stage, stages=self.stages, micro_batches=self.micro_batches,
+                schedule="1f1b",
+            )  # fmt: skip
+            self._take(self.run.handle(StageBegan(session, began), self._now()))
+
+    def _session(self, stage: int) -> Session:
+        started = RunStarted(
+            t_ns=self.t_ns, job="job", run="run", rank=stage, world_size=self.stages, gpus=("index:all",),
+            pid=stage + 1, boot_id="boot", wall_ns=0, wall_error_ns=0,
+        )  # fmt: skip
+        gpu = f"GPU-{stage}"
+        session = Session(f"s{stage}", HOST, 0, started, timeout_ns=10**9, steps_kept=10)
+        session.admitted = RunAdmitted(
+            t_ns=self.t_ns, session=f"s{stage}", run="run", gpus=(gpu,), may_command=self.may_command,
+            reason="" if self.may_command else "it only watches",
+        )  # fmt: skip
+        found = DeviceFound(
+            t_ns=self.t_ns, gpu=gpu, index=stage, name="A100", driver="simulated", counts_energy=True,
+            min_limit_mw=None, max_limit_mw=None, default_limit_mw=None, found_limit_mw=None, mig=False,
+            graphics_clocks_mhz=CLOCKS_MHZ,
+        )  # fmt: skip
+        self.fleet.gpus[gpu] = Gpu(host=HOST, found=found)
+        return session
+
+    def _now(self) -> dict[str, int]:
+        return {HOST: self.t_ns}
+
+    def play(self, iterations: int) -> None:
+        """Run so many iterations."""
+        for _ in range(iterations):
+            lengths_s, powers_w = self._lengths()
+            starts_s = self.graph.starts_s(lengths_s)
+            makespan_s = self.graph.makespan_s(lengths_s)
+            ran = self._ran(starts_s, lengths_s)
+            self._read(starts_s, lengths_s, powers_w, makespan_s)
+            self.t_ns += round(makespan_s * 1e9)
+            self.iteration += 1
+            for session, event in zip(self.sessions, ran, strict=True):
+                self._take(self.run.handle(StageRan(session, event), self._now()))
+
+    def end(self, stage: int) -> None:
+        self._take(self.run.handle(StageEnded(self.sessions[stage]), self._now()))
+
+    @property
+    def state(self) -> str:
+        return [row.state for row in self.rows if isinstance(row, PipelineRow)][-1]
+
+    @property
+    def reason(self) -> str:
+        return [row.reason for row in self.rows if isinstance(row, PipelineRow)][-1]
+
+    def last_plan(self) -> PlanRow:
+        return [row for row in self.rows if isinstance(row, PlanRow)][-1]
+
+    def time_and_power(self, stage: int, kind: str, clock_mhz: int) -> tuple[float, float]:
+        """Return seconds and watts of an instruction."""
+        work_s, top_w = WORK_S[kind]
+        share = clock_mhz / CLOCKS_MHZ[0]
+        time_s = work_s * WEIGHTS[stage % 4] * (0.7 / share + 0.3)
+        return time_s, 80 + (top_w - 80) * share * max(0.7, share) ** 2
+
+    def _lengths(self) -> tuple[list[float], list[float]]:
+        lengths_s, powers_w = [], []
+        for index, each in enumerate(self.graph.instructions):
+            gpu = f"GPU-{each.stage}"
+            clock_mhz, late = self.locked_mhz.get(gpu, CLOCKS_MHZ[0]), 1.0
+            plan = self.plans.get(gpu)
+            if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
+                code = encode_instruction(each.kind, each.micro_batch)
+                clock_mhz, late = plan.clocks_mhz[plan.codes.index(code)], self.late
+            time_s, power_w = self.time_and_power(each.stage, each.kind, clock_mhz)
+            lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))
+            powers_w.append(power_w)
+            assert index < len(self.graph.instructions)
+        return lengths_s, powers_w
+
+    def _ran(self, starts_s: Sequence[float], lengths_s: Sequence[float]) -> list[IterationRan]:
+        events = []
+        for chain in self.graph.orders:
+            spans = []
+            for index in chain:
+                each = self.graph.instructions[index]
+                begin_ns = self.t_ns + round(starts_s[index] * 1e9)
+                code = encode_instruction(each.kind, each.micro_batch)
+                spans.append((code, begin_ns, begin_ns + round(lengths_s[index] * 1e9)))
+            events.append(
+                IterationRan(
+                    t_ns=spans[0][1],
+                    ended_ns=spans[-1][2],
+                    iteration=self.iteration,
+                    rows=pack_rows(spans[0][1], spans),
+                )
+            )
+        return events
+
+    def _read(
+        self,
+        starts_s: Sequence[float],
+        lengths_s: Sequence[float],
+        powers_w: Sequence[float],
+        makespan_s: float,
+    ) -> None:
+        """Put readings of the iteration into the timelines."""
+        end_ns = self.t_ns + round(makespan_s * 1e9)
+        refreshes = np.arange(self.read_ns, end_ns, REFRESH_NS)
+        self.read_ns = int(refreshes[-1]) + REFRESH_NS
+        for stage, chain in enumerate(self.graph.orders):
+            gpu = f"GPU-{stage}"
+            edges, drawn = [0.0], []
+            for index in chain:
+                edges += [starts_s[index], starts_s[index] + lengths_s[index]]
+                drawn += [WAITING_W, powers_w[index]]
+            edges.append(makespan_s)
+            drawn.append(WAITING_W)
+            sums = np.concatenate([[0.0], np.cumsum(np.diff(edges) * drawn)])
+            counted = np.interp((refreshes - self.t_ns) / 1e9, edges, sums) * 1e6
+            rows = np.zeros(len(refreshes), READING)
+            for name in READING.names or ():
+                if name not in ("gpu", "seen"):
+                    rows[name] = ABSENT
+            rows["t_lo_ns"], rows["t_hi_ns"] = refreshes - 1000, refreshes
+            rows["energy_mj"] = (self.energy_uj[gpu] + counted) / 1000
+            rows["power_mw"] = 100_000
+            rows["seen"] = Seen.CHANGED
+            self.fleet.gpus[gpu].timeline.add(rows)
+            self.energy_uj[gpu] += float(sums[-1]) * 1e6
+
+    def _take(self, result: Result) -> None:
+        """Keep rows, and carry out instructions at once."""
+        self.rows += result.rows
+        for instruction in result.instructions:
+            self.sent.append(instruction)
+            follows = NOTHING
+            match instruction:
+                case ApplyControl() | ApplyPlan() if self.refused is not None:
+                    note: ControlApplied | ControlRefused = ControlRefused(
+                        t_ns=self.t_ns, command=instruction.command, gpu=instruction.gpu,
+                        cause="permission", reason=self.refused,
+                    )  # fmt: skip
+                    follows = self.run.handle(ClockSettled(HOST, note), self._now())
+                case ApplyControl() | ApplyPlan():
+                    value = (
+                        max(instruction.clocks_mhz)
+                        if isinstance(instruction, ApplyPlan)
+                        else instruction.value
+                    )
+                    self.locked_mhz[instruction.gpu] = value
+                    if isinstance(instruction, ApplyPlan):
+                        self.plans[instruction.gpu] = instruction
+                    note = ControlApplied(
+                        t_ns=self.t_ns, command=instruction.command, gpu=instruction.gpu,
+                        control="graphics_clock", value=value,
+                    )  # fmt: skip
+                    follows = self.run.handle(ClockSettled(HOST, note), self._now())
+                case RestoreControl(gpu=gpu):
+                    self.locked_mhz.pop(gpu, None)
+                    self.plans.pop(gpu, None)
+                case _:
+                    raise AssertionError(f"a pipeline does not ask for {instruction}")
+            self._take(follows)

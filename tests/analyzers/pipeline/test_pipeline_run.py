@@ -1,0 +1,101 @@
+import sys
+
+import pytest
+
+from analyzers.pipeline.pipeline_events import ClockLost
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.instructions import ApplyControl, ApplyPlan
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
+from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
+
+
+def test_a_pipeline_is_profiled_from_high_to_low_and_then_follows_a_plan() -> None:
+    world = Stages()
+    world.play(160)
+    assert world.state == "following"
+    visited = [each.value for each in world.sent if isinstance(each, ApplyControl) and each.gpu.endswith("0")]
+    assert visited == sorted(visited, reverse=True)
+    assert visited[0] == CLOCKS_MHZ[0]
+    plan = world.last_plan()
+    assert plan.state == "followed"
+    assert plan.first_iteration is not None
+    assert plan.promised_s <= plan.unplanned_s * (1 + 1e-9)
+    assert plan.promised_j < 0.97 * plan.unplanned_j
+    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01)
+    offered = [each for each in world.sent if isinstance(each, ApplyPlan)]
+    assert [each.first_iteration is None for each in offered] == [True] * 4 + [False] * 4
+    assert len({each.first_iteration for each in offered[4:]}) == 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_times_are_known_within_a_percent_and_energies_within_five(noise: float) -> None:
+    world = Stages(PipelineSettings(iterations=30), noise=noise)
+    world.play(330)
+    measured = [row for row in world.rows if isinstance(row, InstructionRow)]
+    assert len(measured) >= 4 * 2 * 4
+    for row in measured:
+        time_s, power_w = world.time_and_power(row.stage, row.kind, row.clock_mhz)
+        assert row.time_s == pytest.approx(time_s, rel=0.01)
+        assert row.energy_j == pytest.approx(time_s * power_w, rel=0.05)
+        assert row.energy_low_j <= row.energy_j <= row.energy_high_j
+
+
+def test_a_slowdown_chooses_a_point_of_the_frontier() -> None:
+    world = Stages(PipelineSettings(iterations=5, slowdown=1.1))
+    world.play(110)
+    plan = world.last_plan()
+    points = [row for row in world.rows if isinstance(row, PlanPointRow)]
+    assert [point.energy_j for point in points] == sorted((p.energy_j for p in points), reverse=True)
+    assert plan.unplanned_s < plan.promised_s <= plan.unplanned_s * 1.1 * (1 + 1e-9)
+    assert plan.promised_j == pytest.approx(next(p.energy_j for p in points if p.slowdown == 1.1), rel=0.002)
+
+
+def test_a_plan_that_makes_iterations_longer_than_promised_is_replaced_and_given_up_at_last() -> None:
+    world = Stages(PipelineSettings(iterations=5), late=1.05)
+    world.play(250)
+    assert world.state == "over"
+    assert "were promised, after 4 plans" in world.reason
+    assert world.locked_mhz == {}
+
+
+def test_a_refusal_gives_every_clock_back_and_says_why() -> None:
+    world = Stages(refused="GPU-0: could not lock: Insufficient Permissions.")
+    world.play(5)
+    assert (world.state, world.reason) == ("over", "GPU-0: could not lock: Insufficient Permissions.")
+    assert world.locked_mhz == {}
+
+
+def test_a_run_that_may_not_command_is_left_alone() -> None:
+    world = Stages(may_command=False)
+    world.play(5)
+    assert (world.state, world.reason) == ("over", "it only watches")
+    assert world.sent == []
+
+
+def test_the_end_of_a_rank_gives_every_clock_back() -> None:
+    world = Stages()
+    world.play(20)
+    assert len(world.locked_mhz) == 4
+    world.end(3)
+    assert (world.state, world.reason) == ("over", "rank 3 has ended")
+    assert world.locked_mhz == {}
+
+
+def test_after_a_lease_has_ended_a_plan_is_offered_again_but_not_for_ever() -> None:
+    world = Stages(PipelineSettings(iterations=5))
+    for again in range(7):
+        world.play(130 if not again else 30)
+        world.locked_mhz.pop("GPU-1", None)
+        world._take(world.run.handle(ClockLost("GPU-1", "plan", "backward 1 came"), {"host": world.t_ns}))
+    assert world.state == "over"
+    assert "6 plans were not followed to the end" in world.reason
+    assert world.locked_mhz == {}
+
+
+def test_without_scipy_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    world = Stages(PipelineSettings(iterations=3))
+    world.play(60)
+    assert world.state == "over"
+    assert "pip install 'zeus-stream[pipeline]'" in world.reason
+    assert world.locked_mhz == {}

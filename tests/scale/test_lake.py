@@ -1,0 +1,307 @@
+"""The lake: the same SQL as a file, each frame once, and one writer for each part."""
+
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import Reader
+from analyzers.lake import catalog, keeper
+from analyzers.lake.holders import Holders
+from analyzers.lake.lake_archive import LakeArchive
+from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
+from tests.scale.servers import Postgres
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+from zeus_stream.transport.follower import Break
+
+SETTINGS = Settings(memory_mb=256)
+ROOT = Path(__file__).parents[2]
+PART = "frames-0"
+FENCED = "another process has taken it, or has stored the same"
+
+
+@pytest.fixture
+def lake(dsn: str, data: Path) -> str:
+    assert catalog.create(dsn, str(data), SETTINGS)
+    return dsn
+
+
+def take(dsn: str, holder: str, part: str = PART) -> LakeArchive:
+    taken = LakeArchive.take(dsn, SETTINGS, part=part, holder=holder)
+    assert taken is not None
+    return taken
+
+
+def expire(dsn: str) -> None:
+    """Give what is held free for others, as time does."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("UPDATE zs.holders SET until = now() - interval '1 s'")
+
+
+def ask(dsn: str, sql: str) -> list[tuple[Any, ...]]:
+    connection = catalog.attach(dsn, SETTINGS, read_only=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def test_a_lake_is_made_once_and_one_of_another_version_is_refused(lake: str, data: Path) -> None:
+    assert not catalog.create(lake, str(data), SETTINGS)
+    connection = catalog.attach(lake, SETTINGS)
+    connection.execute("UPDATE meta SET schema_version = 99")
+    connection.close()
+    with pytest.raises(
+        StorageError, match=r"of version 99, not \d+\. Install the zeus-stream that made them"
+    ):
+        LakeArchive.take(lake, SETTINGS, part=PART, holder="a")
+
+
+def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> None:
+    catalog.attach(dsn, SETTINGS, data=str(data)).close()
+    holders = Holders(dsn)
+    holders.create()
+    holders.close()
+    with pytest.raises(StorageError, match=r"no tables of ours\. Run `zeus-stream lake create`"):
+        LakeArchive.take(dsn, SETTINGS, part=PART, holder="a")
+    with pytest.raises(StorageError, match=r"could not be opened.*Check --lake"):
+        catalog.attach("host=/nowhere dbname=lake", SETTINGS)
+    with pytest.raises(StorageError, match=r"could not ask PostgreSQL.*Start the server"):
+        Holders("host=/nowhere dbname=lake").positions()
+
+
+def test_a_role_that_may_only_read_reads_and_cannot_write(server: Postgres, lake: str) -> None:
+    with psycopg.connect(lake, autocommit=True) as connection:
+        connection.execute(b"CREATE ROLE reader LOGIN")
+        connection.execute(b"GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    reader = lake.replace("user=zs", "user=reader")
+    try:
+        reading = catalog.attach(reader, SETTINGS)
+        assert reading.execute("SELECT count(*) FROM steps").fetchall() == [(0,)]
+        with pytest.raises(Exception, match="permission denied"):
+            reading.execute("INSERT INTO hosts BY NAME SELECT 'x' AS host")
+        reading.close()
+        with pytest.raises(StorageError, match="permission denied"):
+            LakeArchive.take(reader, SETTINGS, part=PART, holder="a")
+    finally:
+        with psycopg.connect(lake, autocommit=True) as cleaning:
+            cleaning.execute(b"DROP OWNED BY reader; DROP ROLE reader")
+    assert server.process.poll() is None
+
+
+def statements() -> dict[str, str]:
+    """Return all SQL of README and docs, and the queries that are shipped."""
+    found = {
+        f"@{each.name}": each.read_text(encoding="utf-8")
+        for each in files("analyzers.archive").joinpath("queries").iterdir()
+    }
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+        blocks += re.findall(
+            r'(?:zeus-stream sql(?: --\S+)*(?: csv)?|\.sql\()\s*"((?:FROM|SELECT|WITH)[^"]+)"', text
+        )
+        found |= {f"{page.name} {number}": block for number, block in enumerate(blocks)}
+    return found
+
+
+def answers(connection: Any) -> dict[str, list[dict[str, Any]]]:
+    given = {}
+    for name, text in statements().items():
+        _, batches = Reader(connection).batches(text, 10_000)
+        given[name] = [row for batch in batches for row in batch.to_pylist()]
+    return given
+
+
+def test_all_sql_of_the_guides_gives_the_same_on_a_file_and_on_a_lake(lake: str, tmp_path: Path) -> None:
+    file = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+    file.put([list(frames())], rows())
+    taken = take(lake, "a")
+    taken.put_stream([list(frames())], 2)
+    taken.put([], rows())
+    taken.close()
+    keeper.keep(lake, replace(SETTINGS, keep_readings_days=0, keep_seconds_days=0, keep_minutes_days=0,
+                              keep_steps_days=0), holder="k", wall_ns=BOOTED_NS)  # fmt: skip
+    connection = catalog.attach(lake, SETTINGS, read_only=True)
+    with file.cursor() as cursor:
+        of_file = answers(cursor)
+    of_lake = answers(connection)
+    assert len(of_file) > 20
+    for name, given in of_file.items():
+        assert len(of_lake[name]) == len(given), name
+        for mine, theirs in zip(_in_order(of_lake[name]), _in_order(given), strict=True):
+            assert mine.keys() == theirs.keys(), name
+            for column, value in mine.items():
+                known = (
+                    pytest.approx(theirs[column], rel=1e-6) if isinstance(value, float) else theirs[column]
+                )
+                assert value == known, (name, column)
+    connection.close()
+    file.close()
+
+
+def _in_order(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without what differs between two archives: ids and starts."""
+    plain = [
+        {key: value for key, value in row.items() if not isinstance(value, list | dict | datetime)}
+        for row in given
+    ]
+    return sorted(plain, key=str)
+
+
+def test_frames_are_stored_once_and_positions_are_kept(lake: str) -> None:
+    stored = list(frames())
+    for begin in range(0, len(stored), 60):
+        taken = take(lake, "a")  # it was killed, and starts again
+        assert taken.held.next == begin + 1
+        taken.put_stream([stored[max(begin - 20, 0) : begin + 60]], begin + 61)
+        taken.put_stream([stored[: begin + 60]], begin + 61)
+        taken.close()
+    assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
+    assert ask(lake, "SELECT sum(energy_j) > 0 FROM seconds") == [(True,)]
+    holders = Holders(lake)
+    assert [(each.log_id, each.next_offset) for each in holders.positions()] == [(LOG, len(stored))]
+    holders.close()
+
+
+def test_a_gap_is_a_row_and_the_log_goes_on_after_it(lake: str) -> None:
+    stored, taken = list(frames()), take(lake, "a")
+    taken.put_stream([stored[:10], Break(LOG, 10, 5, "they had left the log"), stored[15:20]], 3)
+    taken.close()
+    again = take(lake, "a")
+    with pytest.raises(RefusedError, match="frame 20 comes next"):
+        again.put_stream([stored[21:]], 9)
+    again.put_stream([stored[20:]], 4)
+    again.close()
+    assert ask(lake, "SELECT first_offset, count, reason FROM gaps") == [(10, 5, "they had left the log")]
+
+
+def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
+    first = take(lake, "a")
+    assert LakeArchive.take(lake, SETTINGS, part=PART, holder="b") is None
+    other = take(lake, "b", "frames-1")
+    assert first.renew()
+    expire(lake)
+    second = take(lake, "b")
+    assert (second.held.epoch, second.held.next) == (2, 1)
+    assert not first.renew()
+    assert second.renew()
+    for each in (first, other, second):
+        each.close()
+
+
+def test_a_holder_that_was_replaced_cannot_store(lake: str) -> None:
+    stored, first = list(frames()), take(lake, "a")
+    first.put_stream([stored[:10]], 2)
+    expire(lake)
+    second = take(lake, "b")
+    with pytest.raises(StorageError, match=FENCED):
+        first.put_stream([stored[10:20]], 3)
+    second.put_stream([stored[10:30]], 4)
+    first.close()
+    second.close()
+    assert ask(lake, "SELECT max(next_offset) FROM logs") == [(30,)]
+    assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [
+        (sum(len(body.rows) // 48 for _, body in stored[:30] if hasattr(body, "rows")),) * 2
+    ]
+
+
+def test_of_two_that_store_at_the_same_time_one_does(lake: str) -> None:
+    """One began its transaction before it was replaced, and commits after."""
+    stored, first = list(frames()), take(lake, "a")
+    expire(lake)
+    second = take(lake, "b")
+    failed: list[str] = []
+
+    def store(archive: LakeArchive) -> None:
+        try:
+            archive.put_stream([stored[:40]], 2)
+        except StorageError as wrong:
+            failed.append(str(wrong))
+
+    threads = [threading.Thread(target=store, args=(each,)) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failed) == 1
+    assert ask(lake, "SELECT count(*) = count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(True,)]
+    assert ask(lake, "SELECT next_offset FROM logs") == [(40,)]
+    first.close()
+    second.close()
+
+
+def test_archivers_of_different_parts_do_not_hinder_each_other(lake: str) -> None:
+    stored = list(frames())
+    taken = {number: take(lake, f"host-{number}", f"frames-{number}") for number in range(3)}
+    wrong: list[BaseException] = []
+
+    def store(number: int, archive: LakeArchive) -> None:
+        log = [(replace(each, log_id=f"log-{number}", host=f"host-{number}"), body) for each, body in stored]
+        try:
+            for begin in range(0, len(log), 60):
+                archive.put_stream([log[begin : begin + 60]], begin + 61)
+        except StorageError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=store, args=each) for each in taken.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert ask(lake, "SELECT host, count(*) FROM readings GROUP BY host ORDER BY host") == [
+        (f"host-{number}", 2400) for number in range(3)
+    ]
+    for archive in taken.values():
+        archive.close()
+
+
+def test_nothing_is_lost_or_stored_twice_when_the_database_is_killed(server: Postgres, lake: str) -> None:
+    stored, taken = list(frames()), take(lake, "a")
+    taken.put_stream([stored[:50]], 2)
+    server.kill()
+    with pytest.raises(StorageError, match="could not be written"):
+        taken.put_stream([stored[50:80]], 3)
+    server.start()
+    taken.close()
+    again = take(lake, "a")
+    assert again.held.next in (2, 3)  # its answer may have been lost, the commit not
+    again.put_stream([stored], 4)
+    again.close()
+    assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
+
+
+def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
+    taken = take(lake, "a")
+    stored = list(frames())
+    taken.put_stream([stored], 2)
+    late_ns = 30 * 86_400 * SECOND
+    late = [frame(len(stored), readings(30 * 86_400), t_ns=late_ns)]
+    taken.put_stream([late], 3)
+    taken.close()
+    keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + 86_400 * SECOND)
+    by_minute = ask(lake, "SELECT round(sum(energy_j), 3) FROM minutes")
+    assert ask(lake, "SELECT round(sum(energy_j), 3) FROM hours") == by_minute
+    removed = keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + late_ns)
+    assert removed["seconds"] > 200
+    assert ask(lake, "SELECT round(sum(energy_j), 3) FROM hours") == by_minute
+    with pytest.raises(RefusedError, match="another process does so"):
+        keeper.keep(lake, SETTINGS, holder="other", wall_ns=BOOTED_NS)
+    assert ask(lake, "SELECT DISTINCT host FROM hours") == [(HOST,)]
+
+
+@pytest.fixture(autouse=True)
+def _runs(server: Postgres) -> Iterator[None]:
+    yield
+    if server.process.poll() is not None:
+        server.start()

@@ -1,0 +1,1 @@
+"""The feed of many hosts through a broker, NATS JetStream. Imported only where one is configured."""

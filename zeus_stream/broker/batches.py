@@ -1,0 +1,111 @@
+"""Frames of one log in one message of the broker, and the names of subjects and streams. Pure.
+
+    relay of a host --batches of its log, in order--> stream of a part --> archiver
+
+A site has PARTS streams; a host is always in the same one. A batch says where the one before it ended: so a
+reader tells frames that had left the log from batches that the broker lost.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgpack
+
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Frame
+
+PARTS = 16
+"""Of a site, for ever: a host that changed its part would be archived by two."""
+MAX_BYTES = 256_000
+"""Of frames in a batch, unless a single frame is longer."""
+MAX_FRAMES = 1_000
+MAX_UNPACKED = 8_000_000
+"""A message that unpacks to more is malformed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Frames of one log without a hole."""
+
+    log_id: str
+    host: str
+    after: int
+    """The offset at which the batch before it ended. Frames from there to the first had left the log."""
+    frames: tuple[Frame, ...]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last frame."""
+        return self.frames[-1].offset + 1
+
+
+def part_of(host: str) -> int:
+    """Return the part of a site that a host is in."""
+    return zlib.crc32(host.encode()) % PARTS
+
+
+def stream_of(site: str, part: int) -> str:
+    """Return the name of the stream of a part."""
+    return f"ZS-{_token(site)}-{part}"
+
+
+def subject_of(site: str, host: str) -> str:
+    """Return the subject of a host's batches."""
+    return f"zs.{_token(site)}.frames.{part_of(host)}.{_token(host)}"
+
+
+def subjects_of(site: str, part: int) -> str:
+    """Return the subjects of all hosts in a part."""
+    return f"zs.{_token(site)}.frames.{part}.*"
+
+
+def _token(name: str) -> str:
+    """Return a name as one token of a subject: no dot, no wildcard, no space."""
+    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def encode(after: int, frames: Sequence[Frame]) -> bytes:
+    """Return a message with frames of one log, at least one, without a hole."""
+    packed = msgpack.packb([list(codec.encode_frame(frame)) for frame in frames])
+    first = frames[0]
+    message: bytes = msgpack.packb([1, first.log_id, first.host, after, zlib.compress(packed, 1)])
+    return message
+
+
+def message_id(frames: Sequence[Frame]) -> str:
+    """Return the name by which the broker knows a batch that is sent again."""
+    return f"{frames[0].log_id}:{frames[0].offset}:{len(frames)}"
+
+
+def decode(message: bytes, subject: str, site: str) -> Batch:
+    """Return the batch in a message.
+
+    Args:
+        message, subject: as they came.
+        site: whose stream it is.
+
+    Raises:
+        MalformedError: it is no batch, or one of another host than the subject's.
+    """
+    try:
+        version, log_id, host, after, body = msgpack.unpackb(message)
+        unpacking = zlib.decompressobj()
+        packed = unpacking.decompress(body, MAX_UNPACKED)
+        if unpacking.unconsumed_tail or version != 1:
+            raise MalformedError("batch: could not be read: it is too long, or of another version.")
+        parts = msgpack.unpackb(packed)
+        frames = tuple(codec.decode_frame(*part) for part in parts)
+    except (ValueError, TypeError, AttributeError, zlib.error, msgpack.UnpackException) as wrong:
+        raise MalformedError(f"batch: could not be read: {wrong}. A relay of ours sends others.") from wrong
+    if not frames or not isinstance(after, int) or isinstance(after, bool):
+        raise MalformedError("batch: could not be read: it has no frames, or no offset.")
+    if any((frame.log_id, frame.host) != (log_id, host) for frame in frames):
+        raise MalformedError("batch: could not be read: a frame is of another log or host.")
+    if any(frame.offset != frames[0].offset + place for place, frame in enumerate(frames)):
+        raise MalformedError("batch: could not be read: its offsets have a hole.")
+    if subject != subject_of(site, host):
+        raise MalformedError(f"batch: could not be taken: {subject} is not the subject of host {host}.")
+    return Batch(log_id=log_id, host=host, after=after, frames=frames)

@@ -1,0 +1,117 @@
+"""The commands ``lake create``, ``lake status``, ``lake keep`` and ``lake sql``."""
+
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from zeus_stream.cli.options import RETENTION, Group, output_options, settings_options
+from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.reports.tables import Form
+
+lake_option = click.option(
+    "--lake",
+    "dsn",
+    required=True,
+    envvar="ZEUS_STREAM_LAKE",
+    metavar="DSN",
+    help="PostgreSQL of the catalog, such as 'host=/run/postgresql dbname=lake'.",
+)
+
+
+@click.group(cls=Group)
+def lake() -> None:
+    """Store the readings of many hosts in a lake: Parquet files, with a catalog in PostgreSQL."""
+
+
+@lake.command()
+@lake_option
+@click.option("--data", required=True, help="Directory or URL of the Parquet files.")
+@settings_options("memory_mb")
+def create(settings: Settings, dsn: str, data: str) -> None:
+    """Make the tables of a lake, and the trigger that lets one process write each part."""
+    from analyzers.lake import catalog
+
+    made = catalog.create(dsn, data, settings)
+    click.echo(f"The lake is made; its files go to {data}." if made else "The lake was there already.")
+
+
+@lake.command()
+@lake_option
+@output_options
+@settings_options("broker", "site")
+def status(settings: Settings, dsn: str, *, form: "Form") -> None:
+    """Show who holds each part of a lake, and with --broker how far it is behind."""
+    import anyio
+    import pyarrow as pa
+
+    from analyzers.lake.holders import Holders
+    from zeus_stream.reports.tables import write
+
+    holders = Holders(dsn)
+    ends: dict[str, int] = {}
+    if settings.broker is not None:
+        from zeus_stream.broker.jetstream import ends_of_parts
+
+        ends = anyio.run(ends_of_parts, settings.broker, settings.site)
+    try:
+        rows = [
+            {
+                "part": part.name,
+                "holder": part.holder,
+                "epoch": part.epoch,
+                "next": part.next,
+                "batches_behind": ends[part.name] - part.next + 1 if part.name in ends else None,
+                "silent_s": round(part.silent_s, 1),
+            }
+            for part in holders.parts()
+        ]
+    finally:
+        holders.close()
+    if not rows:
+        click.echo("No process has written to the lake yet.", err=True)
+        return
+    write(pa.Table.from_pylist(rows), form, sys.stdout)
+
+
+@lake.command()
+@lake_option
+@settings_options("memory_mb", *RETENTION)
+def keep(settings: Settings, dsn: str) -> None:
+    """Remove old rows, add up hours, merge small files. Run it once an hour, on one machine."""
+    from analyzers.lake.keeper import keep as keep_once
+    from analyzers.pruning import words
+    from zeus_stream.clock import anchor
+
+    holder = f"{socket.gethostname()}/{os.getpid()}"
+    removed = keep_once(dsn, settings, holder=holder, wall_ns=anchor().wall_ns)
+    click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")
+
+
+@lake.command()
+@click.argument("query")
+@lake_option
+@output_options
+@settings_options("memory_mb")
+def sql(settings: Settings, query: str, dsn: str, *, form: "Form") -> None:
+    """Answer one SQL QUERY over a lake. Any number of readers may ask at the same time.
+
+    What the role of --lake may not do in PostgreSQL, a query cannot do either.
+    """
+    from analyzers.archive.opening import Reader
+    from analyzers.lake import catalog
+    from zeus_stream.reports.tables import write
+
+    connection = catalog.attach(dsn, settings, read_only=True)
+    try:
+        catalog.check(connection)
+        schema, batches = Reader(connection).batches(query, 10_000)
+        import pyarrow as pa
+
+        write(pa.Table.from_batches(list(batches), schema), form, sys.stdout)
+    finally:
+        connection.close()
