@@ -24,9 +24,9 @@ def clocks_to_visit(known_mhz: Sequence[int]) -> list[int]:
     return [clocks[round(at * (len(clocks) - 1) / (CLOCKS - 1))] for at in range(CLOCKS)]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ClockVisits:
-    """What was measured until now."""
+    """Measurements until now, by clock."""
 
     iterations: int
     """To be measured at each clock."""

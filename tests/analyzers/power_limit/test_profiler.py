@@ -771,7 +771,9 @@ def under_fire(
     return state, applies
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.sweep) for n in range(3, 30))]
+)
 def test_a_search_ends_whatever_becomes_of_its_commands_and_measurements(seed: int) -> None:
     draw = Random(seed).random
 

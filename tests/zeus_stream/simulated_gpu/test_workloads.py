@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zeus_stream.simulated_gpu.workloads
@@ -106,13 +106,12 @@ def test_the_highest_limit_is_what_slowdown_is_relative_to(gpu: str, name: str) 
     assert model.workloads[name].slowdown(model.max_limit_mw) == 1
 
 
-@pytest.mark.parametrize(("gpu", "name"), EVERY)
-@given(st.data())
+@settings(max_examples=400)
+@given(workloads(), st.data())
 def test_a_lower_clock_never_draws_more_and_never_works_faster(
-    gpu: str, name: str, data: st.DataObject
+    known: tuple[Model, Workload], data: st.DataObject
 ) -> None:
-    model = load()[gpu]
-    work = model.workloads[name]
+    model, work = known
     clocks = st.integers(model.idle_clock_mhz, model.max_clock_mhz)
     low, high = sorted((data.draw(clocks), data.draw(clocks)))
     limit = data.draw(st.integers(model.min_limit_mw, model.max_limit_mw))
