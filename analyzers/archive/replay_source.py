@@ -67,13 +67,13 @@ class ReplaySource:
         return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
-        """Yield what has to be interpreted, again or for the first time, a page at a time, in its first order.
+        """Yield all that has to be interpreted, again or not, a page at a time, in its first order.
 
         Of each log what no rows were derived from yet, and everything since the oldest run began that is open
         or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
         what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
-        readings, for the value of a counter before the first window began. Sessions that began before that are
-        over: their events are left out. Of the analyzer's own words all: they are few.
+        readings, for a counter before the first window began. Sessions that began before that are over:
+        their events are left out. Of the analyzer's own words all: they are few.
         """
         with self.cursor() as cursor:
             since = self._heard_again_since(cursor)
@@ -180,7 +180,7 @@ class ReplaySource:
             yield from sorted(page, key=lambda decoded: decoded[0].offset)
 
     def heard(self) -> Iterator[tuple[Frame, Body]]:
-        """Yield all that rows were derived from, of all logs, in its first order; bodies as `frames_since`."""
+        """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
         with self.cursor() as cursor:
             interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
