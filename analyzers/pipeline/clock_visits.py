@@ -26,7 +26,7 @@ def clocks_to_visit(known_mhz: Sequence[int]) -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class ClockVisits:
-    """What was measured until now."""
+    """The measurements until now."""
 
     iterations: int
     """To be measured at each clock."""

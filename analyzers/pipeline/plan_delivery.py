@@ -1,4 +1,4 @@
-"""What a pipeline gives to others: a plan for a rank's collector, and rows of its profile. Pure."""
+"""Messages of a pipeline to others: a plan for a rank's collector, and rows of its profile. Pure."""
 
 from collections.abc import Sequence
 from math import ceil
