@@ -12,7 +12,7 @@
 The truth is arithmetic: stages on simulated A100s (a published shape, see `simulated_gpu/workloads.py`),
 forwards of 22 ms that draw as `squad`, backwards of 45 ms as `imagenet`, waiting at idle draw. Unbalanced
 stages differ by up to 20 %. Each instruction's time varies by 2 % (standard deviation). The profile is
-measured: boundaries of 30 iterations at each of 9 clocks, and an energy counter refreshed every 100 ms.
+measured: boundaries of 30 iterations at each of 10 clocks, and an energy counter refreshed every 100 ms.
 """
 
 import sys

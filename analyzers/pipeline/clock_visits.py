@@ -26,7 +26,7 @@ def clocks_to_visit(known_mhz: Sequence[int]) -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class ClockVisits:
-    """The measurements until now."""
+    """Measurements until now, by clock."""
 
     iterations: int
     """To be measured at each clock."""

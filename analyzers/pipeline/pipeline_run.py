@@ -316,7 +316,7 @@ class PipelineRun:
         if self._state == "over" or lost.cause in ("released", "run"):
             return NOTHING
         why = f"{lost.gpu}: the lease on its clock ended: {lost.reason}"
-        if self._plan is None or lost.cause in ("stranger", "device"):
+        if self._plan is None or lost.cause not in ("plan", "lapsed", "shutdown", "restart"):
             return self._give_up(why)
         ended = replace(self._row, state="ended", reason=why) if self._row else None
         rows = rows_only([ended] if ended else [])

@@ -1,4 +1,4 @@
-"""Messages of a pipeline to others: a plan for a rank's collector, and rows of its profile. Pure."""
+"""Outputs of a pipeline: a plan for the collector of a rank, and rows of the profile. Pure."""
 
 from collections.abc import Sequence
 from math import ceil

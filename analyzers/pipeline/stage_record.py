@@ -62,7 +62,7 @@ def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline)
     knots = timeline.knots()
     within = (knots.mid_ns >= spans[0].begin_ns) & (knots.mid_ns <= spans[-1].end_ns)
     if not within.any() or len(np.unique(knots.epoch[within])) != 1:
-        return []  # the counter began again in between
+        return []  # the counter was reset
     mid_ns, energy_uj = knots.mid_ns[within], knots.energy_uj[within]
     rising = np.diff(mid_ns, prepend=mid_ns[0] - 1) > 0
     return cut_windows(clock_mhz, spans, mid_ns[rising].tolist(), (energy_uj[rising] / 1e6).tolist())

@@ -1,0 +1,80 @@
+"""Pipelines of PyTorch, DeepSpeed and Megatron: their passes are instructions of a `zeus_stream.pipeline`.
+
+    pipe = zeus_stream.pipeline(stage=rank, stages=4, micro_batches=8)
+    follow_torch(pipe, stage)               # a torch.distributed.pipelining.PipelineStage
+    follow_deepspeed(pipe, engine)          # a deepspeed PipelineEngine
+    follow_megatron(pipe, schedules)        # the module megatron.core.pipeline_parallel.schedules
+
+Each replaces methods of the object that it is given, by what calls them within an instruction. Nothing of the
+frameworks is imported. Call it once, before the first iteration.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from itertools import count
+from typing import Any
+
+from zeus_stream.errors import SettingsError
+from zeus_stream.training.steps.pipeline_recorder import Pipeline
+
+
+def follow_torch(pipe: Pipeline, stage: Any, chunk: int = 0) -> None:
+    """Follow a stage of ``torch.distributed.pipelining``. ``chunk``: of several on this rank, from 0."""
+    passes = (
+        ("forward", "forward_one_chunk"),
+        ("backward", "backward_one_chunk"),
+        ("weight", "backward_weight_one_chunk"),
+    )
+    for kind, name in passes:
+        if kind == "weight" and not hasattr(stage, name):
+            continue  # older versions have no split backward
+        _replace(stage, name, _numbered(pipe, kind, chunk, _method(stage, name)))
+
+
+def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
+    """Follow a DeepSpeed ``PipelineEngine``. Its buffers have no micro-batch: passes are counted."""
+    for kind, name in (("forward", "_exec_forward_pass"), ("backward", "_exec_backward_pass")):
+        _replace(engine, name, _counted(pipe, kind, _method(engine, name)))
+
+
+def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
+    """Follow Megatron's ``forward_step`` and ``backward_step`` of a module; passes are counted."""
+    for kind, name in (("forward", "forward_step"), ("backward", "backward_step")):
+        _replace(schedules, name, _counted(pipe, kind, _method(schedules, name)))
+
+
+def _method(owner: Any, name: str) -> Callable[..., Any]:
+    found = getattr(owner, name, None)
+    if not callable(found):
+        raise SettingsError(
+            f"{type(owner).__name__}: could not be followed: it has no {name}."
+            " Wrap its passes by hand: with pipe.instruction(kind, micro_batch)."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    setattr(owner, name, function)
+
+
+def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pass whose first argument is its micro-batch, as an instruction."""
+
+    @wraps(function)
+    def instruction(micro_batch: int, *arguments: Any, **named: Any) -> Any:
+        with pipe.instruction(kind, micro_batch, chunk):
+            return function(micro_batch, *arguments, **named)
+
+    return instruction
+
+
+def _counted(pipe: Pipeline, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pass as an instruction; the n-th of an iteration is that of micro-batch n."""
+    calls = count()
+
+    @wraps(function)
+    def instruction(*arguments: Any, **named: Any) -> Any:
+        with pipe.instruction(kind, next(calls) % pipe.micro_batches):
+            return function(*arguments, **named)
+
+    return instruction
