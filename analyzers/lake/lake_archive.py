@@ -105,11 +105,12 @@ class LakeArchive(Archive):
             }
             for log_id, log in logs.items()
         ]
-        for each in self._declared:
-            self._connection.execute(
-                "INSERT INTO logs VALUES ($log_id, $host, $next, $logged_ns, 0)",
-                {name: value for name, value in each.items() if name != "first"},
-            )
+        names = ("log_id", "host", "next", "logged_ns")
+        self._connection.execute(
+            "INSERT INTO logs SELECT unnest($1::VARCHAR[]), unnest($2::VARCHAR[]), unnest($3::BIGINT[]),"
+            " unnest($4::BIGINT[]), 0",
+            [[each[name] for each in self._declared] for name in names],
+        )
 
     def _add_hours(self) -> None:
         """Leave the hours to the keeper: two writers of one hour would refuse each other."""
