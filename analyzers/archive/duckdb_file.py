@@ -79,7 +79,7 @@ class Archive(Retained):
         }
         last = connection.execute("SELECT last(log_id ORDER BY rowid) FROM turns").fetchall()
         self._turn: str | None = last[0][0]
-        """The log that was heard last."""
+        """The log whose frames came last."""
         self._schemas = {
             name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
             for name in ("frames", "events", "hosts", "turns", *(table.name for table in TABLES.values()))

@@ -19,7 +19,7 @@ from zeus_stream.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """What was moved, and what is lost."""
+    """The files that were moved, and what is lost."""
 
     moved: tuple[Path, ...]
     lost: str

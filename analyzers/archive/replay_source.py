@@ -67,13 +67,13 @@ class ReplaySource:
         return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
-        """Yield what has to be interpreted, again or for the first time, a page at a time, as it was heard.
+        """Yield all that has to be interpreted, again or not, a page at a time, in its first order.
 
         Of each log what no rows were derived from yet, and everything since the oldest run began that is open
         or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
         what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
-        readings, for what a counter said before the first window began. Sessions that began before that are
-        over: their events are left out. Of the analyzer's own words all: they are few.
+        readings, for a counter before the first window began. Sessions that began before that are over:
+        their events are left out. Of the analyzer's own words all: they are few.
         """
         with self.cursor() as cursor:
             since = self._heard_again_since(cursor)
@@ -83,7 +83,7 @@ class ReplaySource:
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
     def _heard_again_since(self, cursor: Connection) -> dict[str, int]:
-        """Return by log the offset from which on `to_replay` has everything heard again."""
+        """Return by log the offset from which on `to_replay` has everything again."""
         last = {log.host: log_id for log_id, log in self._logs.items()}
         return dict(
             cursor.execute(
@@ -112,7 +112,7 @@ class ReplaySource:
                 yield frame, body
 
     def _in_turn(self, logs: Mapping[str, Iterator[tuple[Frame, Body]]]) -> Iterator[tuple[Frame, Body]]:
-        """Yield frames of several logs in the order in which they were heard the first time."""
+        """Yield frames of several logs in the order in which they came the first time."""
         with self.cursor() as cursor:
             turns = cursor.execute(
                 """
@@ -180,7 +180,7 @@ class ReplaySource:
             yield from sorted(page, key=lambda decoded: decoded[0].offset)
 
     def heard(self) -> Iterator[tuple[Frame, Body]]:
-        """Yield all that rows were derived from, of all logs, as it was heard; bodies as `frames_since`."""
+        """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
         with self.cursor() as cursor:
             interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
@@ -286,7 +286,7 @@ class ReplaySource:
                 " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
             ).fetchall()
             tries = cursor.execute(
-                f"SELECT {try_columns} FROM tries"  # noqa: S608  (likewise)
+                f"SELECT {try_columns} FROM tries"  # noqa: S608  (see above)
                 " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
                 " ORDER BY job, number",
                 [most_tries],

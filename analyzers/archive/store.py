@@ -1,4 +1,4 @@
-"""What the analyzer asks of whatever keeps its data. Tests in `tests/conformance/test_store.py` hold for
+"""The protocol of a store of the analyzer's data. Tests in `tests/conformance/test_store.py` hold for
 every store.
 
 A store keeps what was received and what was derived from it, each with how far it goes: both in one

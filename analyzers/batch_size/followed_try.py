@@ -41,13 +41,13 @@ class FollowedTry:
     row: TryRow | None = None
     """None: nothing is chosen yet."""
     settled: bool = False
-    """It has ended and is measured; or had been, when an earlier analyzer heard it."""
+    """It has ended and is measured; or had been, in the archive of an earlier analyzer."""
     over: tuple[int, int, Ended, str] | None = None
-    """Frame time at which that was heard, UTC, how and why it ended."""
+    """Frame time at which that came, UTC, how and why it ended."""
     sizes: dict[str, int] = field(default_factory=dict)
     """By session: what it trains with."""
     left: set[str] = field(default_factory=set)
-    """Sessions that have said how it ended."""
+    """Sessions that have reported how it ended."""
     epochs: int = 0
     energy_j: float | None = 0.0
     duration_s: float = 0.0
@@ -80,7 +80,7 @@ def under_way(training: FollowedRun) -> FollowedTry | None:
 
 
 def _reached(followed: FollowedTry) -> bool:
-    """Return whether the target was reached by the epochs that are measured, whoever did not say so."""
+    """Return whether the target was reached by the epochs that are measured, though no rank reported it."""
     wanted, metrics = followed.wanted, followed.metrics
     if not metrics or followed.epochs < len(metrics):
         return False

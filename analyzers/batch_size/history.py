@@ -1,4 +1,4 @@
-"""What is known of a job that recurs, and what a policy makes of it. Pure.
+"""The known tries of a job that recurs, and what a policy makes of them. Pure.
 
     rows of its tries -> `learn`: the policy's state -> `choose`: the next batch size
                                                      -> `verdict`: whether a try goes on
@@ -18,14 +18,14 @@ from analyzers.results.rows import Ended, JobRow, TryRow
 Happened: TypeAlias = tuple[int, bool, int]
 """UTC, whether it is an end, and the number of the try that began or ended."""
 MAX_TRIES = 1_000
-"""Of a job, that its policy is told of; the oldest go."""
+"""Of a job, that its policy gets; the oldest go."""
 MAX_RECURRENCE_TRIES = 20
 """Then the next try begins a new recurrence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier analyzers have stored."""
+    """Jobs and tries that earlier analyzers have stored."""
 
     jobs: tuple[JobRow, ...] = ()
     """The latest version of each."""
@@ -45,12 +45,12 @@ class Learned:
     tries: dict[int, TryRow] = field(default_factory=dict)
     """By number."""
     numbers: int = 0
-    """Used up, by other versions as well; likewise the recurrences."""
+    """Used up, by other versions as well; so are the recurrences."""
     recurrences: int = 0
     state: Any = None
-    """Of the policy, after all that happened but what waits; None: to be made anew."""
+    """Of the policy, after all that happened but what waits; None: to be made again."""
     heard: Happened = (-1, False, 0)
-    """What it was told last."""
+    """The last event that it got."""
     waits: list[Happened] = field(default_factory=list)
 
     def put(self, row: TryRow) -> None:
@@ -82,7 +82,7 @@ class Learned:
 
 
 def job_of(row: JobRow) -> Job:
-    """Return what a policy is told of a job."""
+    """Return a job as a policy gets it."""
     return Job(
         batch_sizes=row.batch_sizes,
         default=row.default_batch_size,
@@ -96,7 +96,7 @@ def job_of(row: JobRow) -> Job:
 
 
 def try_of(row: TryRow) -> Try:
-    """Return what a policy is told of a try. One whose cost is not known is lost to it."""
+    """Return a try as a policy gets it. One whose cost is not known is lost to it."""
     ended: Ended = "lost" if row.ended != "running" and row.cost_j is None else row.ended
     return Try(
         number=row.number,
@@ -114,7 +114,7 @@ def try_of(row: TryRow) -> Try:
 def learn(policy: Policy[Any], learned: Learned) -> Any:
     """Return what a policy knows of a job: its state after all tries, in the order of UTC.
 
-    What happened after all that it was told is added; for a report that comes late it is made anew.
+    What happened after its last event is added; for a report that comes late it is made again.
     """
     state, waits = learned.state, sorted(learned.waits)
     if state is None or (waits and waits[0] < learned.heard):
@@ -173,7 +173,7 @@ def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> Verdict:
         )
     try:
         return policy.verdict(learn(policy, learned), try_of(row))
-    except Exception as wrong:  # noqa: BLE001  (likewise)
+    except Exception as wrong:  # noqa: BLE001  (see above)
         return Verdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
 
 

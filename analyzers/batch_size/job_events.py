@@ -94,7 +94,7 @@ class JobForgotten:
 
 @dataclass(frozen=True, slots=True)
 class FrameMeasured:
-    """What a frame of this host brought has been measured."""
+    """All events of a frame of this host have been measured."""
 
     host: str
 

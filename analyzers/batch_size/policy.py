@@ -29,7 +29,7 @@ from analyzers.results.rows import Ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What does not change from recurrence to recurrence."""
+    """The constants of a job, from recurrence to recurrence."""
 
     batch_sizes: tuple[int, ...]
     """Ascending, positive."""
@@ -63,13 +63,13 @@ class Try:
     epoch_cost_j: float | None = None
     """What an epoch of it costs at the power limit chosen for it; None until that is known."""
     metrics: tuple[float, ...] = ()
-    """The target's metric after each epoch, where it was told."""
+    """The target's metric after each epoch, where it was reported."""
     ended: Ended = "running"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the next try trains with."""
+    """The batch size of the next try."""
 
     batch_size: int
     stop_cost_j: float = inf
@@ -80,7 +80,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a try goes on with another epoch, and why not."""
+    """The answer to whether a try goes on with another epoch, and why not."""
 
     go_on: bool
     reason: str = ""

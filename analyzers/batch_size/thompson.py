@@ -45,7 +45,7 @@ class History:
     """By number."""
 
     def heard(self, a_try: Try) -> "History":
-        """Return the history with what is said of a try, unless more is known of it already."""
+        """Return the history with this report of a try, unless more is known of it already."""
         at = bisect_left(self.tries, a_try.number, key=_number)
         known = self.tries[at : at + 1]
         if known and known[0].number == a_try.number:
@@ -94,7 +94,7 @@ def draw(beliefs: Iterable[tuple[int, Belief]], rng: Random) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """How far the rounds of pruning have come."""
+    """The progress of the rounds of pruning."""
 
     sizes: tuple[int, ...]
     """Those that are left."""
@@ -168,7 +168,7 @@ class Reference:
         return {size: observe(Belief(), known.costs[size]) for size in pruning.sizes if size in known.costs}
 
     def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the words are the protocol's)
-        """Return that it goes on: all there is to be said is in `Choice.stop_cost_j`."""
+        """Return that it goes on: the bound is in `Choice.stop_cost_j`."""
         return Verdict(go_on=True)
 
     def _now(self, state: History, setup: str) -> tuple[Pruning, "_Known"]:
@@ -191,7 +191,7 @@ def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What tries have taught."""
+    """The knowledge from tries."""
 
     costs: dict[int, Sequence[float]]
     """By batch size, J; none is empty."""

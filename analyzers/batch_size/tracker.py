@@ -77,7 +77,7 @@ class Jobs:
         self._next_choice_ns: dict[str, int] = {}
         """By host, frame time."""
         self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
-        """By question: host, question, frame time; None: nothing was heard of the host yet."""
+        """By question: host, question, frame time; None: no frame of the host came yet."""
         self._touched: dict[int, FollowedRun] = {}
         """By identity of the run: those to which something happened since they were looked at."""
         self._looked_ns: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Who plays the game of recurring jobs: Zeus's policy as it is and mended, what it is compared with. Pure."""
+"""Players of the game of recurring jobs: Zeus's policy as it is and mended, and baselines. Pure."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Grid(_Remembering):
     times: int
     stop: bool
 
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
+    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
         job = state.job
         tried: Counter[int] = Counter()
         least: dict[int, float] = {}
@@ -70,7 +70,7 @@ class Known(_Remembering):
 
     best: int
 
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (likewise)
+    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
         return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
 
 

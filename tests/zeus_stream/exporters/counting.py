@@ -52,7 +52,9 @@ class Sums:
         for (session, _, _), energy_j in self._steps.items():
             sums[self._runs[session]] += energy_j  # type: ignore[assignment]
         told = {"joules": sums, "limits_w": self._limits_w, "ended": sorted(self._ended)}
-        self._path.write_text(json.dumps({**told, "missed": self._missed}), encoding="utf-8")
+        whole = self._path.with_suffix(".part")
+        whole.write_text(json.dumps({**told, "missed": self._missed}), encoding="utf-8")
+        whole.replace(self._path)  # its readers find all of it
 
 
 def open_sums(setting: str) -> Sums:
