@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 GAP_NS = 1_500_000_000
 """Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
-HANG_NS = 1_000_000_000
+HANG_NS = 1_500_000_000
 """A read that took longer than this hung in the driver, and its time counts as unseen."""
 MARGIN = 1.5
 """Power may exceed the highest limit by this factor for a moment: no reading above it is believed either."""

@@ -43,7 +43,7 @@ class Terminal:
     """The screen in a terminal of 160 columns and 45 rows."""
 
     def __init__(self, directory: Path) -> None:
-        self._environment = environment(directory, TERM="xterm-256color")
+        self._environment = environment(directory, TERM="xterm-256color", COLUMNS="160", LINES="45")
         self._process: subprocess.Popen[bytes] | None = None
         self._master = -1
         self._seen = ""

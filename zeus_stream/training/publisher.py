@@ -266,9 +266,9 @@ class Publisher:
     def _question_of_try(self, attempt: int, epochs: int, until_ns: int) -> Box | None:
         return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
 
-    def want_search(self, select: str, *search: int | None) -> None:
-        """Ask for a search of this run's power limit: the fields of `SearchWanted` after its time."""
-        self._outbox.put((SearchWanted, monotonic_ns(), select, *search))
+    def want_search(self, search: Callable[[], SearchWanted]) -> None:
+        """Ask for a search of this run's power limit."""
+        self._outbox.put((search,))
 
     # ---- windows and metrics
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_a_command_that_fails_is_stored_and_reported_as_failed(zeus: Cli) -> Non
     script.write_text(SCRIPT + "raise ValueError('no such file')\n", encoding="utf-8")
     completed = zeus("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
     assert completed.returncode == 1
-    assert "failed   exit code 1: ValueError: no such file" in completed.stderr
+    assert re.search(r"^failed +exit code 1: ValueError: no such file", completed.stderr, re.MULTILINE)
     run = json.loads(zeus("report", "--json").stdout)
     assert run["command_ended_how"] == "exit code 1"
     assert run["ended_how"] == "ValueError: no such file"

@@ -10,10 +10,13 @@ import atexit
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.protocol.events import SearchWanted
 from zeus_stream.zeus.callback import Callback
 from zeus_stream.zeus.monitor.energy import ZeusMonitor
 from zeus_stream.zeus.optimizer.profile_file import decided, read_profile, write_profile
@@ -105,8 +108,17 @@ class GlobalPowerLimitOptimizer(Callback):
                 " such selector. docs/how-to/add-a-selector.md says how to add one."
             )
         select = self.optimum_selector.text or "energy"
-        search = (wait_steps, warmup_steps, profile_steps, self.pl_step, only_mw)
-        self._publisher.want_search(select, *search)
+        search = partial(
+            SearchWanted,
+            t_ns=monotonic_ns(),
+            select=select,
+            wait_steps=wait_steps,
+            warmup_steps=warmup_steps,
+            profile_steps=profile_steps,
+            stride_mw=self.pl_step,
+            only_mw=only_mw,
+        )
+        self._publisher.want_search(search)
         if only_mw is None:
             threading.Thread(target=self._watch, name="zeus-stream-decision", daemon=True).start()
             atexit.register(self._finish)
