@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -33,8 +33,10 @@ check: install   ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 test: check      ## everything a change needs
+	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
+
+test-main: install
 	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
-	$(MAKE) --no-print-directory test-scale
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)
