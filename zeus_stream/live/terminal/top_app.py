@@ -151,6 +151,8 @@ class TopApp(App[None]):
 
     def again(self) -> None:
         """Show the snapshot as it is wanted now."""
+        if not self.screen_stack:
+            return  # it is ending
         if isinstance(self.screen, Page):
             self.screen.again()
             return
