@@ -177,7 +177,7 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
         for name in ("collector", "archiver-1", "archiver-2"):
             site.start(name)
         wait_for(lambda: site.stored() > 0, "the first commit")
-        for _ in range(8):
+        for _ in range(5):
             victim = rng.choice(("collector", "archiver-1", "archiver-2", "broker", "broker that loses all"))
             if victim == "broker":
                 broker.kill()
