@@ -5,14 +5,6 @@ Joules, watts and seconds: these are for people. A GPU is its UUID.
 
 from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
 from analyzers.results.fleet_rows import CommandRow, GpuRow, RunRow
-from analyzers.results.instructions import (
-    ApplyControl,
-    Command,
-    GiveAdvice,
-    GiveAnswer,
-    Instruction,
-    RestoreControl,
-)
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
@@ -20,20 +12,15 @@ from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 
 __all__ = [
-    "ApplyControl",
     "AtLimit",
     "BudgetRow",
     "BudgetShareRow",
-    "Command",
     "CommandRow",
     "DecisionRow",
     "Ended",
     "GapRow",
-    "GiveAdvice",
-    "GiveAnswer",
     "GpuLimitRow",
     "GpuRow",
-    "Instruction",
     "InstructionRow",
     "JobRow",
     "MetricRow",
@@ -42,7 +29,6 @@ __all__ = [
     "PlanRow",
     "ProfileRow",
     "RecallRow",
-    "RestoreControl",
     "Row",
     "RunRow",
     "SignalRow",
