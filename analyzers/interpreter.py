@@ -33,6 +33,7 @@ from analyzers.results.rows import DecisionRow, RunRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.event_route import EventRoute
 from analyzers.routes.followed_gpus import FollowedGpus
+from analyzers.routes.forecast_route import ForecastRoute
 from analyzers.routes.note_route import OWN, NoteRoute
 from analyzers.routes.open_sessions import OpenSessions
 from analyzers.routes.reading_route import ReadingRoute
@@ -159,6 +160,7 @@ class Interpreter:
         self._events = EventRoute(
             self._sessions, self._gpus, self._jobs, self._questions, self._attempts, self._pipelines
         )
+        self._forecasts = ForecastRoute(self._sessions, self._fleet)
         self._notes = NoteRoute(
             self._fleet,
             self._pending,
@@ -218,6 +220,8 @@ class Interpreter:
             case Notes():
                 result = self._notes.handle(frame, body, self._now_ns)
         result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
+        forecast = partial(self._forecasts.handle, body, result.rows)
+        result |= self._attempts.make(frame, "forecasts", self._now_ns, forecast)
         enforce = partial(self._enforce, frame.host, result)
         return self._attempts.make(frame, "budgets", self._now_ns, enforce, otherwise=result)
 

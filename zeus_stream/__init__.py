@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
+    from zeus_stream.integrations.run_budget import over_budget
     from zeus_stream.integrations.trackers import log_energy_to
     from zeus_stream.own_services import start
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
@@ -39,6 +40,7 @@ __all__ = [
     "log_energy_to",
     "metric",
     "open",
+    "over_budget",
     "pipeline",
     "recurring",
     "simulated",
@@ -52,6 +54,7 @@ _HOMES = {
     "open": "reports.archive_file",
     "auto": "integrations.optimizer",
     "log_energy_to": "integrations.trackers",
+    "over_budget": "integrations.run_budget",
     "Missing": "training.answers",
     "Publisher": "training.publisher",
     "WindowEnergy": "training.answers",

@@ -26,7 +26,7 @@ _held: dict[Path, int] = {}
 """Descriptors of the locks that this process holds: to its end."""
 
 
-def start(timeout_s: float = 60.0) -> bool:
+def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
     """Start a collector and an analyzer for this user, if none run, and wait until they answer.
 
     They end a few seconds after the last script that called this, also if that was killed. They measure, and
@@ -36,6 +36,7 @@ def start(timeout_s: float = 60.0) -> bool:
 
     Args:
         timeout_s: seconds to wait at most.
+        stop_at: energy budget of this script's run, such as ``500Wh``: see `over_budget`.
 
     Returns:
         Whether a collector and an analyzer run.
@@ -48,6 +49,8 @@ def start(timeout_s: float = 60.0) -> bool:
         >>> w.energy().energy_j
         812.4
     """
+    if stop_at is not None:
+        os.environ["ZEUS_STREAM_STOP_AT"] = stop_at
     until_ns = monotonic_ns() + round(timeout_s * 1e9)
     where = places(os.environ)
     try:

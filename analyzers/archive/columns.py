@@ -15,6 +15,7 @@ from zeus_stream.protocol.events import (
     EventsDropped,
     Metric,
     RunEnded,
+    RunPlanned,
     RunStarted,
     SearchWanted,
     StepBoundary,
@@ -124,6 +125,9 @@ def _event_columns(
             return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
         case IterationRan():
             return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None
+        case RunPlanned():
+            epochs = None if event.epochs is None else float(event.epochs)
+            return "run_planned", event.t_ns, None, event.steps, None, epochs
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():

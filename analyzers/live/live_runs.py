@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from analyzers.power_limit.search_progress import SearchProgress
-from analyzers.results.rows import DecisionRow, RunRow, TrialRow, WindowRow
+from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.snapshots import MAX_TRIAL_ROWS, RunNow, SearchNow, TrialNow
+from zeus_stream.protocol.snapshots import MAX_TRIAL_ROWS, ForecastNow, RunNow, SearchNow, TrialNow
 
 RECENT_STEPS = 40
 MAX_OPEN_STEPS = 64
@@ -74,6 +74,7 @@ class _Run:
     at_limits: list[_AtLimit] = field(default_factory=list)
     trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
     decision: DecisionRow | None = None
+    forecast: ForecastRow | None = None
     begin_mj: dict[str, int] = field(default_factory=dict)
     """Energy of its GPUs when it began."""
 
@@ -144,6 +145,9 @@ class LiveRuns:
                         run.trials[row.round, row.power_limit_w, row.confirms] = row
                         if len(run.trials) > MAX_LIMITS:
                             del run.trials[next(iter(run.trials))]
+                case ForecastRow():
+                    if (run := self._runs.get(row.run)) is not None:
+                        run.forecast = row
                 case DecisionRow():
                     run = self._runs.get(row.run)
                     if run is not None and (row.power_limit_w is not None or run.decision is None):
@@ -209,11 +213,11 @@ class LiveRuns:
 
     # ---- the answer
 
-    def now(self, searches: Mapping[str, SearchProgress], now_ns: int) -> list[RunNow]:
-        """Return the runs: open ones first, the latest first."""
+    def now(self, searches: Mapping[str, SearchProgress], now_ns: int, wall_ns: int) -> list[RunNow]:
+        """Return the runs: open ones first, the latest first. ``wall_ns``: UTC, now."""
         self._forget_ended(now_ns)
         runs = sorted(self._runs.values(), key=lambda run: (run.ended_ns is not None, -run.began_wall_ns))
-        return [self._run(run, searches.get(run.run)) for run in runs]
+        return [self._run(run, searches.get(run.run), wall_ns) for run in runs]
 
     def steps_j(self) -> dict[str, float]:
         """Return, by GPU, the mean energy of the last steps of the run that began last on it."""
@@ -227,7 +231,7 @@ class LiveRuns:
         usual_j = self._ended_saved[1] + sum(usual for _, usual in each)
         return (saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None)
 
-    def _run(self, run: _Run, progress: SearchProgress | None) -> RunNow:
+    def _run(self, run: _Run, progress: SearchProgress | None, wall_ns: int) -> RunNow:
         gpus = run.gpus
         energies = [joules for joules, _ in run.recent if joules is not None]
         used = [self._used_mj(run, gpu) for gpu in gpus]
@@ -249,11 +253,32 @@ class LiveRuns:
             watts=None,
             energy_j=sum(known) / 1000 if known and len(known) == len(used) else None,
             search=_search(run, progress),
+            forecast=None if ended else _forecast(run.forecast, wall_ns),
         )
 
     def _used_mj(self, run: _Run, gpu: str) -> int | None:
         energy_mj = self._energy_mj(gpu)
         return energy_mj - run.begin_mj[gpu] if energy_mj is not None and gpu in run.begin_mj else None
+
+
+def _forecast(row: ForecastRow | None, wall_ns: int) -> ForecastNow | None:
+    if row is None:
+        return None
+    since_s = row.spent_s + max(0, wall_ns - row.made_wall_ns) / 1e9
+    left = [
+        None if whole_s is None else max(0.0, whole_s - since_s)
+        for whole_s in (row.duration_s, row.duration_p2_5_s, row.duration_p97_5_s)
+    ]
+    return ForecastNow(
+        epochs=row.epochs,
+        steps=row.steps,
+        energy_j=row.energy_j,
+        energy_low_j=row.energy_p2_5_j,
+        energy_high_j=row.energy_p97_5_j,
+        left_s=left[0],
+        left_low_s=left[1],
+        left_high_s=left[2],
+    )
 
 
 def _ended_wall_ns(rank: RunRow) -> int:

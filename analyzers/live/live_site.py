@@ -101,7 +101,7 @@ class LiveSite:
         self, base: Snapshot, searches: Mapping[str, SearchProgress], now_ns: int, host: str | None
     ) -> Snapshot:
         """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
-        runs = self._runs.now(searches, now_ns)
+        runs = self._runs.now(searches, now_ns, base.wall_ns)
         base = replace(base, counters=(*base.counters, *self._latest.counts())[:200])
         return self._latest.snapshot(
             base, runs, now_ns, host=host, saved=self._runs.saved(), steps_j=self._runs.steps_j()

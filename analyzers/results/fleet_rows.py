@@ -66,6 +66,41 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRow:
+    """A forecast of a whole run, made at the end of an epoch or of a block of steps."""
+
+    TABLE: ClassVar = Table("forecasts", ("run", "step"))
+
+    run: str
+    """whose it is"""
+    step: int
+    """steps that were measured by then"""
+    made_wall_ns: int
+    """when: UTC, ns since 1970"""
+    epochs_done: int
+    """epochs that had ended"""
+    epochs: int | None
+    """of the whole run, as the script says; NULL: it says steps only"""
+    steps: int
+    """of the whole run, as the script says, or as its epochs had"""
+    power_limit_w: float | None
+    """watts: steps at this limit were taken for those to come; NULL: limits differ or are not known"""
+    spent_j: float | None
+    """joules of all its GPUs until then; NULL: not measured"""
+    spent_s: float
+    """seconds since it began"""
+    energy_j: float | None
+    """forecast of the whole run: what is spent and what is to come; NULL: not known"""
+    energy_p2_5_j: float | None
+    """its 95 % interval, from the scatter of steps and epochs; NULL: one epoch has no scatter"""
+    energy_p97_5_j: float | None
+    duration_s: float | None
+    """forecast of its duration, and the 95 % interval"""
+    duration_p2_5_s: float | None
+    duration_p97_5_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
     """GPUs, and the CPUs and their memory beside them (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``)."""
 

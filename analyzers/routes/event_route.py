@@ -23,6 +23,7 @@ from zeus_stream.protocol.events import (
     EventsDropped,
     Metric,
     RunEnded,
+    RunPlanned,
     RunStarted,
     SearchWanted,
     StepBoundary,
@@ -104,8 +105,8 @@ class EventRoute:
                 return self._pipelines.handle(StageRan(session, event), now)
             case RunEnded(t_ns, failure):
                 return self._sessions.end(session, t_ns, failure or "ended", now)
-            case RunStarted():
-                return NOTHING  # it was taken in when the session began
+            case RunStarted() | RunPlanned():
+                return NOTHING  # the first began the session; the second is for its forecast
 
     def _step(self, session: Session, event: StepBoundary, now: Clocks) -> Result:
         windows, index = session.windows, event.index

@@ -28,6 +28,7 @@ from zeus_stream.protocol.events import (
     EpochEnded,
     Event,
     RunEnded,
+    RunPlanned,
     RunStarted,
     StepBoundary,
     WindowBegan,
@@ -90,6 +91,8 @@ class Training:
     """Of a step at the highest limit."""
     steps: int
     epoch_steps: int | None = None
+    planned: tuple[int | None, int | None] | None = None
+    """Epochs and steps, as the script says."""
     """Steps of an epoch; None: no epochs."""
     pause_s: float = 0.0
     """Between two epochs."""
@@ -429,6 +432,9 @@ class World:
         self._begin_loop()
 
     def _begin_loop(self) -> None:
+        if self.step == 0 and self.training.planned:
+            plan = self.training.planned
+            self._publish(lambda t_ns: RunPlanned(t_ns, *plan))
         if self.training.epoch_steps:
             epoch = self.step // self.training.epoch_steps
             self._publish(lambda t_ns: EpochBegan(t_ns, epoch))

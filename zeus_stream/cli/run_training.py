@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import IO
 
 from zeus_stream.cli.running.command_end import lacking_package, record_exit
+from zeus_stream.cli.running.energy_watch import energy_watch
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.web_page import web_page
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
+from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, holder, places
 from zeus_stream.reports.run_cost import (
     Summary,
@@ -61,6 +63,7 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str], 
     check_command(command)
     where = places(environ)
     environment = {**environ, **as_environment(settings)}
+    budget = budget_of(environment)
     name = environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
     with Signals() as signals, ExitStack() as held:
         started: Sequence[Service] = ()
@@ -76,7 +79,8 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str], 
             held.enter_context(web_page(environment, signals, say))
         if signals.told is not None:
             return 128 + signals.told
-        code = carry_out(command, environment, where, signals)
+        with energy_watch(budget, Connection(where), name, say):
+            code = carry_out(command, environment, where, signals)
         if code:
             record_exit(where, name, command[0], ended_by(code), say)
         try:

@@ -18,9 +18,21 @@ from zeus_stream.settings import Settings
 )
 @click.option("--gpus", metavar="N,N", help="With --measure-only: the GPUs to measure.  [all]")
 @click.option("--web", is_flag=True, help="Show the training live in a browser: print an address to open.")
+@click.option(
+    "--stop-at",
+    metavar="ENERGY",
+    help="Energy budget, such as 500Wh or 2MJ: warn, then end the training at its next checkpoint. The"
+    " callbacks of frameworks do that; other scripts ask zeus_stream.over_budget().",
+)
 @settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
 def run(
-    settings: Settings, command: tuple[str, ...], *, measure_only: bool, gpus: str | None, web: bool
+    settings: Settings,
+    command: tuple[str, ...],
+    *,
+    measure_only: bool,
+    gpus: str | None,
+    web: bool,
+    stop_at: str | None,
 ) -> None:
     """Run COMMAND with a collector and an analyzer, and print what it cost.
 
@@ -32,10 +44,11 @@ def run(
     zeus-stream run -- python train.py
     zeus-stream run --device simulated:v100x1 -- python train.py
     zeus-stream run --web -- python train.py
+    zeus-stream run --stop-at 500Wh -- python train.py
     zeus-stream run --measure-only -- ./program --any options
     """
-    if measure_only and web:
-        raise click.UsageError("--web shows trainings; it does not go with --measure-only.")
+    if measure_only and (web or stop_at is not None):
+        raise click.UsageError("--web and --stop-at are for trainings; they do not go with --measure-only.")
     if measure_only:
         from zeus_stream.cli.measure import measure_command
 
@@ -47,7 +60,8 @@ def run(
         )
     from zeus_stream.cli.run_training import run as run_training
 
-    sys.exit(run_training(settings, command, os.environ, web=web))
+    environ = {**os.environ, **({} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at})}
+    sys.exit(run_training(settings, command, environ, web=web))
 
 
 @click.command(cls=Command)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from zeus_stream.integrations.run_budget import Agree, over_budget
 from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
 from zeus_stream.training.answers import Later, WindowEnergy
+from zeus_stream.training.identity import counted
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.windows import Window
 
@@ -87,14 +89,30 @@ class Training:
         if trackers:
             self._energy_log = log_energy_to(*trackers, publisher=self._publisher)
 
-    def begin(self, step: int, batch_size: int | None = None) -> None:
-        """A training begins with a step of this number. What an interrupted one left open is forgotten.
+    def begin(
+        self,
+        step: int,
+        batch_size: int | None = None,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Begin a training with a step of this number. What an interrupted one left open is forgotten.
 
-        ``batch_size``: samples of this rank in a step of the optimizer; None: the framework does not say.
+        Args:
+            step: number of its first step.
+            batch_size: samples of this rank in a step of the optimizer.
+            epochs: of the whole training, and its steps; None, as above: the framework does not say.
+            steps: see there.
         """
         self._publisher.know(batch_size)
         self.forget()
         self._publisher.continue_from(step=step)
+        self._publisher.plan(epochs=counted(epochs), steps=counted(steps))
+
+    def over_budget(self, agree: Agree | None = None) -> bool:
+        """Return whether the training is to end: call it in every rank, after a checkpoint."""
+        return over_budget(self._publisher, agree)
 
     def end(self) -> None:
         """It has ended."""

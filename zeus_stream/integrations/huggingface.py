@@ -12,6 +12,7 @@ logs in its table ``metrics``, and the tokens of each rank so far as the metric 
 from collections.abc import Sequence
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from transformers import DefaultFlowCallback, TrainerCallback
 
 from zeus_stream.integrations.callbacks import Training, training
@@ -43,7 +44,12 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._tokens = state.num_input_tokens_seen
         batch_size = None if args.auto_find_batch_size else args.train_batch_size
-        self._training.begin(state.global_step, batch_size and batch_size * args.gradient_accumulation_steps)
+        self._training.begin(
+            state.global_step,
+            batch_size and batch_size * args.gradient_accumulation_steps,
+            epochs=state.num_train_epochs if args.max_steps <= 0 else None,
+            steps=state.max_steps,
+        )
         self._training.report_to(self._trackers)
         if getattr(args, "eval_on_start", False):
             self._training.begin_pause(EVALUATION)
@@ -57,6 +63,8 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._training.end_epoch()
+        if args.save_strategy == "no":  # there is no checkpoint to wait for
+            self._end_over_budget(control)
         self._expect(control)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -83,6 +91,12 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._training.end_pause()
+        self._end_over_budget(control)
+
+    def _end_over_budget(self, control: Any) -> None:
+        """End the training if it has used its energy budget. All ranks decide as the first one does."""
+        if self._training.over_budget(lambda over: broadcast_object_list([over])[0]):
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
         tokens = self._seen_tokens(state, logs)

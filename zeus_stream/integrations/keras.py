@@ -49,7 +49,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._batches, self._asked_ns = 0, monotonic_ns()
-        self._training.begin(int(self.model.optimizer.iterations))
+        self._training.begin(int(self.model.optimizer.iterations), epochs=self.params.get("epochs"))
         self._training.report_to(self._trackers)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -64,6 +64,8 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         found = self._training.log()
         if logs is not None:
             logs.update(found)
+        if self._training.over_budget():  # callbacks that save do it now as well
+            self.model.stop_training = True
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._batch = batch

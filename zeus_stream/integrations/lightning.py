@@ -10,6 +10,7 @@ far as the metric ``tokens``.
 """
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from lightning.pytorch import Callback
@@ -47,7 +48,13 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._made = self._steps = trainer.global_step
         self._tokens = self._seen = 0
         batch_size = batch_of(trainer.train_dataloader)
-        self._training.begin(trainer.global_step, batch_size and batch_size * trainer.accumulate_grad_batches)
+        steps = trainer.estimated_stepping_batches  # inf: there is no end
+        self._training.begin(
+            trainer.global_step,
+            batch_size and batch_size * trainer.accumulate_grad_batches,
+            epochs=trainer.max_epochs,
+            steps=int(steps) if isfinite(steps) else None,
+        )
         self._training.report_to(self._trackers)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -59,6 +66,16 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end_epoch()
         self._record(trainer)
+        if trainer.checkpoint_callback is None:  # there is no checkpoint to wait for
+            self._end_over_budget(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self._end_over_budget(trainer)
+
+    def _end_over_budget(self, trainer: Any) -> None:
+        """End the training if it has used its energy budget. All ranks decide as the first one does."""
+        if self._training.over_budget(trainer.strategy.broadcast):
+            trainer.should_stop = True
 
     def _record(self, trainer: Any) -> None:
         """Store what the module has logged. Its tensors are waited for, once an epoch."""

@@ -169,6 +169,16 @@ class SearchWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPlanned:
+    """The planned length of a run, as its script says. A later one replaces it."""
+
+    t_ns: Ns
+    epochs: Count | None
+    """Of the whole run; those before a resume are among them. None, as for steps: not known."""
+    steps: Count | None
+
+
+@dataclass(frozen=True, slots=True)
 class EventsDropped:
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
@@ -201,6 +211,7 @@ Event = (
     | SearchWanted
     | PipelineBegan
     | IterationRan
+    | RunPlanned
     | EventsDropped
     | RunEnded
 )

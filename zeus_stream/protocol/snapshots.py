@@ -126,6 +126,23 @@ class SearchNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastNow:
+    """The latest forecast of a whole run, with 95 % intervals. None: not known (yet)."""
+
+    epochs: Count | None
+    """Of the whole run. None: its script says steps only."""
+    steps: Count
+    energy_j: Figure | None
+    """Of all GPUs of the run, from its begin to its end."""
+    energy_low_j: Figure | None
+    energy_high_j: Figure | None
+    left_s: Figure | None
+    """From now to its end."""
+    left_low_s: Figure | None
+    left_high_s: Figure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunNow:
     """A run that is open, or has ended a short time ago."""
 
@@ -150,6 +167,8 @@ class RunNow:
     energy_j: Figure | None
     """Of its GPUs together, since it began. None: a GPU has no counter."""
     search: SearchNow | None
+    forecast: ForecastNow | None = None
+    """None: its script does not say how long it is to be, or its first epoch has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
+from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
@@ -92,6 +93,9 @@ class Summary:
     """Where its energy went: rows of ``waste``."""
     costs: Sequence[Mapping[str, Any]] = ()
     """Money and carbon: rows of ``costs``, or the price that was given with the question."""
+    forecast: Mapping[str, Any] | None = None
+    """A row of ``run_forecasts``. None: there is none."""
+    forecast_costs: Sequence[Mapping[str, Any]] = ()
 
     @property
     def closed(self) -> bool:
@@ -119,6 +123,7 @@ def summarize(
     (whole,) = ask(WHOLE).to_pylist()
     (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
+    (forecast,) = ask(FORECAST).to_pylist() or (None,)
     return Summary(
         run=run,
         totals=totals,
@@ -129,6 +134,8 @@ def summarize(
         single=single,
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
+        forecast=forecast,
+        forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
 
 
@@ -207,6 +214,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "saving": summary.saving,
         "waste": list(summary.waste),
         "costs": list(summary.costs),
+        "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "gaps": summary.gaps.to_pylist(),
@@ -228,6 +236,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         )
     facts += [*waste_facts(summary.waste), *cost_facts(summary.costs)]
     if not summary.closed:
+        facts += forecast_facts(summary.forecast, summary.forecast_costs)
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:
         facts.append(("warning", "another run used the same GPU at that time; its energy is included"))

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.queries import Status
+from zeus_stream.reports.forecast import energy_words
+from zeus_stream.reports.quantities import seconds
 from zeus_stream.reports.tables import ABSENT, WIDE
 
 Row = Mapping[str, Any]
@@ -65,11 +67,14 @@ WITH {recent}, opened AS (
     FROM windows JOIN decided ON windows.run = decided.run AND abs(power_limit_w - chosen_w) < 0.5
     WHERE kind = 'step' AND windows.run IN ({opened}) AND NOT of_host(gpu) GROUP BY windows.run
 )
-SELECT opened.*, paced.steps, steps_per_s, used.energy_j, trials, chosen_w, applied, reason,
+SELECT opened.*, forecast.energy_j AS forecast_j, forecast.energy_p2_5_j, forecast.energy_p97_5_j,
+    forecast.duration_s, forecast.duration_p2_5_s, forecast.duration_p97_5_s,
+    paced.steps, steps_per_s, used.energy_j, trials, chosen_w, applied, reason,
     tried.round > decided.round AS again,
     at_limit.steps * found_step_j - at_limit.energy_j AS saved_j
 FROM opened LEFT JOIN paced USING (run) LEFT JOIN used USING (run) LEFT JOIN tried USING (run)
-LEFT JOIN decided USING (run) LEFT JOIN at_limit USING (run) ORDER BY began_at
+LEFT JOIN decided USING (run) LEFT JOIN at_limit USING (run)
+LEFT JOIN run_forecasts AS forecast USING (run) ORDER BY began_at
 """
 _GAPS = """
 SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC
@@ -114,6 +119,8 @@ class RunLine:
     steps_per_s: float | None
     energy_j: float | None
     saved_j: float | None
+    forecast: str
+    """Energy and duration of the whole run; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +190,17 @@ def _gpu(row: Row) -> GpuLine:
 
 def _run(row: Row) -> RunLine:
     same = ("run", "job", "ranks", "steps", "steps_per_s", "energy_j", "saved_j")
-    return RunLine(phase=_phase(row), **{name: row[name] for name in same})
+    return RunLine(phase=_phase(row), forecast=_forecast(row), **{name: row[name] for name in same})
+
+
+def _forecast(row: Row) -> str:
+    """Return the forecast of a run in words; empty: there is none."""
+    if row["duration_s"] is None:
+        return ""
+    energy = energy_words(row["forecast_j"], row["energy_p2_5_j"], row["energy_p97_5_j"])
+    low_s, high_s = row["duration_p2_5_s"], row["duration_p97_5_s"]
+    sure = "" if low_s is None else f" ({seconds(low_s)} to {seconds(high_s)})"
+    return f"{energy}, {seconds(row['duration_s'])}{sure} from begin to end"
 
 
 def _phase(row: Row) -> str:
@@ -231,6 +248,11 @@ def print_view(shown: StatusView, out: TextIO) -> None:
     if shown.runs:
         console.print(_run_table(shown.runs))
         console.print()
+        forecasts = [f"{run.run}, forecast: {run.forecast}" for run in shown.runs if run.forecast]
+        for each in forecasts:
+            console.print(Text(each), soft_wrap=True)
+        if forecasts:
+            console.print()
     elif shown.gpus:
         console.print("No run is open.\n")
     services = _table("service", "state", "behind")

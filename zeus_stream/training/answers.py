@@ -75,3 +75,21 @@ class Later:
 
     def __repr__(self) -> str:
         return f"Later({self._known!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Counters of a publisher."""
+
+    acknowledged: int
+    """Events that are in the collector's log."""
+    waiting: int
+    """Events that are not in it yet."""
+    dropped: int
+    """Events that found no room."""
+    reconnects: int
+    """Sockets given up because nothing was acknowledged in time."""
+    errors: int
+    """Messages that were not understood, and failures of the publisher itself."""
+    unplaced: int
+    """Step boundaries that the device did not reach in time: they are placed where Python dispatched them."""

@@ -10,10 +10,11 @@ GPUs are said as well as the process knows them, for the collector to resolve:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import PurePath
+from typing import cast
 
 ALL = "index:all"
 MAX_NAME = 200
@@ -118,6 +119,14 @@ def batch_of(loader: object) -> int | None:
     try:
         return counted(getattr(loader, "batch_size", None))
     except Exception:  # noqa: BLE001  (a loader's property is somebody else's code, and only asked by the way)
+        return None
+
+
+def length_of(iterable: object) -> int | None:
+    """Return how many items an iterable has, if it says so."""
+    try:
+        return counted_from_zero(len(cast("Sized", iterable)))
+    except Exception:  # noqa: BLE001  (as above; most iterables without a length raise TypeError)
         return None
 
 

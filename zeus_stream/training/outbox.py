@@ -47,7 +47,8 @@ class Outbox:
     def __init__(
         self, started: RunStarted, new_session: Callable[[], str], room: int = ROOM, hold_ns: int = 0
     ) -> None:
-        """``hold_ns``: how long the beginning waits for a batch size, until more than one entry was put."""
+        """``hold_ns``: how long the beginning waits for a batch size, until more than two entries were put:
+        a plan and an epoch may precede the first loop."""
         self._started = started
         self._begins_ns = started.t_ns + hold_ns
         self._new_session = new_session
@@ -96,7 +97,7 @@ class Outbox:
     def batch(self, now_ns: Ns) -> Batch | None:
         """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
         if not self._begun:
-            open_yet = self._room >= 0 and len(self._entries) < 2
+            open_yet = self._room >= 0 and len(self._entries) < 3
             if self._started.batch_size is None and open_yet and now_ns < self._begins_ns:
                 return None
             self._begun = True

@@ -11,16 +11,24 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import publish_candidates
-from zeus_stream.protocol.events import EpochBegan, EpochEnded, Metric, RunEnded, RunStarted, SearchWanted
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    Metric,
+    RunEnded,
+    RunPlanned,
+    RunStarted,
+    SearchWanted,
+)
+from zeus_stream.training.answers import Statistics
 from zeus_stream.training.energy_questions import EnergyQuestions
 from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
-from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, named
+from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
 from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
@@ -40,24 +48,6 @@ HOLD_NS = 100_000_000
 YES = {"1", "true", "yes", "on"}
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """Counters of a publisher."""
-
-    acknowledged: int
-    """Events that are in the collector's log."""
-    waiting: int
-    """Events that are not in it yet."""
-    dropped: int
-    """Events that found no room."""
-    reconnects: int
-    """Sockets given up because nothing was acknowledged in time."""
-    errors: int
-    """Messages that were not understood, and failures of the publisher itself."""
-    unplaced: int
-    """Step boundaries that the device did not reach in time: they are placed where Python dispatched them."""
 
 
 class Follower(Protocol):
@@ -99,6 +89,8 @@ class Publisher:
         self._open: dict[str, Window] = {}
         self._followers: dict[type[Follower], Follower] = {}
         self._epoch = 0
+        self._planned: tuple[int | None, int | None] = (None, None)
+        """Epochs and steps of the whole run."""
         self._error: BaseException | None = None
         self._attempts = itertools.count()
         off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in YES
@@ -148,7 +140,19 @@ class Publisher:
     def steps(self, iterable: Iterable[T]) -> Loop[T]:
         """Return ``iterable``, each turn of whose loop is a step."""
         self.know(batch_of(iterable))
-        return Loop(iterable, self._steps.loop)
+        return Loop(iterable, self._loop)
+
+    def _loop(self, iterable: Iterable[T]) -> Iterator[T]:
+        if self._epoch == 0:  # a loop without epochs: as far as is known, it is the whole run
+            count = length_of(iterable)
+            self.plan(steps=None if count is None or self._steps.last is not None else count)
+        return self._steps.loop(iterable)
+
+    def plan(self, *, epochs: int | None = None, steps: int | None = None) -> None:
+        """Record how long the whole run is to be: forecasts need it. None: not known."""
+        if (epochs, steps) != self._planned:
+            self._planned = (epochs, steps)
+            self._outbox.put((RunPlanned, monotonic_ns(), epochs, steps))
 
     def know(self, batch_size: int | None) -> None:
         """Set the samples of a step, unless they are known, before the first one. None: nobody says."""
@@ -307,14 +311,7 @@ class Publisher:
             window.cancel()
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
-        """Record a number, such as a loss, with the step and the epoch that it belongs to.
-
-        Args:
-            name: e.g. ``loss``; its first 200 characters are kept.
-            value: what ``float()`` understands. A tensor on a GPU is waited for: give it once it is computed.
-            step: number of a step, from 0. Default: the step that began last.
-            epoch: number of an epoch, from 0. Default: the epoch that began last.
-        """
+        """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`."""
         now_ns = monotonic_ns()
         try:
             number = float(value)
@@ -325,13 +322,11 @@ class Publisher:
             self._warn("finite", f"metric {named(name)!r}: {number} is not stored: it is not finite.")
             return
         at_step = self._steps.last if step is None else counted_from_zero(step)
-        at_epoch = self._last_epoch() if epoch is None else counted_from_zero(epoch)
+        last_epoch = self._epoch - 1 if self._epoch else None
+        at_epoch = last_epoch if epoch is None else counted_from_zero(epoch)
         if (step is not None and at_step is None) or (epoch is not None and at_epoch is None):
             self._warn("place", f"metric {named(name)!r}: step and epoch: expected whole numbers from 0 on.")
         self._outbox.put((Metric, now_ns, named(name), number, at_step, at_epoch))
-
-    def _last_epoch(self) -> int | None:
-        return self._epoch - 1 if self._epoch else None
 
     # ---- the publisher itself
 
@@ -391,6 +386,8 @@ class Publisher:
         return None if self._by_dispatch or self._silent else torch_events.queue()
 
     def _epochs(self, iterable: Iterable[T]) -> Iterator[T]:
+        if (count := length_of(iterable)) is not None:
+            self.plan(epochs=self._epoch + count)
         for item in iterable:
             with self.epoch():
                 yield item

@@ -130,6 +130,22 @@ class Connection:
         done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
         return table_of(parts), done.truncated
 
+    def now(self, host: str | None = None, *, timeout_s: float = 2.0) -> Snapshot:
+        """Return the live state, from memory: GPUs, runs, their searches and forecasts, what is missing.
+
+        Args:
+            host: rows of this host only. None: of all.
+            timeout_s: seconds to wait at most.
+
+        Raises:
+            UnreachableError: the analyzer does not answer.
+
+        Example:
+            >>> [(run.run, run.watts) for run in zeus_stream.connect().now().runs]
+            [('run-5f0c2a91', 183.2)]
+        """
+        return ask_now(self._where, host, timeout_s=timeout_s)
+
     def windows(
         self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
     ) -> "pa.Table":

@@ -169,3 +169,37 @@ def test_the_example_learns_and_is_measured(zeus: Cli) -> None:
     assert "accuracy 9" in completed.stdout
     assert "2 epochs, 92 steps on 1 GPU" in completed.stderr
     assert "J (95 %:" in completed.stderr
+
+
+STOPS_AT_A_CHECKPOINT = """
+import zeus_stream
+from zeus_stream.simulated_gpu.accelerator import attach
+with attach("imagenet") as gpu:
+    for epoch in zeus_stream.epochs(500):
+        for _ in zeus_stream.steps(range(20)):
+            gpu.run(0.02)
+        if zeus_stream.over_budget():
+            print("ended")
+            break
+"""
+
+
+def test_a_run_ends_at_the_checkpoint_after_its_energy_budget_and_its_forecasts_are_stored(zeus: Cli) -> None:
+    completed = zeus(
+        "run", "--select", "none", "--device", SIMULATED, "--stop-at", "400J",
+        "--", sys.executable, "-c", STOPS_AT_A_CHECKPOINT,
+    )  # fmt: skip
+    assert (completed.returncode, completed.stdout) == (0, "ended\n"), completed.stderr
+    assert "It ends at its next checkpoint." in completed.stderr
+    made = json.loads(zeus("sql", "--format", "json", "FROM forecasts ORDER BY step").stdout)
+    assert {(row["epochs"], row["steps"]) for row in made} == {(500, 10_000)}
+    assert made[-1]["energy_j"] > 400
+    (spent,) = json.loads(zeus("sql", "--format", "json", "SELECT energy_j FROM run_energy").stdout)
+    assert 400 <= spent["energy_j"] < 4000
+
+
+def test_a_budget_that_is_no_energy_stops_before_the_training_starts(zeus: Cli) -> None:
+    completed = zeus("run", "--stop-at", "3EUR", "--", sys.executable, "-c", "print('trained')")
+    assert completed.returncode == 2
+    assert "--stop-at: could not understand '3EUR'. Give an energy with its unit" in completed.stderr
+    assert "trained" not in completed.stdout

@@ -197,7 +197,7 @@ def test_the_beginning_waits_for_a_batch_size_for_a_while_and_is_what_it_was_fro
 
 
 @pytest.mark.parametrize(
-    ("puts", "now_ns"), [(0, 100), (2, 0)], ids=["its time is over", "steps are under way"]
+    ("puts", "now_ns"), [(0, 100), (3, 0)], ids=["its time is over", "steps are under way"]
 )
 def test_the_beginning_goes_without_a_batch_size_when(puts: int, now_ns: int) -> None:
     box = Outbox(STARTED, lambda: "session", hold_ns=100)

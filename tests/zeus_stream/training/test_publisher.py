@@ -25,6 +25,7 @@ from zeus_stream.protocol.events import (
     GpuEnergy,
     Metric,
     RunEnded,
+    RunPlanned,
     RunStarted,
     StepBoundary,
     WindowBegan,
@@ -101,7 +102,7 @@ def test_a_run_arrives_as_it_happened(collector: Collector) -> None:
     epoch = [
         "EpochBegan", "StepBoundary", "Metric", "StepBoundary", "Metric", "StepBoundary", "EpochEnded",
     ]  # fmt: skip
-    assert shape(collector) == [*epoch, *epoch, "WindowBegan", "WindowEnded"]
+    assert shape(collector) == ["RunPlanned", *epoch, *epoch, "WindowBegan", "WindowEnded"]
     assert isinstance(collector.events[-1], RunEnded)
     assert [event.index for event in collector.seen(EpochBegan)] == [0, 1]
     assert [event.index for event in collector.seen(EpochEnded)] == [0, 1]
@@ -168,8 +169,19 @@ def test_a_break_or_an_exception_ends_the_step_and_the_epoch_and_passes_through(
         (2, False, True), (3, True, True), (4, True, False),
         (4, False, True), (5, True, False),
     ]  # fmt: skip
-    assert shape(collector)[0] == "EpochBegan"
-    assert shape(collector)[4] == "EpochEnded"
+    assert shape(collector)[:2] == ["RunPlanned", "EpochBegan"]
+    assert shape(collector)[5] == "EpochEnded"
+
+
+def test_the_length_of_a_run_is_sent_as_far_as_its_loops_say_it(collector: Collector) -> None:
+    with Publisher() as pub:
+        list(pub.steps("abc"))
+        list(pub.steps("de"))  # a second loop: nobody knows how many there are
+        for _ in pub.epochs(4):
+            list(pub.steps("ab"))
+        list(pub.epochs(iter(range(2))))
+    plans = [(event.epochs, event.steps) for event in collector.seen(RunPlanned)]
+    assert plans == [(None, 3), (None, None), (4, None)]
 
 
 def broken_loader() -> Iterator[int]:
@@ -386,7 +398,7 @@ def test_without_a_collector_training_goes_on_and_it_is_said_once(
         until(lambda: caplog.records)
         with pub.window("v") as window:
             assert list(pub.steps(range(100))) == list(range(100))
-        assert pub.statistics().waiting == 104
+        assert pub.statistics().waiting == 105
         assert "no collector at" in str(window.energy(0.1))
     assert [record.getMessage() for record in caplog.records] == [no_collector(zeus_dir)]
 

@@ -19,7 +19,8 @@ from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import wrapped
 from zeus_stream.live.panels.power_chart import power_chart, power_title
 from zeus_stream.live.panels.run_panel import phase, search_lines
-from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.protocol.snapshots import ForecastNow, RunNow, Snapshot
+from zeus_stream.reports.forecast import cost_words, energy_words, length_words, time_words
 
 CHART_HEIGHT = 6
 MOST_WINDOWS, MOST_CAUSES, MOST_GAPS = 12, 12, 200
@@ -47,6 +48,8 @@ class Details:
     """By name: ``name``, ``count``, ``energy_j``, ``duration_s``."""
     waste: Sequence[Row] = ()
     """By cause: ``cause``, ``energy_j``, ``share``."""
+    costs: Sequence[Row] = ()
+    """Of the whole run, as forecast: rows of ``forecast_costs``."""
     trouble: str = ""
     """Why the archive did not answer."""
 
@@ -61,6 +64,8 @@ def run_page(run: RunNow, history: History, width: int, details: Details) -> lis
             Span(f"  {phase(run)}", "accent"),
         ),
         _facts(run),
+        *forecast_lines(run.forecast),
+        *((Span(f"          {clean(str(row['name']))}: {clean(cost_words(row))}"),) for row in details.costs),
         (),
         (Span("Power", "strong"), Span(f"   {power_title(run, history)}", "dim")),
         *power_chart(run, history, width, CHART_HEIGHT),
@@ -89,6 +94,16 @@ def _facts(run: RunNow) -> Line:
         Span(f"{significant(run.step_j)} J/step   {significant(run.step_ms)} ms   "),
         Span(f"{scaled(run.watts, 'W')}   {scaled(run.energy_j, 'J')} so far"),
     )
+
+
+def forecast_lines(forecast: ForecastNow | None) -> list[Line]:
+    """Return the forecast of a run as a line; none if there is none."""
+    if forecast is None:
+        return []
+    energy = energy_words(forecast.energy_j, forecast.energy_low_j, forecast.energy_high_j)
+    time = time_words(forecast.left_s, forecast.left_low_s, forecast.left_high_s)
+    of = length_words(forecast.epochs, forecast.steps)
+    return [(Span("Forecast  ", "strong"), Span(f"{time}   {energy}"), Span(f"   of {of}", "dim"))]
 
 
 def _known(value: int | None) -> str:

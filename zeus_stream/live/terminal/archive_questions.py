@@ -3,6 +3,7 @@
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.live.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.live.source import Source
+from zeus_stream.reports.forecast import COSTS
 from zeus_stream.transport.client import quoted
 
 ANSWER_S = 5.0
@@ -30,10 +31,11 @@ class LiveArchive:
         try:
             saving = await self._ask(_SAVING.format(run=quoted(run)))
             windows = await self._ask(_WINDOWS.format(run=quoted(run), most=MOST_WINDOWS))
+            costs = await self._ask(COSTS.format(run=quoted(run)))
             waste = await self._ask(_WASTE.format(run=quoted(run), most=MOST_CAUSES))
         except ZeusStreamError as wrong:
             return Details(trouble=str(wrong))
-        return Details(saving[0] if saving else None, windows, waste)
+        return Details(saving[0] if saving else None, windows, waste, costs)
 
     async def gaps(self) -> list[Row]:
         """Return what is missing from the whole archive; nothing, if it does not answer."""

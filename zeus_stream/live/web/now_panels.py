@@ -4,21 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from zeus_stream.protocol.snapshots import GpuNow, RunNow, SearchNow, Snapshot
+from zeus_stream.protocol.snapshots import ForecastNow, GpuNow, RunNow, SearchNow, Snapshot
+from zeus_stream.reports.forecast import time_words
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import (
-    ABSENT,
-    Columns,
-    facts,
-    figure,
-    joules,
-    percent,
-    plain,
-    seconds,
-    table,
-    watts,
-)
+from zeus_stream.reports.html.panels import Columns, facts, percent, plain, table, watts
 from zeus_stream.reports.html.site_panels import run_link
+from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.svg.bars import bar
 
 OLD_MS = 3_000
@@ -119,6 +110,7 @@ def _runs(runs: tuple[RunNow, ...]) -> Markup:
         {"run": run_link(each.run), "job": each.job, "phase": phase(each.search), "epoch": each.epoch,
          "step": each.step, "step_j": each.step_j, "step_ms": each.step_ms, "watts": each.watts,
          "energy_j": each.energy_j,
+         "forecast": _forecast(each.forecast),
          "saved": ABSENT if each.search is None else percent(each.search.saved_percent),
          "state": "" if each.ended_wall_ns is None else "ended"}
         for each in runs
@@ -127,9 +119,16 @@ def _runs(runs: tuple[RunNow, ...]) -> Markup:
         "run": ("run", lambda value: value), "job": ("job", plain), "phase": ("power limit", plain),
         "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("J a step", figure),
         "step_ms": ("ms a step", figure), "watts": ("power", watts), "energy_j": ("energy", joules),
-        "saved": ("saved", plain), "state": ("", plain),
+        "forecast": ("forecast", plain), "saved": ("saved", plain), "state": ("", plain),
     }  # fmt: skip
     return table(rows, columns, "Runs now")
+
+
+def _forecast(forecast: ForecastNow | None) -> str:
+    if forecast is None:
+        return ABSENT
+    energy = ABSENT if forecast.energy_j is None else f"{joules(forecast.energy_j)} in all"
+    return f"{energy}, {time_words(forecast.left_s, forecast.left_low_s, forecast.left_high_s)}"
 
 
 def _gaps(now: Snapshot) -> Markup:

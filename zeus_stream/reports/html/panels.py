@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import floor, isfinite, log10
 from typing import Any
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.questions import Row, Rows
+from zeus_stream.reports.quantities import ABSENT, figure, joules
 from zeus_stream.reports.svg.bars import bar
 
-ABSENT = "-"
-"""Stands for a figure that is not known. Never 0."""
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
 CSV_ROWS = 1000
@@ -43,34 +41,6 @@ class Panel:
     """The drawings of ``body`` by name, for files of their own."""
     half: bool = False
     """Two of them stand side by side on a wide screen."""
-
-
-def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
-    """Format a figure with this many significant digits. Digits before the point are always kept."""
-    if value is None or not isfinite(value):
-        return ABSENT
-    places = max(digits - 1 - floor(log10(abs(value))), 0) if value else 0
-    return f"{value:,.{min(places, 6)}f}{' ' if unit else ''}{unit}"
-
-
-def joules(value: float | None) -> str:
-    """Format an energy in J, kJ or kWh."""
-    if value is None:
-        return ABSENT
-    if abs(value) < 100_000:
-        return f"{value:,.0f} J" if abs(value) >= 1000 else figure(value, "J")
-    return figure(value / 1e3, "kJ") if abs(value) < 3.6e6 else figure(value / 3.6e6, "kWh")
-
-
-def seconds(value: float | None) -> str:
-    """Format a duration."""
-    if value is None:
-        return ABSENT
-    if value < 120:
-        return figure(value, "s", 3)
-    if value < 7200:
-        return f"{value / 60:.1f} min"
-    return f"{value / 3600:.1f} h"
 
 
 def watts(value: float | None) -> str:

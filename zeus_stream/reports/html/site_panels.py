@@ -5,20 +5,9 @@ from typing import Any
 from urllib.parse import quote
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import (
-    ABSENT,
-    Columns,
-    Panel,
-    bars,
-    figure,
-    joules,
-    percent,
-    plain,
-    seconds,
-    table,
-    watts,
-)
+from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain, table, watts
 from zeus_stream.reports.html.questions import Asking, Gpu, Rows, quoted
+from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
 
 _RECENT = """
 WITH latest AS (

@@ -1,0 +1,1 @@
+"""Forecasts of runs: energy and time to the end."""

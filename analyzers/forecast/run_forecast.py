@@ -1,0 +1,168 @@
+"""The forecast of one run: what its steps and all between them cost so far, to what is left. Pure.
+
+    plan of the script (epochs, steps) --+
+    steps of all ranks, by power limit --+--> left = steps left x step + rounds left x what is between steps
+    rounds: epochs, or blocks of steps --+
+
+A round is an epoch, or a block of steps where the script says how many steps there are. What a round takes
+besides its steps (data, validation, checkpoints, pauses) is its *rest*. Steps count at the limit that the
+last step had: trials of other limits say nothing of the steps to come.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from analyzers.forecast.batch_means import BatchMeans, added
+from analyzers.results.rows import ForecastRow
+
+BLOCKS = 50
+"""Blocks of a run whose steps are known: so many forecasts are made."""
+LEAST_BLOCK = 16
+"""Steps of a block, at least."""
+FEW_STEPS = 8
+"""Fewer steps at a limit than these do not make a forecast."""
+MAX_LIMITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The state of a run at an instant: since it began, all GPUs."""
+
+    s: float
+    j: float | None
+    """None: the energy of a GPU is not known."""
+
+
+@dataclass(slots=True)
+class _AtLimit:
+    joules: BatchMeans = field(default_factory=BatchMeans)
+    seconds: BatchMeans = field(default_factory=BatchMeans)
+
+
+@dataclass(slots=True)
+class _Round:
+    """The steps of a round."""
+
+    steps: int = 0
+    j: float = 0.0
+    s: float = 0.0
+    measured: int = 0
+    """Steps whose energy is known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunForecast:
+    """What is known of one run."""
+
+    run: str
+    epochs: int | None = None
+    """Of the whole run, as its script says."""
+    steps: int | None = None
+    epochs_done: int = 0
+    steps_done: int = 0
+    limit_w: float | None = None
+    at_limits: dict[float | None, _AtLimit] = field(default_factory=dict)
+    rest_j: BatchMeans = field(default_factory=BatchMeans)
+    """By round."""
+    rest_s: BatchMeans = field(default_factory=BatchMeans)
+    last: Spent | None = None
+    """At the end of the last round, or at the begin of the first."""
+    round_steps: int | None = None
+    """Of the last round."""
+    open: _Round = field(default_factory=_Round)
+
+    @property
+    def block(self) -> int | None:
+        """Steps of a block. None: rounds are epochs."""
+        return None if self.steps is None else max(LEAST_BLOCK, ceil(self.steps / BLOCKS))
+
+    def plan(self, epochs: int | None, steps: int | None) -> None:
+        """Take in how long the run is to be."""
+        if (steps is None) != (self.steps is None):  # rounds are others now
+            self.rest_j, self.rest_s, self.last, self.open = BatchMeans(), BatchMeans(), None, _Round()
+        self.epochs, self.steps = epochs, steps
+
+    def add_step(self, index: int, joules: float | None, seconds: float, limit_w: float | None) -> None:
+        """Take in a step that is measured. ``joules``: of all GPUs. ``seconds``: of the slowest rank."""
+        self.steps_done = max(self.steps_done, index + 1)
+        self.limit_w = limit_w
+        if limit_w not in self.at_limits and len(self.at_limits) >= MAX_LIMITS:
+            del self.at_limits[next(iter(self.at_limits))]
+        at = self.at_limits.setdefault(limit_w, _AtLimit())
+        at.seconds.add(seconds)
+        self.open.steps += 1
+        self.open.s += seconds
+        if joules is not None:
+            at.joules.add(joules)
+            self.open.j += joules
+            self.open.measured += 1
+
+    def begin_rounds(self, spent: Spent) -> None:
+        """Take in the state at the begin of the first round."""
+        if self.last is None:
+            self.last = spent
+
+    def end_round(self, spent: Spent, wall_ns: int) -> ForecastRow | None:
+        """Take in the state at the end of a round, and return the forecast that it allows.
+
+        Args:
+            spent: at its end.
+            wall_ns: UTC then.
+        """
+        ended, self.open = self.open, _Round()
+        before, self.last = self.last, spent
+        if before is not None:
+            self.rest_s.add(max(0.0, spent.s - before.s - ended.s))
+            if spent.j is not None and before.j is not None and ended.measured == ended.steps:
+                self.rest_j.add(max(0.0, spent.j - before.j - ended.j))
+        self.round_steps = ended.steps
+        return self._forecast(spent, wall_ns)
+
+    def _left(self) -> tuple[float, float] | None:
+        """Return the steps and the rounds that are left. None: nobody knows."""
+        if self.block is not None and self.steps is not None:
+            steps = max(0, self.steps - self.steps_done)
+            return steps, steps / self.block
+        if self.epochs is None or self.round_steps is None:
+            return None
+        epochs = max(0, self.epochs - self.epochs_done)
+        return epochs * self.round_steps, epochs
+
+    def _forecast(self, spent: Spent, wall_ns: int) -> ForecastRow | None:
+        left, at = self._left(), self.at_limits.get(self.limit_w)
+        if left is None or at is None or at.seconds.count < FEW_STEPS:
+            return None
+        steps, rounds = left
+        seconds = added((at.seconds.next(steps), self.rest_s.next(rounds)))
+        joules = added((at.joules.next(steps), self.rest_j.next(rounds))) if spent.j is not None else None
+        low_j, energy_j, high_j = _interval(joules, spent.j)
+        low_s, duration_s, high_s = _interval(seconds, spent.s)
+        return ForecastRow(
+            run=self.run,
+            step=self.steps_done,
+            made_wall_ns=wall_ns,
+            epochs_done=self.epochs_done,
+            epochs=self.epochs,
+            steps=self.steps_done + round(steps),
+            power_limit_w=self.limit_w,
+            spent_j=spent.j,
+            spent_s=spent.s,
+            energy_j=energy_j,
+            energy_p2_5_j=low_j,
+            energy_p97_5_j=high_j,
+            duration_s=duration_s,
+            duration_p2_5_s=low_s,
+            duration_p97_5_s=high_s,
+        )
+
+
+def _interval(
+    left: tuple[float, float | None] | None, spent: float | None
+) -> tuple[float | None, float | None, float | None]:
+    """Return the whole with its 95 % interval: low, mean, high. It is never less than what is spent."""
+    if left is None or spent is None:
+        return None, None, None
+    mean, half = left
+    if half is None:
+        return None, spent + mean, None
+    return spent + max(0.0, mean - half), spent + mean, spent + mean + half

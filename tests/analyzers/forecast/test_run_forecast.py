@@ -1,0 +1,150 @@
+"""Forecasts of runs, against worlds whose end is known."""
+
+from math import inf
+from random import Random
+
+import pytest
+
+from analyzers.forecast.batch_means import MOST, BatchMeans, added, t_quantile
+from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.rows import DecisionRow, ForecastRow, WindowRow
+from tests.simulation.world import Training, World
+
+QUICK = RunSettings(
+    selector=selectors.parse("energy"),
+    stride_mw=75_000,
+    warmup_steps=2,
+    profile_steps=8,
+    refreshes=2,
+    exhaustive=True,
+)
+
+
+def test_quantiles_of_t_fall_to_those_of_the_normal_distribution() -> None:
+    found = [t_quantile(freedom) for freedom in (1, 1.5, 2, 7, 31, 1e9, inf)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == 12.706
+    assert found[-1] == 1.960
+    assert t_quantile(7) == pytest.approx(2.365, rel=0.003)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9], ids=["independent values", "values that follow each other"])
+def test_the_interval_of_a_sum_holds_the_truth_in_95_percent(memory: float) -> None:
+    rng, held = Random(7), 0
+    for _ in range(150):
+        means, value, truth = BatchMeans(), 0.0, 0.0
+        for at in range(450):
+            value = memory * value + rng.gauss(0, 1)
+            if at < 300:
+                means.add(10 + value)
+            else:
+                truth += 10 + value
+        mean, half = added([means.next(150)]) or (0.0, None)
+        assert half is not None
+        held += abs(truth - mean) <= half
+        assert len(means.means) < MOST
+    assert 0.89 <= held / 150 <= 0.99
+
+
+def test_one_batch_has_no_interval_and_none_no_sum() -> None:
+    one = BatchMeans()
+    assert added([one.next(5)]) is None
+    one.add(3.0)
+    assert added([one.next(5)]) == (15.0, None)
+    one.add(3.0)
+    assert added([one.next(5)]) == (15.0, 0.0)
+    assert added([one.next(0)]) == (0.0, 0.0)
+
+
+def epochs_of(forecast: RunForecast, count: int, *, limit_w: float = 200.0) -> list[ForecastRow | None]:
+    """Return the forecasts of epochs of 20 steps of 2 J and 0.1 s, each with 5 J and 1 s besides."""
+    made = []
+    for _ in range(count):
+        done = forecast.epochs_done
+        forecast.begin_rounds(Spent(3 + 3.0 * done, 30 + 45.0 * done))
+        for step in range(20):
+            forecast.add_step(20 * done + step, 2.0, 0.1, limit_w)
+        forecast.epochs_done = done + 1
+        made.append(forecast.end_round(Spent(3 + 3.0 * (done + 1), 30 + 45.0 * (done + 1)), 0))
+    return made
+
+
+def test_steps_and_what_is_between_them_make_the_forecast_after_the_first_epoch() -> None:
+    forecast = RunForecast(run="r")
+    forecast.plan(10, None)
+    first, second = epochs_of(forecast, 2)
+    assert first is not None
+    assert (first.energy_j, first.duration_s) == (pytest.approx(480), pytest.approx(33))
+    assert (first.energy_p2_5_j, first.duration_p97_5_s) == (None, None)
+    assert second is not None
+    assert second.steps == 200
+    assert second.energy_p2_5_j == pytest.approx(480)
+    assert second.energy_p97_5_j == pytest.approx(480)
+
+
+def test_steps_at_the_limit_of_the_last_step_alone_count() -> None:
+    forecast = RunForecast(run="r")
+    forecast.plan(10, None)
+    for step in range(10):
+        forecast.add_step(step, 9.0, 0.3, 300.0)
+    (made,) = epochs_of(forecast, 1)
+    assert made is not None
+    assert made.power_limit_w == 200.0
+    # 9 epochs of 30 steps of 2 J; nothing is left for what is between them: the first ten steps took it
+    assert (made.energy_j, made.spent_j) == (pytest.approx(75 + 9 * 30 * 2.0), 75)
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps"),
+    [((None, None), 20), ((10, None), 4)],
+    ids=["a script that says nothing", "too few steps"],
+)
+def test_without_a_plan_or_steps_there_is_no_forecast(plan: tuple[int | None, None], steps: int) -> None:
+    forecast = RunForecast(run="r")
+    forecast.plan(*plan)
+    forecast.begin_rounds(Spent(0.0, 0.0))
+    for step in range(steps):
+        forecast.add_step(step, 2.0, 0.1, None)
+    assert forecast.end_round(Spent(3.0, 45.0), 0) is None
+
+
+def test_without_energy_the_time_is_forecast_all_the_same() -> None:
+    forecast = RunForecast(run="r")
+    forecast.plan(None, 1000)
+    forecast.begin_rounds(Spent(0.0, None))
+    for step in range(20):
+        forecast.add_step(step, None, 0.1, None)
+    made = forecast.end_round(Spent(2.0, None), 0)
+    assert made is not None
+    assert made.energy_j is None
+    assert made.duration_s == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("planned", "device"),
+    [((5, None), "simulated:v100x2"), ((5, 300), "simulated:v100x1")],
+    ids=["epochs", "steps"],
+)
+def test_the_forecast_of_a_run_comes_true(planned: tuple[int | None, int | None], device: str) -> None:
+    training = Training("imagenet", 0.05, 300, epoch_steps=60, checkpoint_s=0.5, planned=planned)
+    world = World(device, training, QUICK)
+    world.run()
+    whole_j = sum(row.energy_j or 0 for row in world.rows(WindowRow) if row.kind == "run")
+    whole_s = max(row.duration_s for row in world.rows(WindowRow) if row.kind == "run")
+    chosen_w = world.rows(DecisionRow)[-1].power_limit_w
+    made = world.rows(ForecastRow)
+    assert len(made) >= 4  # the last epoch ends with the run
+    after = [row for row in made if row.power_limit_w == chosen_w and row.step >= 120]
+    for row in after:
+        assert row.energy_j == pytest.approx(whole_j, rel=0.03)
+        assert row.duration_s == pytest.approx(whole_s, rel=0.05)
+    assert after
+    assert made[-1].steps == 300
+
+
+def test_a_run_that_says_nothing_of_its_length_has_no_forecast() -> None:
+    world = World("simulated:v100x1", Training("imagenet", 0.05, 60, epoch_steps=20), QUICK)
+    world.run()
+    assert not world.rows(ForecastRow)

@@ -1,0 +1,126 @@
+"""Energy budgets of runs: what is understood, what is said, and when a training ends."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.zeus_stream.live.screens import SNAPSHOT, a_run
+from zeus_stream.errors import SettingsError, UnreachableError
+from zeus_stream.integrations import run_budget
+from zeus_stream.integrations.run_budget import over_budget, parse_budget
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.training.publisher import Publisher
+
+
+@pytest.mark.parametrize(
+    ("text", "energy_j"),
+    [("500Wh", 1.8e6), ("1.5 kWh", 5.4e6), ("2MJ", 2e6), ("10J", 10.0), (" 3 MWh ", 1.08e10)],
+)
+def test_a_budget_is_an_energy_with_its_unit(text: str, energy_j: float) -> None:
+    assert parse_budget(text).energy_j == pytest.approx(energy_j)
+
+
+@pytest.mark.parametrize("text", ["", "500", "Wh", "-3Wh", "0J", "5EUR", "1e3J", "3 wh"])
+def test_another_text_is_refused_with_what_would_do(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"--stop-at: could not understand .* Give an energy .* 500Wh"):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("used_j", "forecast_j", "state"),
+    [
+        (None, 1e9, ""),
+        (10, None, ""),
+        (10, 99, ""),
+        (10, 101, "exceeds"),
+        (80, 101, "near"),
+        (100, None, "over"),
+    ],
+)
+def test_a_run_is_warned_of_its_forecast_then_of_what_it_has_used(
+    used_j: float | None, forecast_j: float | None, state: str
+) -> None:
+    found, sentence = parse_budget("100J").state(used_j, forecast_j)
+    assert found == state
+    assert bool(sentence) == bool(state)
+
+
+class Answering:
+    """A connection to an analyzer that knows one run."""
+
+    def __init__(self, used_j: float) -> None:
+        self._now = replace(SNAPSHOT, runs=(replace(a_run("r"), energy_j=used_j),))
+
+    def sql(self, query: str, *, timeout_s: float) -> pa.Table:
+        assert "FROM runs" in query
+        assert timeout_s > 0
+        return pa.table({"host": ["node1"]})
+
+    def now(self, host: str, *, timeout_s: float) -> Snapshot:
+        assert host == "node1"
+        assert timeout_s > 0
+        return self._now
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_budget, "_warned", set())
+    monkeypatch.delenv("ZEUS_STREAM_RUN", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("used_j", "sentence"),
+    [
+        (79, ""),
+        (99, "the run has used 99 % of its budget of 100J."),
+        (100, "the run has used 100 % of its budget of 100J. It ends at its next checkpoint."),
+    ],
+)
+def test_a_script_ends_once_its_run_has_used_the_budget(
+    caplog: pytest.LogCaptureFixture, used_j: float, sentence: str
+) -> None:
+    for _ in range(2):
+        over = run_budget.check_budget(parse_budget("100J"), "r", lambda: Answering(used_j))
+        assert over is (used_j >= 100)
+    assert caplog.messages == ([f"zeus-stream: {sentence}"] if sentence else [])
+
+
+def test_a_run_that_the_analyzer_does_not_know_goes_on() -> None:
+    assert not run_budget.check_budget(parse_budget("100J"), "another", lambda: Answering(500))
+
+
+def test_without_an_analyzer_the_training_goes_on_and_it_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def unreachable() -> Answering:
+        raise UnreachableError("nobody answers")
+
+    for _ in range(2):
+        assert not run_budget.check_budget(parse_budget("100J"), "r", unreachable)
+    assert caplog.messages == ["zeus-stream: the budget of 100J could not be checked: nobody answers"]
+
+
+def test_several_ranks_end_together_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_STOP_AT", "100J")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with Publisher(run="r") as publisher:
+        assert not over_budget(publisher)
+        assert over_budget(publisher, agree=lambda _: True)
+    assert "Give it `agree`" in caplog.text
+
+
+def test_a_budget_that_is_none_ends_nothing_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_STOP_AT", "much")
+    assert not over_budget()
+    assert "--stop-at: could not understand 'much'" in caplog.text
+
+
+def test_without_a_budget_no_analyzer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZEUS_STREAM_STOP_AT", raising=False)
+    assert not over_budget()

@@ -1,0 +1,146 @@
+"""The energy budget of a run: `zeus-stream run --stop-at 500Wh`. It warns, and ends the run at a checkpoint.
+
+Nothing here ends a training by itself. A script, or the callback of a framework, asks after a checkpoint.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zeus_stream.errors import SettingsError, ZeusStreamError
+from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.training.default import default_publisher
+from zeus_stream.training.publisher import Publisher
+from zeus_stream.transport.client import connect, quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VARIABLE = "ZEUS_STREAM_STOP_AT"
+NEAR = 0.8
+"""Share of a budget from which on a warning names it."""
+ANSWER_S = 5.0
+_UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6, "MWh": 3.6e9}
+_log = logging.getLogger("zeus_stream")
+_warned: set[str] = set()
+Agree = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBudget:
+    """The energy that a run may use."""
+
+    text: str
+    """As it was given: ``500Wh``."""
+    energy_j: float
+
+    def state(self, used_j: float | None, forecast_j: float | None) -> tuple[str, str]:
+        """Return where a run stands: ``""``, ``exceeds``, ``near`` or ``over``, and a sentence.
+
+        Args:
+            used_j: so far. None: not known.
+            forecast_j: of the whole run. None: not known.
+        """
+        if used_j is None:
+            return "", ""
+        share = f"{100 * used_j / self.energy_j:.0f} % of its budget of {self.text}"
+        if used_j >= self.energy_j:
+            return "over", f"the run has used {share}. It ends at its next checkpoint."
+        if used_j >= NEAR * self.energy_j:
+            return "near", f"the run has used {share}."
+        if forecast_j is not None and forecast_j > self.energy_j:
+            whole = f"{100 * forecast_j / self.energy_j:.0f} %"
+            return "exceeds", f"the run is forecast to use {whole} of its budget of {self.text}."
+        return "", ""
+
+
+def parse_budget(text: str) -> RunBudget:
+    """Return a budget from a figure with its unit, such as ``500Wh``. Raises SettingsError."""
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kM]?(?:J|Wh))\s*", text)
+    if found is None or float(found[1]) <= 0:
+        raise SettingsError(
+            f"--stop-at: could not understand {text!r}. Give an energy with its unit, such as 500Wh, 1.5kWh"
+            " or 2MJ."
+        )
+    return RunBudget(f"{found[1]}{found[2]}", float(found[1]) * _UNITS[found[2]])
+
+
+def budget_of(environ: Mapping[str, str]) -> RunBudget | None:
+    """Return the budget that a run was started with. None: it has none. Raises SettingsError."""
+    text = environ.get(VARIABLE, "")
+    return parse_budget(text) if text else None
+
+
+class Analyzer(Protocol):
+    """A connection to the analyzer."""
+
+    def sql(self, query: str, *, timeout_s: float) -> "pa.Table": ...
+    def now(self, host: str, *, timeout_s: float) -> Snapshot: ...
+
+
+def find_run(connection: Analyzer, run: str) -> RunNow | None:
+    """Return the live state of a run. None: no analyzer knows it. Raises ZeusStreamError."""
+    asked = f"SELECT host FROM runs WHERE run = {quoted(run)} ORDER BY rank LIMIT 1"  # noqa: S608  (quoted)
+    hosts = connection.sql(asked, timeout_s=ANSWER_S)["host"].to_pylist()
+    if not hosts:
+        return None
+    now = connection.now(hosts[0], timeout_s=ANSWER_S)
+    return next((each for each in now.runs if each.run == run), None)
+
+
+def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) -> bool:
+    """Return whether the run has used its energy budget. Ask after a checkpoint, and end the training then.
+
+    The budget is that of ``zeus-stream run --stop-at 500Wh`` or ``ZEUS_STREAM_STOP_AT``. Without one, and
+    while no analyzer answers, it is False. It never raises into a training.
+
+    Args:
+        publisher: that of the script. None: the default one.
+        agree: a function that returns, in every rank, what the first one gave it. Without it a training of
+            several ranks is not ended: its ranks would not end together.
+
+    Example:
+        >>> save_checkpoint()
+        >>> if zeus_stream.over_budget():
+        ...     break
+    """
+    try:
+        budget = budget_of(os.environ)
+    except SettingsError as wrong:
+        _warn("budget", str(wrong))
+        return False
+    if budget is None:
+        return False
+    started = (publisher or default_publisher()).started
+    if started.world_size > 1 and agree is None:
+        _warn("agree", "over_budget: could not end a run of several ranks. Give it `agree`: see its help.")
+        return False
+    over = started.rank == 0 and check_budget(budget, started.run, connect)
+    return bool(agree(over)) if agree is not None else over
+
+
+def check_budget(budget: RunBudget, run: str, connect: Callable[[], Analyzer]) -> bool:
+    """Return whether a run has used its budget, and log once what there is to say.
+
+    Under `zeus-stream run`, which warns by itself, the script logs only why it ends.
+    """
+    try:
+        now = find_run(connect(), run)
+    except ZeusStreamError as wrong:
+        _warn("answer", f"the budget of {budget.text} could not be checked: {wrong}")
+        return False
+    if now is None:
+        return False
+    state, sentence = budget.state(now.energy_j, now.forecast.energy_j if now.forecast else None)
+    if state == "over" or (state and "ZEUS_STREAM_RUN" not in os.environ):
+        _warn(state, sentence)
+    return state == "over"
+
+
+def _warn(cause: str, sentence: str) -> None:
+    if cause not in _warned:
+        _warned.add(cause)
+        _log.warning("zeus-stream: %s", sentence)
