@@ -52,7 +52,7 @@ class _Round:
 
 @dataclass(slots=True, kw_only=True)
 class RunForecast:
-    """What is known of one run."""
+    """One run: its plan, its steps by power limit, and its rounds so far."""
 
     run: str
     epochs: int | None = None

@@ -200,6 +200,6 @@ def test_a_run_ends_at_the_checkpoint_after_its_energy_budget_and_its_forecasts_
 
 def test_a_budget_that_is_no_energy_stops_before_the_training_starts(zeus: Cli) -> None:
     completed = zeus("run", "--stop-at", "3EUR", "--", sys.executable, "-c", "print('trained')")
-    assert completed.returncode == 2
+    assert completed.returncode == 1
     assert "--stop-at: could not understand '3EUR'. Give an energy with its unit" in completed.stderr
     assert "trained" not in completed.stdout
