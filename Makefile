@@ -9,7 +9,7 @@ MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: figures help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -81,6 +81,11 @@ test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unp
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
 		apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb)
 	$(BIN)/python -m pytest -rs tests/packaging/test_grafana.py tests/zeus_stream/exporters
+
+FIGURES ?=
+TRACES ?=
+figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, TRACES=DIR of Zeus's traces
+	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(TRACES),--traces $(TRACES))
 
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from analyzers.live.job_steps import StepsByJob
 from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
@@ -110,6 +111,7 @@ class LiveRuns:
         self._runs: dict[str, _Run] = {}
         self._of_session: dict[str, str] = {}
         self._ended_saved = [0.0, 0.0]
+        self.steps_by_job = StepsByJob()
 
     def take_events(self, body: Events) -> None:
         """Take in how far a rank is."""
@@ -199,6 +201,7 @@ class LiveRuns:
             return
         del run.open_steps[row.index]
         run.recent.append((step.energy_j, step.duration_s))
+        self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
         for at in run.at_limits:

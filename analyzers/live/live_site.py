@@ -102,7 +102,8 @@ class LiveSite:
     ) -> Snapshot:
         """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
         runs = self._runs.now(searches, now_ns, base.wall_ns)
-        base = replace(base, counters=(*base.counters, *self._latest.counts())[:200])
+        counters = (*base.counters, *self._latest.counts())[:200]
+        base = replace(base, jobs=self._runs.steps_by_job.rows(), counters=counters)
         return self._latest.snapshot(
             base, runs, now_ns, host=host, saved=self._runs.saved(), steps_j=self._runs.steps_j()
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zeus_stream.exporters.metrics import Family, Labels, Sample, gpu_families, service_families, up_family
-from zeus_stream.protocol.snapshots import RunNow, Snapshot, Totals
+from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot, Totals
 
 MAX_SERIES = 5_000
 """Of runs, and of ended runs that are remembered."""
@@ -93,6 +93,7 @@ class Jobs:
                 ),
             ),
             *_run_families(opened[:MAX_SERIES]),
+            *step_families(snapshot.jobs),
             Family(
                 name="zeus_stream_folded_runs_total",
                 kind="counter",
@@ -101,6 +102,45 @@ class Jobs:
                 samples=(Sample((), self.folded),),
             ),
         ]
+
+
+def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
+    """Return histograms of the steps of jobs, since the analyzer started. Bounds are powers of two."""
+    joules: list[Sample] = []
+    seconds: list[Sample] = []
+    for each in jobs:
+        joules += _histogram(each.job, each.joules, each.sum_j)
+        seconds += _histogram(each.job, each.seconds, each.sum_s)
+    return [
+        Family(
+            name="zeus_stream_step_energy_joules",
+            kind="histogram",
+            help="Energy of a step, all GPUs of its run, since the analyzer started.",
+            samples=tuple(joules),
+        ),
+        Family(
+            name="zeus_stream_step_duration_seconds",
+            kind="histogram",
+            help="Duration of a step, of the slowest rank, since the analyzer started.",
+            samples=tuple(seconds),
+        ),
+    ]
+
+
+def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample]:
+    samples, count = [], 0
+    for exponent, more in buckets:
+        count += more
+        samples.append(Sample((("job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
+    if not count:
+        return []
+    labels = (("job", job),)
+    return [
+        *samples,
+        Sample((*labels, ("le", "+Inf")), count, "_bucket"),
+        Sample(labels, total, "_sum"),
+        Sample(labels, count, "_count"),
+    ]
 
 
 def _run_families(runs: list[RunNow]) -> list[Family]:

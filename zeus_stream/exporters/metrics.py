@@ -24,6 +24,8 @@ class Sample:
 
     labels: Labels
     value: float
+    suffix: str = ""
+    """Of the name: ``_bucket``, ``_sum``, ``_count`` of a histogram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Family:
 
     name: str
     """As Prometheus has it; a counter ends in ``_total``."""
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     otel: str | None = None
     """Name of the OpenTelemetry convention, or our own. None: it is an attribute there."""

@@ -18,7 +18,7 @@ def text(families: Iterable[Family]) -> str:
     for name, (family, samples) in merged.items():
         if samples:
             lines += [f"# HELP {name} {family.help.translate(_HELP)}", f"# TYPE {name} {family.kind}"]
-            lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in samples]
+            lines += [f"{name}{sample.suffix}{_labels(sample)} {_number(sample.value)}" for sample in samples]
     return "\n".join(lines) + "\n" if lines else ""
 
 

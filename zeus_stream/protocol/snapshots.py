@@ -18,6 +18,8 @@ MAX_TRIAL_ROWS = 40
 """Limits of one run."""
 MAX_GAP_ROWS = 100
 
+MAX_JOB_ROWS = 500
+MAX_BUCKETS = 80
 State = Literal["there", "silent", "gone"]
 """``silent``: no reading came for a while. ``gone``: the collector says that the device is not there."""
 Phase = Literal["waiting", "measuring", "chosen", "recalled", "observing", "within a budget"]
@@ -171,6 +173,23 @@ class RunNow:
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
 
 
+Bucket = tuple[Annotated[int, Within(-60, 100)], Count]
+"""An exponent, and the number of values above half of, and at most, two to its power."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSteps:
+    """The steps of a job that were measured since the service started."""
+
+    job: Name
+    joules: Annotated[tuple[Bucket, ...], Within(0, MAX_BUCKETS)]
+    """Energies of steps, all GPUs of the run."""
+    sum_j: Figure
+    seconds: Annotated[tuple[Bucket, ...], Within(0, MAX_BUCKETS)]
+    """Durations, of the slowest rank."""
+    sum_s: Figure
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNow:
     """One host, as the service knows its collector."""
@@ -233,5 +252,6 @@ class Snapshot:
     gpus_left_out: Count
     """Past the bound; `AskNow` with a host gives a part."""
     runs_left_out: Count
+    jobs: Annotated[tuple[JobSteps, ...], Within(0, MAX_JOB_ROWS)] = ()
     counters: Annotated[tuple[tuple[Name, Count], ...], Within(0, 200)] = ()
     """Of the service itself."""

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from analyzers.live.job_steps import StepsByJob
 from tests.zeus_stream.exporters.snapshots import GPU, RUN, SEARCH, of_analyzer, of_collector
-from zeus_stream.exporters.job_metrics import MAX_JOBS, OTHER, Jobs
+from zeus_stream.exporters.job_metrics import MAX_JOBS, OTHER, Jobs, step_families
 from zeus_stream.exporters.metrics import (
     Family,
     Sample,
@@ -16,6 +18,7 @@ from zeus_stream.exporters.metrics import (
     up_family,
 )
 from zeus_stream.exporters.prometheus import text
+from zeus_stream.protocol.snapshots import MAX_JOB_ROWS
 
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -145,3 +148,36 @@ def test_any_name_and_any_number_survive_the_text(name: str, number: float) -> N
     name = "".join(character for character in name if character.isprintable() or character == "\n")
     family = Family(name="a", kind="gauge", help="a\nb \\ c", samples=(Sample((("job", name),), number),))
     assert parsed([family]) == {("a", frozenset({("job", name)})): number}
+
+
+@given(st.lists(st.tuples(st.none() | st.floats(0, 1e13), st.floats(1e-9, 1e6)), max_size=30))
+def test_histograms_of_steps_hold_each_step_in_the_bucket_of_its_power_of_two(
+    steps: list[tuple[float | None, float]],
+) -> None:
+    made = StepsByJob()
+    for joules, seconds in steps:
+        made.add("asr", joules, seconds)
+    found = parsed(step_families(made.rows()))
+    measured = [joules for joules, _ in steps if joules is not None]
+    for name, values in (("energy_joules", measured), ("duration_seconds", [s for _, s in steps])):
+        full = f"zeus_stream_step_{name}"
+        buckets = {
+            float(dict(labels)["le"]): count
+            for (known, labels), count in found.items()
+            if known == f"{full}_bucket"
+        }
+        assert value(found, f"{full}_count", job="asr") == (len(values) or None)
+        for bound, count in buckets.items():
+            assert count == sum(each <= bound or bound == 2.0**40 for each in values)
+        if values:
+            assert value(found, f"{full}_sum", job="asr") == pytest.approx(sum(values))
+
+
+def test_steps_of_too_many_jobs_are_added_up() -> None:
+    made = StepsByJob()
+    for number in range(MAX_JOB_ROWS + 5):
+        made.add(f"job-{number}", 1.0, 0.1)
+    rows = made.rows()
+    assert len(rows) == MAX_JOB_ROWS
+    assert rows[-1].job == OTHER
+    assert rows[-1].sum_j == 6.0

@@ -44,6 +44,7 @@ ROUTES = (
     Route("/api/runs/{run:path}", data_routes.run),
     Route("/api/power", data_routes.power),
     Route("/api/sql", data_routes.sql),
+    Route("/metrics", data_routes.metrics),
     Route("/-/healthy", data_routes.healthy),
     Route("/-/ready", data_routes.ready),
     Route("/static/{name}", static),

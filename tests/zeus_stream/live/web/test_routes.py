@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -10,12 +11,21 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
 from tests.analyzers import archives
+from tests.zeus_stream.live.screens import SNAPSHOT
 from tests.zeus_stream.live.web.asking import Answered, ask
 from tests.zeus_stream.live.web.conftest import HOSTILE, LONG, TOKEN
+from zeus_stream.cli.screens.archive_source import ArchiveSource
+from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.live.web.app import build
+from zeus_stream.live.web.now_feed import NowFeed
+from zeus_stream.live.web.routes.site import Site
+from zeus_stream.live.web.source import Source
 from zeus_stream.live.web.static_files import static_files
+from zeus_stream.protocol.snapshots import Snapshot
 
 pytestmark = pytest.mark.anyio
 UPLOT = {
@@ -207,3 +217,30 @@ def test_uplot_is_what_was_published() -> None:
 async def test_probes_need_no_token_and_tell_nothing(app: ASGIApp) -> None:
     assert (await ask(app, "/-/healthy", host="10.0.0.1")).text == "ok\n"
     assert (await ask(app, "/-/ready", host="10.0.0.1")).text == "ok\n"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "status", "text"),
+    [(9_000, 200, "ok\n"), (12_000, 503, "the analyzer is 12 s behind\n")],
+)
+async def test_an_analyzer_that_is_far_behind_is_not_ready(
+    known: ArchiveSource, lag_ms: int, status: int, text: str
+) -> None:
+    answered = await ask(live(known, replace(SNAPSHOT, lag_ms=lag_ms)), "/-/ready")
+    assert (answered.status, answered.text) == (status, text)
+
+
+async def test_prometheus_reads_jobs_runs_and_the_analyzer(known: ArchiveSource) -> None:
+    answered = await page(live(known, SNAPSHOT), "/metrics")
+    names = {family.name for family in text_string_to_metric_families(answered.text)}
+    assert {"zeus_stream_job_energy_joules", "zeus_stream_run_info", "zeus_stream_lag_seconds"} <= names
+    assert (answered.header("content-type") or "").startswith("text/plain; version=0.0.4")
+    assert 'zeus_stream_up{process="analyzer"} 1' in answered.text
+
+
+def live(known: ArchiveSource, snapshot: Snapshot) -> ASGIApp:
+    async def now() -> Snapshot:
+        return snapshot
+
+    site = Site(source=Source(known.ask), feed=NowFeed(now))
+    return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))

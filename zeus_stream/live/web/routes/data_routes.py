@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.exporters.metrics import service_families, up_family
+from zeus_stream.exporters.prometheus import CONTENT_TYPE, text
 from zeus_stream.live.web.now_panels import draw_now
 from zeus_stream.live.web.routes.site import site_of
 from zeus_stream.live.web.routes.sql_page import unique
@@ -36,6 +38,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes a text that begins so for a formula."""
 _NOTHING_LIVE = RefusedError("now: could not be shown: this page shows a file. Start it without --archive.")
 CHUNK = 1 << 20
+LAG_MS = 10_000
+"""An analyzer that is further behind is not ready."""
 
 
 def refused(wrong: ZeusStreamError) -> Response:
@@ -242,9 +246,28 @@ async def healthy(_request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Answer ``/-/ready``: the analyzer answers within 2 s."""
+    """Answer ``/-/ready``: the analyzer answers within 2 s, and is less than 10 s behind."""
+    site = site_of(request)
     try:
-        await site_of(request).source.query("SELECT 1", "page", 1, 2.0)
+        await site.source.query("SELECT 1", "page", 1, 2.0)
+        lag_ms = None if site.feed is None else (await site.feed.ask_once()).lag_ms
     except (UnreachableError, RefusedError) as wrong:
         return PlainTextResponse(f"{wrong}\n", 503)
+    if lag_ms is not None and lag_ms > LAG_MS:
+        return PlainTextResponse(f"the analyzer is {lag_ms / 1000:.0f} s behind\n", 503)
     return PlainTextResponse("ok\n")
+
+
+async def metrics(request: Request) -> Response:
+    """Answer ``/metrics``: jobs, runs and the analyzer, as Prometheus reads them."""
+    site = site_of(request)
+    if site.feed is None:
+        return refused(_NOTHING_LIVE)
+    try:
+        state = await site.feed.ask_once()
+    except ZeusStreamError:
+        found = [up_family({"analyzer": False})]
+    else:
+        site.jobs.take(state.runs)
+        found = [*site.jobs.families(state), *service_families(state), up_family({"analyzer": True})]
+    return Response(text(found), media_type=CONTENT_TYPE)

@@ -1,12 +1,13 @@
 """The state that the handlers of all routes share."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.exporters.job_metrics import Jobs
 from zeus_stream.live.web.now_feed import NowFeed
 from zeus_stream.live.web.page_frame import END, error
 from zeus_stream.live.web.source import Source
@@ -22,6 +23,8 @@ class Site:
     """None: a file is shown, and nothing is live."""
     max_rows: int = 1_000_000
     """Of an answer that is downloaded."""
+    jobs: Jobs = field(default_factory=Jobs)
+    """Counters of jobs, for ``/metrics``: since this process started."""
 
 
 def site_of(request: Request) -> Site:
