@@ -1,4 +1,4 @@
-"""What an analyzer that starts takes over from earlier ones: profiles, and the settings of open runs."""
+"""The state that a starting analyzer takes over from earlier ones: profiles, and the settings of open runs."""
 
 import logging
 

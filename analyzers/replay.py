@@ -1,8 +1,8 @@
 """An archive fed back through the machines: the same input gives the same decisions.
 
-    heard frames -> Interpreter, with the settings that decided then -> runs, trials, decisions again
+    stored frames -> Interpreter, with the settings that decided then -> runs, trials, decisions again
         the same selector -> `differences` from the decisions that were stored
-        another selector  -> `anew`: what it would have chosen from the trials that were measured
+        another selector  -> `chosen_again`: what it would have chosen from the trials that were measured
 
 Nothing is commanded: what came of the commands is in the frames. For that very reason another selector can
 only choose among the limits that were measured; what others would have cost stays unknown.
@@ -40,7 +40,7 @@ Watch = Callable[[Iterable[tuple[Frame, Body]]], Iterable[tuple[Frame, Body]]]
 
 @dataclass(slots=True)
 class Heard:
-    """What was derived from the frames, the last row of each key."""
+    """The rows derived from the frames, the last one of each key."""
 
     frames: int = 0
     runs: dict[str, RunRow] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Anew:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of it."""
+    """The result of a replay."""
 
     frames: int
     decisions: tuple[DecisionRow, ...]

@@ -41,7 +41,7 @@ from zeus_stream.transport.endpoints import Source
 BEAT_S = 0.3
 """Between renewals of leases."""
 SILENCE_NS = 3_000_000_000
-"""Without a word from the collector for so long, the socket is made anew."""
+"""The socket is opened again when the collector has sent nothing for this time."""
 RESEND_BEATS = 4
 """Beats between two sendings of a command that got no reply."""
 MAX_UNANSWERED = 1_000
@@ -105,7 +105,7 @@ class Link:
         return self._host
 
     def behind(self, frame: Frame) -> int | None:
-        """Return how many frames the log had after this one when it was last heard; None: not connected."""
+        """Return how many frames the log had after this one when it last answered; None: not connected."""
         if self._welcome is None or self._welcome.log_id != frame.log_id:
             return None
         return max(0, self._welcome.next_offset - frame.offset - 1)

@@ -9,7 +9,7 @@ seen to show before, and at most what it was *surely* seen to show only later, p
 The truth of this counter lies within, however the power moved. A counter that sees a part of the time has
 none, nor has a sum of power readings: nothing limits what was drawn between them.
 
-The 95 % interval of power readings that no events shape is told by their scatter: what the sensor did not
+The 95 % interval of power readings that no events shape comes from their scatter: what the sensor did not
 see differs from what it saw as readings differ from each other, the same way for `CORRELATED_NS`.
 """
 
@@ -48,7 +48,7 @@ Estimator = Literal["counter", "power", "shaped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """What a GPU used between two instants."""
+    """The energy that a GPU used between two instants."""
 
     energy_uj: int
     low_uj: int | None
@@ -87,7 +87,7 @@ class Meter:
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
 
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
-        """Return the energies of windows as `measure` does, shaped by the events heard until ``now_ns``."""
+        """Return the energies of windows as `measure` does, shaped by the events received until ``now_ns``."""
         if self.hurried:
             self.shape.shed(self.timeline, max(end_ns))
         else:

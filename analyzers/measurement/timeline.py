@@ -43,7 +43,7 @@ from zeus_stream.protocol.readings import ABSENT, Seen
 RECENT_NS = 30_000_000_000
 """Kept of a GPU that a session uses, whatever is asked: events arrive after the readings they lie between."""
 IDLE_NS = 10_000_000_000
-"""Kept of one that none uses: the session that will is told after its first readings."""
+"""Kept of a GPU that no session uses: a session becomes known after its first readings."""
 UNREAD = 128
 """Readings that may lie unread."""
 CROWDED = 256
@@ -245,7 +245,7 @@ class Timeline:
 
     @property
     def counter_to_power(self) -> float | None:
-        """Return what the counter grew by, over the energy of the power readings beside it, of late.
+        """Return the recent growth of the counter over the energy of the power readings beside it.
 
         None: there is no counter, or not yet `CHECK_NS` of both without a break.
         """
@@ -274,7 +274,7 @@ class Timeline:
 
     @property
     def power_mw(self) -> int | None:
-        """What was drawn, as it was read last."""
+        """The power that was read last."""
         self._read()
         power_mw = int(self._row(Row.POWER)[-1]) if self._size else ABSENT
         return None if power_mw == ABSENT else power_mw
@@ -311,11 +311,11 @@ class Timeline:
         return self._size > self._crowded
 
     def forget(self, needed_ns: Iterable[int], recent_ns: int = RECENT_NS) -> None:
-        """Forget all but the knots of late, and those on either side of the instants still needed.
+        """Forget all but the recent knots, and those on either side of the instants still needed.
 
         Args:
             needed_ns: in any order.
-            recent_ns: how much of late is kept.
+            recent_ns: the time that is kept.
         """
         self._read()
         hi_ns, lo_ns = self._row(Row.HI), self._row(Row.LO)

@@ -6,8 +6,8 @@ The rules, for one control (its power limit, or the lock of one of its clocks):
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
   when its run ends, when the collector stops, or when it starts over a dead collector's record.
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
-  rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
-- A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
+  rounding). Any other value is another program's: it stays, the lease ends, and it is the new "found".
+- A clock's lock cannot be read: unlocked counts as found, the lock as ours, and another program's is not seen.
 - One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
   its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
   that comes again gets the outcome it had; one older than its owner's last is stale.
@@ -19,13 +19,13 @@ What is under way at the device, and what follows:
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
     Setting     SetDone, as asked                   -> nothing     WriteRecord, applied
-                SetDone or SetFoundStranger, else   -> nothing     ClearRecord, refused: stranger
+                SetDone or SetFoundStranger, else   -> nothing     ClearRecord, refused: "stranger"
                 SetFailed                           -> nothing     refused; if it was the first, restored
                                                                    unless what was found is seen there
     Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
                 RestoreFailed                       -> nothing     tried again, ever more slowly
 
-Commands that come meanwhile wait, at most MAX_WAITING of them.
+Commands that come in the meantime wait, at most MAX_WAITING of them.
 """
 
 from collections.abc import Iterator
@@ -111,7 +111,7 @@ def begin(
         requested: what is requested now; of a clock, what its record says.
         left: what a dead collector's record says; None: there is no record.
         same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
-        settled: how somebody else has settled the record meanwhile.
+        settled: how another process has settled the record in the meantime.
     """
     if left is None:
         return Guarded(limits=Limits(requested)), ()
