@@ -230,8 +230,8 @@ class Collector:
                 observe=self._settings.observe,
             )
         )
-        if self._store.begun_anew is not None:
-            self._journal.say(Lost(now.monotonic_ns, "log", 1, f"started over: {self._store.begun_anew}"))
+        if self._store.started_over is not None:
+            self._journal.say(Lost(now.monotonic_ns, "log", 1, f"started over: {self._store.started_over}"))
 
     def _say_cut(self, reason: str) -> None:
         self._cuts += 1

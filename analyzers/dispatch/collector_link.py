@@ -79,7 +79,7 @@ class Link:
         self._bound = host
         self._known = anyio.Event()
         self._host = ""
-        self._heard_ns = 0
+        self._received_ns = 0
         self._greeted_ns = 0
         """When the greeting was sent that has no answer yet; 0: none."""
         self._objection: str | None = None
@@ -177,7 +177,7 @@ class Link:
         while True:
             opening = partial(sockets.ask, self._context, self._where.control)
             channel = self._channel = await sockets.once_possible(opening)
-            self._heard_ns = monotonic_ns()
+            self._received_ns = monotonic_ns()
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._receive, channel, asked)
@@ -190,7 +190,7 @@ class Link:
 
     async def _beat(self) -> None:
         beat = 0
-        while monotonic_ns() - self._heard_ns < SILENCE_NS:
+        while monotonic_ns() - self._received_ns < SILENCE_NS:
             if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
                 self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self.lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
@@ -207,7 +207,7 @@ class Link:
     async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
-                self._heard_ns = monotonic_ns()
+                self._received_ns = monotonic_ns()
                 try:
                     reply: Reply = codec.decode(
                         message.parts[-1], Welcome, ControlApplied, ControlRefused, No, Ask, AskTry
@@ -224,7 +224,7 @@ class Link:
                     case Welcome():
                         self._welcome, self._objection = reply, None
                         if self._greeted_ns:
-                            self._lease.delayed(self._heard_ns, self._heard_ns - self._greeted_ns)
+                            self._lease.delayed(self._received_ns, self._received_ns - self._greeted_ns)
                             self._greeted_ns = 0
                         self._host = reply.host
                         self._known.set()

@@ -55,7 +55,7 @@ class Session:
         """The one under way."""
         self.measured_ns = 0
         """Frame time at which its windows were last looked at."""
-        self.heard_ns = started.t_ns
+        self.received_ns = started.t_ns
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, timeout_ns)

@@ -87,7 +87,7 @@ class Meter:
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
 
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
-        """Return the energies of windows as `measure` does, shaped by the events received until ``now_ns``."""
+        """Return the energies of windows like `measure`, shaped by the events received until ``now_ns``."""
         if self.hurried:
             self.shape.shed(self.timeline, max(end_ns))
         else:
@@ -338,6 +338,6 @@ def _reason(timeline: Timeline, end_ns: int, *, early: bool, late: bool, ordered
         return "the counter started over (reset, or the GPU or its collector was gone)"
     if timeline.gone is not None:
         return f"the GPU was gone at its end: {timeline.gone}"
-    if timeline.heard_ns >= end_ns:
+    if timeline.received_ns >= end_ns:
         return "the counter did not change after its end"
     return "no reading from after its end"

@@ -31,7 +31,7 @@ from analyzers.measurement.posterior import Believed, Posterior, solve
 from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
 from analyzers.measurement.timeline import Timeline
 
-HEARD_NS = 60_000_000
+EVENTS_ARRIVE_NS = 60_000_000
 """All events of an instant have arrived when a frame is this much later: they come every 20 ms."""
 WAIT_NS = 160_000_000
 """A window is measured this long after the refresh past its end: by then its events, and one refresh more
@@ -122,7 +122,7 @@ class Shape:
         """Fix the energy until the refresh past ``until_ns``, if it is there.
 
         Args:
-            now_ns: frame time; of the last HEARD_NS some events may not have arrived yet.
+            now_ns: frame time; of the last EVENTS_ARRIVE_NS some events may not have arrived yet.
         """
         self._follow(timeline)
         knots = timeline.knots()
@@ -130,7 +130,7 @@ class Shape:
             return
         if len(self._cut_ns) == 1 and not self._marks:
             return  # no events, no shape
-        usable = int(np.searchsorted(knots.hi_ns, now_ns - HEARD_NS, side="right"))
+        usable = int(np.searchsorted(knots.hi_ns, now_ns - EVENTS_ARRIVE_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
         if close < 1:
             return

@@ -77,7 +77,7 @@ class Timeline:
         self._inbox = np.empty(UNREAD, READING)
         self._unread = 0
         self._estimator: Estimator = "power"
-        self._heard_ns = 0
+        self._received_ns = 0
         self._late = 0
         self._wide = np.empty((WIDE, 0), np.int64)
         self._narrow = np.empty((len(Row) - WIDE, 0), np.int32)
@@ -86,7 +86,7 @@ class Timeline:
         self._whole_since_ns = -(2**62)
         self._broken = False
         self._ready_ns = 0
-        self._limits_heard_ns = -1
+        self._limits_received_ns = -1
         self._limit_lo_ns: list[int] = []
         self._limit_hi_ns: list[int] = []
         self._limit_mw: list[int] = []
@@ -113,7 +113,7 @@ class Timeline:
     def _take_in(self, rows: npt.NDArray[np.void]) -> None:
         if (np.diff(rows["t_hi_ns"]) < 0).any():
             rows = rows.take(np.argsort(rows["t_hi_ns"], kind="stable"))
-        self._heard_ns = max(self._heard_ns, int(rows["t_hi_ns"][-1]))
+        self._received_ns = max(self._received_ns, int(rows["t_hi_ns"][-1]))
         self._add_limits(rows)
         seen = rows["seen"]
         counted = (seen != Seen.POWER) & (seen != Seen.UNCHANGED) & (rows["energy_mj"] != ABSENT)
@@ -175,10 +175,10 @@ class Timeline:
         self._ready_ns = int(self._wide[Row.LO, size - 1])
 
     def _add_limits(self, rows: npt.NDArray[np.void]) -> None:
-        rows = rows[rows["t_hi_ns"] > self._limits_heard_ns]
+        rows = rows[rows["t_hi_ns"] > self._limits_received_ns]
         if not len(rows):
             return
-        self._limits_heard_ns = int(rows["t_hi_ns"][-1])
+        self._limits_received_ns = int(rows["t_hi_ns"][-1])
         in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
         last = self._limit_mw[-1] if self._limit_mw else None
         if (in_force == last).all():
@@ -200,10 +200,10 @@ class Timeline:
         return self._estimator
 
     @property
-    def heard_ns(self) -> int:
+    def received_ns(self) -> int:
         """Latest instant a reading speaks of; heartbeats count."""
         self._read()
-        return self._heard_ns
+        return self._received_ns
 
     @property
     def late(self) -> int:
@@ -319,7 +319,7 @@ class Timeline:
         """
         self._read()
         hi_ns, lo_ns = self._row(Row.HI), self._row(Row.LO)
-        recent = max(int(np.searchsorted(hi_ns, self._heard_ns - recent_ns)) - 1, 0)
+        recent = max(int(np.searchsorted(hi_ns, self._received_ns - recent_ns)) - 1, 0)
         if recent:
             self._whole_since_ns = max(self._whole_since_ns, int(hi_ns[recent]))
         needed = np.fromiter(needed_ns, np.int64)

@@ -49,7 +49,7 @@ class _Window:
 class _Ended:
     window: _Window
     end_ns: int
-    heard_ns: int
+    received_ns: int
     """Frame time at which its end arrived: the timeout runs from there."""
     remark: str | None
 
@@ -148,7 +148,7 @@ class Windows:
             ended
             for ended in self._ended
             if (settled_ns is not None and ended.end_ns <= settled_ns)
-            or now_ns - ended.heard_ns >= self._timeout_ns
+            or now_ns - ended.received_ns >= self._timeout_ns
         ]
 
     def _measure(

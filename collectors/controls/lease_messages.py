@@ -108,7 +108,7 @@ class SetDone:
 
 
 @dataclass(frozen=True, slots=True)
-class SetFoundStranger:
+class SetFoundOther:
     """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
 
     requested: int
@@ -125,7 +125,7 @@ class SetFailed:
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone:
-    """``requested`` is requested now: the value found, or another program's (``stranger``) that was left alone."""
+    """``requested`` is requested now: the value found, or another program's (``stranger``) that stays."""
 
     requested: int
     stranger: bool
@@ -147,7 +147,7 @@ Event: TypeAlias = (
     | RecordWritten
     | RecordFailed
     | SetDone
-    | SetFoundStranger
+    | SetFoundOther
     | SetFailed
     | RestoreDone
     | RestoreFailed
@@ -168,7 +168,7 @@ class WriteRecord:
 class CallSet:
     """Set ``value`` if what is requested is still ``expected``.
 
-    Outcome: SetDone, SetFoundStranger or SetFailed.
+    Outcome: SetDone, SetFoundOther or SetFailed.
     """
 
     value: int

@@ -198,11 +198,11 @@ class PutBack:
 
 def put(
     device: Device, control: Control, value: int, expected: int
-) -> lease_messages.SetDone | lease_messages.SetFoundStranger:
+) -> lease_messages.SetDone | lease_messages.SetFoundOther:
     """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
     requested = device.read_control(control)
     if requested is not None and not close(requested, expected):
-        return lease_messages.SetFoundStranger(requested)
+        return lease_messages.SetFoundOther(requested)
     device.set_control(control, value)
     confirmed = device.read_control(control)
     return lease_messages.SetDone(value if confirmed is None else confirmed)

@@ -90,7 +90,7 @@ class Guards:
         reply: Callable[[lease_messages.Outcome], None],
         unguarded: Callable[[], str | None],
     ) -> None:
-        """``reply`` receives the outcome of every command; ``unguarded`` says why none may change a device."""
+        """``reply`` gets the outcome of every command; ``unguarded`` says why none may change a device."""
         self._settings = settings
         self._bus = bus
         self._records = records

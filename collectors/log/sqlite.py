@@ -55,14 +55,14 @@ class Log:
     def __init__(self, path: Path, host: str, boot_id: str) -> None:
         """Open or create the log; one that cannot be trusted starts over. Raises StorageError.
 
-        ``begun_anew`` then says what was wrong with it.
+        ``started_over`` then says what was wrong with it.
         """
         self._path = path
         self._host = host
         with self._explained("be opened"):
             self._mark = os.open(beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._db, self.begun_anew = open_database(path, boot_id, read_mark(self._mark))
+                self._db, self.started_over = open_database(path, boot_id, read_mark(self._mark))
                 self._begin(boot_id)
             except BaseException:
                 os.close(self._mark)

@@ -40,7 +40,7 @@ class Host:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.directory / "said").read_text(encoding="utf-8")
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":

@@ -23,7 +23,7 @@ CHECKPOINT = "checkpoint"
 
 
 class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """The callback that `measure` puts into a trainer. As one of ``callbacks=`` it comes after those that write logs."""
+    """The callback that `measure` adds. As one of ``callbacks=`` it comes after those that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
         """Begin.

@@ -161,7 +161,7 @@ class Recurring:
 
     @property
     def batch_size(self) -> int:
-        """Return the batch size to train with. Waits for the analyzer's answer at most ``timeout_s`` (2 s), once a try."""
+        """Return the batch size to train with. Waits for an answer at most ``timeout_s`` (2 s) once a try."""
         if self._size is None:
             self._size = self._begin()
         return self._size

@@ -26,7 +26,7 @@ from zeus_stream.training.outbox import Outbox, Question
 TICK_S = 0.02
 MAX_FLUSH_S = 3600.0
 FLUSH_S = 0.5
-"""At exit, the training waits at most so long for its last events to be acknowledged, unless a setting allows longer."""
+"""Time that the training waits at exit until its last events are acknowledged, unless a setting says more."""
 LOOK_NS = 1_000_000_000
 """Between two looks for a collector while there is none."""
 PATIENCE_NS = 1_000_000_000
