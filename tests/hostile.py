@@ -135,7 +135,7 @@ def _event(rng: random.Random) -> Event:
     )
 
 
-def output(rng: random.Random) -> object:
+def said(rng: random.Random) -> object:
     session = f"s{rng.randrange(2_000)}"
     events = tuple(_event(rng) for _ in range(rng.choice((0, 1, 5, 400))))
     return rng.choice(

@@ -20,7 +20,7 @@ def test_any_bytes_are_understood_or_malformed(data: bytes) -> None:
 @given(st.integers(0, 2**32))
 def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed: int) -> None:
     rng = Random(seed)
-    for message in (hostile.output(rng), hostile.commanded(rng), hostile.logged(rng), hostile.replied(rng)):
+    for message in (hostile.said(rng), hostile.commanded(rng), hostile.logged(rng), hostile.replied(rng)):
         targets.decode(hostile.spoilt(rng, codec.encode(message)))
 
 

@@ -228,7 +228,7 @@ def deaf(directory: Path) -> Iterator[Callable[[], None]]:
 def full(directory: Path) -> Iterator[Callable[[], None]]:
     with collecting(directory, limit_bytes=4096) as setup:
 
-        def output() -> bool:
+        def said() -> bool:
             return "could not be written" in setup.status("collector", "log", "trouble")
 
         until(said)

@@ -654,11 +654,11 @@ class Stored(Archive):
                 DecisionRow(**dict(zip(_DECISION.split(", "), row, strict=True)))
                 for row in rows(f"SELECT {_DECISION} FROM decisions")  # noqa: S608  (our own names)
             ]
-        again = replay.interpret(self._file.stored_frames(), PLAN, {}, self._file.recalled())
+        replayed = replay.interpret(self._file.stored_frames(), PLAN, {}, self._file.recalled())
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
-        assert replay.differences(decisions, again.decisions.values()) == (), "it decides otherwise again"
+        assert replay.differences(decisions, replayed.decisions.values()) == (), "it decides otherwise again"
 
 
 class Analyzer(Process):

@@ -50,7 +50,7 @@ def cpu_j(begin_s: float, end_s: float) -> float:
     return (energy_mj(AS_CPU, end_s) - energy_mj(AS_CPU, begin_s)) / 1000
 
 
-def output(session: str, second: int, *events: Event) -> Events:
+def said(session: str, second: int, *events: Event) -> Events:
     return Events(session, second, 1000, 7, events)
 
 

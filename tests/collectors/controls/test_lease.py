@@ -130,7 +130,7 @@ class Played:
         return self
 
 
-def output(asked: list[Instruction]) -> list[object]:
+def said(asked: list[Instruction]) -> list[object]:
     return [instruction.note for instruction in asked if isinstance(instruction, Say)]
 
 

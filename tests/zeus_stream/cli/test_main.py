@@ -45,7 +45,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
         time.sleep(0.01)
 
 
-def output(completed: "subprocess.CompletedProcess[str]") -> str:
+def said(completed: "subprocess.CompletedProcess[str]") -> str:
     """Return the one sentence of a command that failed as it should."""
     assert completed.returncode == 1, completed
     assert completed.stdout == ""
