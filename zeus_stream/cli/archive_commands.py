@@ -149,7 +149,8 @@ def report(
     zeus-stream report --html week.html --since 7d
     """
     from analyzers.state_files.signal_files import flat_price
-    from zeus_stream.reports.run_cost import last_run, print_summary, summarize, write_summary
+    from zeus_stream.reports.html.questions import last_run
+    from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
 
     if since is not None and (html is None or run is not None):
         raise click.UsageError("--since needs --html FILE, and no RUN: it is a report of the whole site.")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zeus_stream.transport.client import quoted
+from zeus_stream.reports.html.questions import quoted
 
 JOULES_PER_KWH = 3.6e6
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.tables import ABSENT
-from zeus_stream.transport.client import quoted
 
 _WINDOW = """
 SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,

@@ -12,8 +12,8 @@ from rich.text import Text
 from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choose, learn
 from analyzers.batch_size.registry import beliefs, parse
 from analyzers.results.rows import JobRow, TryRow
+from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.tables import write
-from zeus_stream.transport.client import quoted
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 SHOWN = {

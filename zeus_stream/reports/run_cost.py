@@ -14,9 +14,9 @@ from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
+from zeus_stream.reports.html.questions import SAVING, WHOLE, quoted
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
-from zeus_stream.transport.client import quoted
 
 TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
@@ -28,21 +28,11 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps
 FROM runs WHERE run = {run}
 """
-WHOLE = """
-SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
-    string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
-    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS energy_p2_5_j,
-    sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
-    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
-FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
-"""
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
     average_power_w AS power_w, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
-SAVING = "FROM saving_of({run})"
 _PROFILES = """
 SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
     100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
@@ -65,7 +55,6 @@ SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowere
     any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
 FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 """
-_LAST = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
@@ -137,12 +126,6 @@ def summarize(
         forecast=forecast,
         forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
-
-
-def last_run(answer: Callable[[str], pa.Table]) -> str | None:
-    """Return the name of the run that began last, or None while there is none."""
-    names = answer(_LAST)["run"].to_pylist()
-    return names[0] if names else None
 
 
 def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:

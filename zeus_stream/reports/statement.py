@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow as pa
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.transport.client import quoted
+from zeus_stream.reports.html.questions import quoted
 
 JOULES_PER_KWH = 3.6e6
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"

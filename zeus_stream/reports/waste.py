@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zeus_stream.transport.client import quoted
+from zeus_stream.reports.html.questions import quoted
 
 USEFUL = "steps"
 """The cause that is no waste: steps that were not done again, at no more than the cost of the choice."""

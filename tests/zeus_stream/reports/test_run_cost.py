@@ -9,7 +9,8 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
-from zeus_stream.reports.run_cost import Summary, last_run, print_summary, summarize
+from zeus_stream.reports.html.questions import last_run
+from zeus_stream.reports.run_cost import Summary, print_summary, summarize
 from zeus_stream.settings import Settings
 
 S = 1_000_000_000

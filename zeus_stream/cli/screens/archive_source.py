@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
@@ -13,12 +14,13 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.live.web.source import Answer
 from zeus_stream.paths import Places, holder
 from zeus_stream.settings import Settings
-from zeus_stream.transport.client import Connection, analyzer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REPORT_ROWS = 100_000
+    from analyzers.archive.opening import Reader
+
+BATCH_ROWS = 100_000
 IDLE_S = 2.0
 """An analyzer that starts needs the file: it is closed after this time without a query."""
 OLDEST_NS = 10_000_000_000
@@ -93,13 +95,22 @@ def is_file_shown(settings: Settings, where: Places) -> bool:
 
 @contextmanager
 def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa.Table]]":
-    """Give what answers the SQL of a report. A file stays open for all of its queries.
+    """Give what answers the SQL of a report: our own queries, so a file answers them in this process.
 
     Raises UnreachableError, StorageError, RefusedError; the queries do as well.
     """
     if not is_file_shown(settings, where):
+        from zeus_stream.transport.client import Connection, analyzer  # a file needs no socket
+
         connection = Connection(analyzer(os.environ, settings.analyzer))
         yield lambda sql: connection.sql(sql, timeout_s=settings.query_seconds)
         return
-    with closing(ArchiveSource(settings.archive or where.archive, settings)) as file:
-        yield lambda sql: file.ask(sql, REPORT_ROWS, settings.query_seconds).table
+    with opened(settings.archive or where.archive, settings) as archive, archive.reading() as reader:
+        yield partial(_table, reader)
+
+
+def _table(reader: "Reader", sql: str) -> "pa.Table":
+    import pyarrow as pa
+
+    schema, batches = reader.batches(sql, BATCH_ROWS)
+    return pa.Table.from_batches(batches, schema)

@@ -10,7 +10,7 @@ from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.package_version import package_version
 from zeus_stream.paths import places
 from zeus_stream.reports.html.document import Report, run_report, site_report
-from zeus_stream.reports.run_cost import last_run
+from zeus_stream.reports.html.questions import last_run
 from zeus_stream.settings import Settings, spelled
 
 FONT = "DejaVu Sans"

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -81,4 +82,4 @@ async def _follow(which: "tuple[Candidate, ...]", host: str | None, every_s: flo
 
 
 def _load() -> None:
-    pass
+    import_module("zeus_stream.live.terminal.top_app")

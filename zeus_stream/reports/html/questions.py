@@ -41,6 +41,25 @@ def answered(asking: Asking[T], answer: Callable[[str], "pa.Table"], asked: list
         rows = answer(sql).to_pylist()
 
 
+WHOLE = """
+SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
+    string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS energy_p2_5_j,
+    sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
+    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
+FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
+"""
+SAVING = "FROM saving_of({run})"
+_LAST_RUN = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
+
+
+def last_run(answer: Callable[[str], "pa.Table"]) -> str | None:
+    """Return the name of the run that began last, or None while there is none."""
+    names = answer(_LAST_RUN)["run"].to_pylist()
+    return names[0] if names else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU of a run or a page."""

@@ -10,9 +10,8 @@ from zeus_stream.reports.forecast import FORECAST
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, bars, facts, percent, plain, table, watts
 from zeus_stream.reports.html.power_question import Power, find_power
-from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
+from zeus_stream.reports.html.questions import SAVING, WHOLE, Asking, Row, Rows, Run, quoted
 from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
-from zeus_stream.reports.run_cost import SAVING, WHOLE
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
