@@ -108,6 +108,8 @@ def found(case: Case, selector: Selector, control: str, noise: float, seed: str)
         steps += training.steps
     if control != "power_limit":
         curve, clocks = case.by_clock(limit_mw, near=control == "both")
+        slower = case.at(limit_mw)[0] / case.at(case.model.default_limit_mw)[0]
+        selector = selectors.with_slack_left(selector, slower)
         training = Training(curve, noise, Random(f"clock {seed}"), steps)
         training.go_on(0, 1)
         clock_mhz = clocks[searched(training, selector, clocks=True)]

@@ -42,7 +42,7 @@ from analyzers.power_limit.profiler import (
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress, progress
-from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
@@ -214,6 +214,9 @@ class LimitSearch:
             return NOTHING
         if not isinstance(state.phase, Measuring) or not (found := self._ranks.clock_levels(at_limit=True)):
             return NOTHING
+        known = {trial.limit_mw: trial.step_ns for trial in profiler.curve(state, plan)}
+        if chosen.limit_mw in known:
+            selector = with_slack_left(selector, known[chosen.limit_mw] / known[max(known)])
         self._trials.clear()
         self._held_mw = chosen.limit_mw
         return rows_only([self._begin(lead, selector, found, 0)]) | self.feed(state.cap)

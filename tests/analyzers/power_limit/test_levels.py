@@ -142,6 +142,19 @@ def test_both_find_the_limit_and_then_the_clock_at_that_limit() -> None:
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
 
 
+def test_a_bound_on_the_time_is_one_for_both_controls() -> None:
+    bound = selectors.parse("slowdown:1.1")
+    assert bound is not None
+    left = selectors.with_slack_left(bound, 1.06)
+    assert left.goal is not None
+    assert left.goal.factor == pytest.approx(1.1 / 1.06)
+    trials = [selectors.Trial(250_000, 1, 1000, 1), selectors.Trial(200_000, 1, 1050, 1)]
+    assert (bound.choose(trials, 1), left.choose(trials, 1)) == (200_000, 250_000)
+    energy = selectors.parse("energy")
+    assert energy is not None
+    assert selectors.with_slack_left(energy, 2.0) is energy
+
+
 def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:
     first = played(QUICK)
     again = World("simulated:v100x1", replace(TRAINING, run="second"), QUICK)
