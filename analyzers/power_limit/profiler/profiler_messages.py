@@ -32,6 +32,8 @@ class Plan:
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
+    profile_only: bool = False
+    """Give back the limit after the last trial, and say what the best would save (rule 10)."""
 
     def clock_mhz(self, limit_mw: int | None) -> int | None:
         """Return the clock whose nominal power this is; None: it is a power limit, or none of these."""
