@@ -1,6 +1,8 @@
 """Quantities with their units, for people. Pure."""
 
+from collections.abc import Mapping
 from math import floor, isfinite, log10
+from typing import Any
 
 ABSENT = "-"
 """Stands for a figure that is not known. Never 0."""
@@ -32,3 +34,17 @@ def seconds(value: float | None) -> str:
     if value < 7200:
         return f"{value / 60:.1f} min"
     return f"{value / 3600:.1f} h"
+
+
+def level(saving: Mapping[str, Any]) -> str:
+    """Return the limit or clock chosen, from a row of the view ``savings``."""
+    clock_mhz = saving.get("clock_mhz")
+    return f"{saving['power_limit_w']:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
+
+
+def found_level(saving: Mapping[str, Any]) -> str:
+    """Return what the level chosen is compared with."""
+    clock_mhz = saving.get("default_clock_mhz")
+    if clock_mhz is None:
+        return f"{saving['default_limit_w']:g} W, the limit found"
+    return f"{clock_mhz} MHz, the highest clock"

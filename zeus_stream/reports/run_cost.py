@@ -15,6 +15,7 @@ from rich.text import Text
 from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.questions import SAVING, WHOLE, quoted
+from zeus_stream.reports.quantities import found_level, level
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
 
@@ -30,7 +31,7 @@ FROM runs WHERE run = {run}
 """
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
-    average_power_w AS power_w, temperature_c, confirms
+    average_power_w AS power_w, temperature_c, confirms, clock_mhz
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
 _PROFILES = """
@@ -117,7 +118,7 @@ def summarize(
         run=run,
         totals=totals,
         whole=whole,
-        trials=ask(_TRIALS),
+        trials=_levels(ask(_TRIALS)),
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
@@ -126,6 +127,14 @@ def summarize(
         forecast=forecast,
         forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
+
+
+def _levels(trials: pa.Table) -> pa.Table:
+    """Return trials with their clock in place of its nominal power, where a clock was searched."""
+    clocks = trials.column("clock_mhz")
+    if clocks.null_count == len(trials):
+        return trials.drop_columns(["clock_mhz"])
+    return trials if clocks.null_count else trials.drop_columns(["limit_w"])
 
 
 def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
@@ -245,22 +254,23 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     if saving["power_limit_w"] is None:
         return [("chosen", f"no power limit: {saving['reason']}")]
     applied = "" if saving["applied"] else ", not set"
-    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied}: {saving['reason']}")]
+    facts = [("chosen", f"{level(saving)}{applied}: {saving['reason']}")]
     if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
         return facts
     verb = "saves" if saving["applied"] else "would save"
     cost = (
         f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
         f" {_interval(saving, 'time_added', '+.1f')} of its time,"
-        f" compared with {saving['default_limit_w']:g} W, the limit found"
+        f" compared with {found_level(saving)}"
     )
     facts.append((verb, cost))
     if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
         facts.append(("warning", "the interval is not known: too few steps were measured at these limits"))
     if saving["applied"]:
         if saving["saved_j"] is not None:
+            what = "limit" if saving["clock_mhz"] is None else "clock"
             facts.append(
-                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this limit")
+                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this {what}")
             )
         return facts
     if saving["would_save_j"] is not None:
