@@ -39,7 +39,8 @@ from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.package_version import package_version
 from zeus_stream.paths import Places, places
 from zeus_stream.reports.html.document import run_report
-from zeus_stream.reports.run_cost import chosen, last_run
+from zeus_stream.reports.html.questions import last_run
+from zeus_stream.reports.run_cost import chosen
 from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import Connection, status
 

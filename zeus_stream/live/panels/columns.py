@@ -10,7 +10,7 @@ FRAME = 4
 """Cells that the frame of a panel takes."""
 Sort = Literal["place", "power", "run"]
 SORTS: tuple[Sort, ...] = ("place", "power", "run")
-Unit = Literal["W", "J"]
+Unit = Literal["W", "J", "price"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class Looks:
     """Rows that have not all of these words are left out."""
     run: str | None = None
     """The run whose search is shown. None: the first."""
+    price: tuple[float, str] | None = None
+    """Of a kilowatt hour, and its currency, from the newest signal. None: there is none."""
     paused: bool = False
     trouble: str = ""
     """Why there is no newer snapshot; all that is shown is old."""

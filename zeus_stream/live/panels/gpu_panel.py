@@ -52,11 +52,7 @@ def _gpu_columns(
     host = Column("host", max(4, min(14, host_width)), lambda row: (Span(clean(gpus[row].host)),))
     model = Column("model", 18, lambda row: (Span(clean(gpus[row].model or ABSENT), "dim"),))
     index = Column("gpu", 3, lambda row: (Span(_index(gpus[row])),), right=True)
-    figure = (
-        Column("W", 5, lambda row: (Span(watts(gpus[row].power_mw), "strong"),), right=True)
-        if looks.unit == "W"
-        else Column("energy", 8, lambda row: (Span(_joules(gpus[row]), "strong"),), right=True)
-    )
+    figure = _figure(gpus, looks)
     limit = Column("limit W", 9, lambda row: _limit(gpus[row]))
     step_j = Column("J/step", 7, lambda row: (Span(significant(gpus[row].step_j)),), right=True)
     degrees = Column(
@@ -83,6 +79,21 @@ def _gpu_columns(
     if many_hosts or width >= 96:
         columns.insert(0, host)
     return [*columns, *([minute] if spark else []), run]
+
+
+def _figure(gpus: Sequence[GpuNow], looks: Looks) -> Column:
+    """Return the column of power, of energy, or of what the energy costs."""
+    if looks.unit == "price" and looks.price is not None:
+        value, currency = looks.price
+        head = f"{currency}"[:8]
+        return Column(head, 8, lambda row: (Span(_money(gpus[row], value), "strong"),), right=True)
+    if looks.unit == "W":
+        return Column("W", 5, lambda row: (Span(watts(gpus[row].power_mw), "strong"),), right=True)
+    return Column("energy", 8, lambda row: (Span(_joules(gpus[row]), "strong"),), right=True)
+
+
+def _money(gpu: GpuNow, value: float) -> str:
+    return ABSENT if gpu.energy_mj is None else f"{gpu.energy_mj / 3.6e9 * value:,.3f}"
 
 
 def _gpu_line(gpu: GpuNow, row: int, columns: Sequence[Column], width: int) -> Line:

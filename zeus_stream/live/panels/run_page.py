@@ -167,7 +167,7 @@ HELP = """
 q          quit                      enter     page of the selected run
 /          filter rows by words      up, down  select a run
 s          sort GPUs: place, power, run
-w          power or energy of GPUs   g         what is missing, and the cure
+w          power, energy or cost     g         what is missing, and the cure
 p          pause                     escape    back
 
 GPUs

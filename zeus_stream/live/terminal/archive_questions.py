@@ -14,6 +14,12 @@ FROM windows WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
 GROUP BY name ORDER BY energy_j DESC LIMIT {most}
 """
 _WASTE = "SELECT cause, energy_j, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
+_PRICE = """
+SELECT value, split_part(unit, '/', 1) AS currency FROM signals
+WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
+    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
+ORDER BY imported_ns DESC, begins_at DESC LIMIT 1
+"""
 _GAPS = """
 SELECT host, what, sum(count)::BIGINT AS count, any_value(reason) AS reason
 FROM gaps GROUP BY host, what, reason ORDER BY max(t_ns) DESC LIMIT {most}
@@ -43,6 +49,14 @@ class LiveArchive:
             return await self._ask(_GAPS.format(most=MOST_GAPS))
         except ZeusStreamError:
             return []  # the page shows those since the service started
+
+    async def price(self) -> tuple[float, str] | None:
+        """Return what a kilowatt hour costs now, and its currency. None: no signal says it."""
+        try:
+            rows = await self._ask(_PRICE)
+        except ZeusStreamError:
+            return None  # the screen shows no money
+        return (rows[0]["value"], str(rows[0]["currency"])) if rows else None
 
     async def _ask(self, query: str) -> list[Row]:
         if (analyzer := self._source.analyzer) is None:

@@ -30,6 +30,7 @@ class Archive(Protocol):
 
     async def details(self, run: str) -> Details: ...
     async def gaps(self) -> list[Row]: ...
+    async def price(self) -> tuple[float, str] | None: ...
 
 
 class Page(Screen[None]):
@@ -83,7 +84,7 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("slash", "filter", "filter"),
         ("s", "sort", "sort"),
-        ("w", "unit", "W or J"),
+        ("w", "unit", "W, J, price"),
         ("g", "gaps", "gaps"),
         ("p", "pause", "pause"),
         ("question_mark", "help", "help"),
@@ -191,9 +192,15 @@ class TopApp(App[None]):
         at = SORTS.index(self._looks.sort)
         self._change(replace(self._looks, sort=SORTS[(at + 1) % len(SORTS)]))
 
-    def action_unit(self) -> None:
-        """Show power, or energy."""
-        self._change(replace(self._looks, unit="J" if self._looks.unit == "W" else "W"))
+    async def action_unit(self) -> None:
+        """Show power, energy, or what it costs if a price is known."""
+        match self._looks.unit:
+            case "W":
+                self._change(replace(self._looks, unit="J"))
+            case "J" if (price := await self._archive.price()) is not None:
+                self._change(replace(self._looks, unit="price", price=price))
+            case _:
+                self._change(replace(self._looks, unit="W"))
 
     def action_pause(self) -> None:
         """Hold the screen, or let it go on."""

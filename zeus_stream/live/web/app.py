@@ -43,6 +43,7 @@ ROUTES = (
     Route("/api/events", data_routes.events),
     Route("/api/runs/{run:path}", data_routes.run),
     Route("/api/power", data_routes.power),
+    Route("/api/steps", data_routes.steps),
     Route("/api/sql", data_routes.sql),
     Route("/metrics", data_routes.metrics),
     Route("/-/healthy", data_routes.healthy),

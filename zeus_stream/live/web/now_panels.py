@@ -111,7 +111,7 @@ def _runs(runs: tuple[RunNow, ...]) -> Markup:
          "step": each.step, "step_j": each.step_j, "step_ms": each.step_ms, "watts": each.watts,
          "energy_j": each.energy_j,
          "forecast": _forecast(each.forecast),
-         "saved": ABSENT if each.search is None else percent(each.search.saved_percent),
+         "saved": None if each.search is None else each.search.saved_percent,
          "state": "" if each.ended_wall_ns is None else "ended"}
         for each in runs
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def _runs(runs: tuple[RunNow, ...]) -> Markup:
         "run": ("run", lambda value: value), "job": ("job", plain), "phase": ("power limit", plain),
         "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("J a step", figure),
         "step_ms": ("ms a step", figure), "watts": ("power", watts), "energy_j": ("energy", joules),
-        "forecast": ("forecast", plain), "saved": ("saved", plain), "state": ("", plain),
+        "forecast": ("forecast", plain), "saved": ("saved", percent), "state": ("", plain),
     }  # fmt: skip
     return table(rows, columns, "Runs now")
 

@@ -188,7 +188,7 @@ POWER_KEY = element(
     "p",
     [element("span", text, class_=f"key {kind}") for kind, text in (
         ("mean", "mean, from the energy counter"), ("shade", "least and most of the sensor"),
-        ("limit", "power limit"), ("band", "every other epoch"))],
+        ("limit", "power limit"), ("band", "every other epoch, or step if they are few"))],
     class_="legend", aria_hidden="true",
 )  # fmt: skip
 

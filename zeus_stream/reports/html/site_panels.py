@@ -1,15 +1,15 @@
 """Panels of the site: the latest runs, jobs, GPUs. Pure."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain, table, watts
-from zeus_stream.reports.html.questions import Asking, Gpu, Rows, quoted
+from zeus_stream.reports.html.questions import Asking, Rows, quoted
 from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
 
-_RECENT = """
+RECENT = """
 WITH latest AS (
     SELECT run, any_value(job) AS job, min(began_at) AS began_at, min(began_wall_ns) AS began_wall_ns,
         count(ended_ns) = count(*) AS ended,
@@ -47,7 +47,7 @@ def runs_table(rows: Rows, up: str = "") -> Markup:
         for row in rows
     ]  # fmt: skip
     columns: dict[str, tuple[str, Callable[[Any], str | Markup]]] = {
-        "run": ("run", _as_is), "job": ("job", plain), "began_at": ("began, UTC", plain),
+        "run": ("run", as_is), "job": ("job", plain), "began_at": ("began, UTC", plain),
         "duration_s": ("time", seconds), "gpus": ("GPUs", plain), "energy_j": ("energy", joules),
         "limit": ("limit", plain), "saved_percent": ("energy saved", percent),
         "added_percent": ("time added", percent), "state": ("", plain),
@@ -55,7 +55,7 @@ def runs_table(rows: Rows, up: str = "") -> Markup:
     return table(drawn, columns, "Latest runs")
 
 
-def _as_is(value: Markup) -> Markup:
+def as_is(value: Markup) -> Markup:
     return value
 
 
@@ -67,7 +67,7 @@ def _limit(limit_w: float | None, applied: bool | None) -> str:  # noqa: FBT001 
 
 def recent_runs() -> Asking[Panel | None]:
     """Ask for the latest runs."""
-    rows = yield _RECENT.format(which="", limit=RUNS_SHOWN)
+    rows = yield RECENT.format(which="", limit=RUNS_SHOWN)
     body = runs_table(rows) if rows else element("p", _NO_RUN, class_="under")
     return Panel(name="runs", title="Latest runs", body=body, text="", rows=rows)
 
@@ -150,7 +150,7 @@ def recurring(job: str | None = None, up: str = "") -> Asking[Panel | None]:
         return None
     drawn = [{**row, "job": job_link(row["job"], up)} for row in rows]
     columns: Columns = {
-        "job": ("job", _as_is), "setup": ("GPUs", plain), "recurrences": ("recurrences", plain),
+        "job": ("job", as_is), "setup": ("GPUs", plain), "recurrences": ("recurrences", plain),
         "tries": ("tries", plain), "default_batch_size": ("default size", plain),
         "best_batch_size": ("best size", plain), "energy_j": ("energy", joules), "saved_j": ("saved", joules),
         "saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
@@ -182,7 +182,7 @@ def tries(job: str) -> Asking[Panel | None]:
         return None
     drawn = [{**row, "run": run_link(row["run"], "../")} for row in rows]
     columns: Columns = {
-        "number": ("number", plain), "recurrence": ("recurrence", plain), "run": ("run", _as_is),
+        "number": ("number", plain), "recurrence": ("recurrence", plain), "run": ("run", as_is),
         "batch_size": ("batch size", plain), "epochs": ("epochs", plain), "energy_j": ("energy", joules),
         "cost_j": ("cost", joules), "ended": ("ended", plain), "policy": ("policy", plain),
         "reason": ("why", plain),
@@ -192,7 +192,7 @@ def tries(job: str) -> Asking[Panel | None]:
 
 def job_runs(job: str) -> Asking[Panel | None]:
     """Ask for the latest runs of a job."""
-    rows = yield _RECENT.format(which=f"AND job = {quoted(job)}", limit=RUNS_SHOWN)
+    rows = yield RECENT.format(which=f"AND job = {quoted(job)}", limit=RUNS_SHOWN)
     if not rows:
         return None
     return Panel(name="runs", title="Latest runs", body=runs_table(rows, "../"), text="", rows=rows)
@@ -255,14 +255,3 @@ SITE_REPORT: tuple[Callable[[str], Asking[Panel | None]], ...] = (
     lambda runs: jobs(runs, None), saved, causes, causes_by_job,
 )  # fmt: skip
 """Panels of the report of a site, for the runs that a query gives."""
-
-
-def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:
-    """Yield the questions of the page of one GPU."""
-    yield _gpu_runs(gpu)
-
-
-def _gpu_runs(gpu: Gpu) -> Asking[Panel | None]:
-    rows = yield _RECENT.format(which=f"AND list_contains(gpus, {quoted(gpu.gpu)})", limit=RUNS_SHOWN)
-    body = runs_table(rows, "../") if rows else element("p", "No run was on this GPU.", class_="under")
-    return Panel(name="runs", title="Runs on it", body=body, text="", rows=rows)

@@ -26,6 +26,9 @@ class NoArchive:
         """Return no gap."""
         return []
 
+    async def price(self) -> None:
+        """Return no price."""
+
 
 class StillApp(TopApp):
     """The screen at one instant, with minutes of history."""

@@ -35,6 +35,7 @@ class Service:
         self.snapshot = SNAPSHOT
         self.answers = True
         self.looks = 0
+        self.kwh: tuple[float, str] | None = None
 
     async def look(self) -> Snapshot:
         """Return the snapshot that the test chose."""
@@ -54,6 +55,10 @@ class Service:
     async def gaps(self) -> list[Row]:
         """Return one gap."""
         return [GAP]
+
+    async def price(self) -> tuple[float, str] | None:
+        """Return the price that the test chose."""
+        return self.kwh
 
 
 @asynccontextmanager
@@ -113,11 +118,19 @@ async def test_a_terminal_that_changes_its_size_is_filled_again() -> None:
 
 
 async def test_keys_sort_change_the_unit_filter_and_pause() -> None:
-    async with top() as (app, pilot, _):
+    async with top() as (app, pilot, service):
         await pilot.press("s")
         assert "7 GPUs, by power" in text(app)
         await pilot.press("w")
         assert "123 kJ" in text(app)
+        await pilot.press("w")
+        assert "123 kJ" not in text(app), "no price is known: power again"
+        service.kwh = (0.30, "EUR")
+        await pilot.press("w", "w")
+        assert " EUR " in text(app)
+        assert "0.010" in text(app)
+        await pilot.press("w")
+        assert " EUR " not in text(app)
         await pilot.press("slash", *"node1")
         assert "4 of 7 GPUs" in text(app)
         await pilot.press("enter")

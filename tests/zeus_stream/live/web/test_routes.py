@@ -244,3 +244,23 @@ def live(known: ArchiveSource, snapshot: Snapshot) -> ASGIApp:
 
     site = Site(source=Source(known.ask), feed=NowFeed(now))
     return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+
+
+async def test_a_gpu_has_its_lease_its_counter_and_its_commands(app: ASGIApp) -> None:
+    text = (await page(app, f"/gpus/{archives.A}")).text
+    for words in ("lease", "limit found", "counter", "calibration", "Runs on it", "Commands"):
+        assert words in text, words
+
+
+async def test_few_steps_are_answered_one_by_one_and_many_not_at_all(app: ASGIApp) -> None:
+    about = (await page(app, "/api/runs/run-1")).json()
+    asked = {"run": "run-1", "from": about["from"], "to": about["to"]}
+    few = (await page(app, f"/api/steps?{urlencode(asked)}")).json()["steps"]
+    assert few == sorted(few)
+    assert 0 < len(few) <= 200
+    assert all(0 <= begin < end for begin, end in few)
+    none = (await page(app, f"/api/steps?{urlencode({**asked, 'run': 'none'})}")).json()
+    assert none == {"steps": []}
+    wrong = await page(app, "/api/steps?run=run-1&from=9&to=1")
+    assert wrong.status == 400
+    assert "give `run`, and `from` before `to`" in wrong.json()["error"]

@@ -25,7 +25,7 @@ from zeus_stream.live.web.routes.site import site_of
 from zeus_stream.live.web.routes.sql_page import unique
 from zeus_stream.live.web.source import PAGE_S
 from zeus_stream.reports.html.power_question import MAX_PX, Power, find_power
-from zeus_stream.reports.html.questions import find_gpus, find_run, quoted_list
+from zeus_stream.reports.html.questions import find_gpus, find_run, quoted, quoted_list
 from zeus_stream.reports.html.run_panels import RUN_PANELS, power_text, result
 
 JSON_ROWS = 10_000
@@ -38,6 +38,14 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes a text that begins so for a formula."""
 _NOTHING_LIVE = RefusedError("now: could not be shown: this page shows a file. Start it without --archive.")
 CHUNK = 1 << 20
+MAX_STEPS = 200
+"""Steps on screen that are drawn one by one."""
+_STEPS = """
+SELECT epoch_us(min(began_at)) AS began_us, max(duration_s) AS duration_s FROM windows
+WHERE run = {run} AND kind = 'step' AND NOT of_host(gpu)
+    AND began_at BETWEEN make_timestamp({begin}) AND make_timestamp({end})
+GROUP BY index ORDER BY began_us LIMIT {most}
+"""
 LAG_MS = 10_000
 """An analyzer that is further behind is not ready."""
 
@@ -161,6 +169,28 @@ async def power(request: Request) -> Response:
     except ZeusStreamError as wrong:
         return refused(wrong)
     return JSONResponse(_columns(found))
+
+
+async def steps(request: Request) -> Response:
+    """Answer ``/api/steps?run=&from=&to=``: steps in seconds since ``from``; none if there are too many."""
+    site, given = site_of(request), request.query_params
+    try:
+        begin, end, run = int(given["from"]), int(given["to"]), given["run"]
+        if not 0 <= begin < end < 2**63:
+            raise ValueError  # noqa: TRY301  (one sentence for all of them)
+    except (KeyError, ValueError):
+        why = "steps: could not be shown: give `run`, and `from` before `to` in ns since 1970."
+        return refused(RefusedError(why))
+    query = _STEPS.format(run=quoted(run), begin=begin // 1000, end=end // 1000, most=MAX_STEPS + 1)
+    try:
+        rows = (await site.source.query(query, "page")).table.to_pylist()
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    spans = [
+        [(row["began_us"] * 1000 - begin) / 1e9, (row["began_us"] * 1000 - begin) / 1e9 + row["duration_s"]]
+        for row in rows
+    ]
+    return JSONResponse({"steps": spans if len(spans) <= MAX_STEPS else []})
 
 
 def _columns(found: Power) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from zeus_stream.live.web import page_frame
 from zeus_stream.live.web.routes.site import Site, site_of, streamed
 from zeus_stream.reports.html import site_panels
 from zeus_stream.reports.html.elements import Markup, element
+from zeus_stream.reports.html.gpu_panels import gpu_panels
 from zeus_stream.reports.html.panels import Panel, section
 from zeus_stream.reports.html.questions import (
     Asking,
@@ -23,7 +24,7 @@ from zeus_stream.reports.html.questions import (
     quoted,
 )
 from zeus_stream.reports.html.run_panels import POWER_KEY, RUN_PANELS, result
-from zeus_stream.reports.html.site_panels import RECENT_RUNS, gpu_panels
+from zeus_stream.reports.html.site_panels import RECENT_RUNS
 
 GPU_SPAN_NS = 3600 * 10**9
 CHART_STYLES = ("web.css", "uPlot.min.css")
@@ -63,7 +64,7 @@ async def run(request: Request) -> Response:
         yield page_frame.head(found.job, "", "../", styles=CHART_STYLES)
         yield page_frame.heading(found.job, _about(found))
         yield section(await site.source.answered(result(found)))
-        yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns)
+        yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
         for panel in RUN_PANELS:
             yield await drawn(site, panel(found))
 
@@ -84,8 +85,10 @@ def _about(found: Run) -> list[Markup | str]:
     ]
 
 
-def _power(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str = "Power") -> Markup:
-    """Return the chart of power over time, drawn by the browser."""
+def _power(
+    gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str = "Power", run: str | None = None
+) -> Markup:
+    """Return the chart of power over time, drawn by the browser. ``run``: its steps are shown as well."""
     choices = [element("option", gpu.title, value=gpu.gpu) for gpu in gpus]
     if len(gpus) > 1:
         choices = [element("option", f"all {len(gpus)} GPUs together", value=""), *choices]
@@ -99,7 +102,7 @@ def _power(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str
     plot = element(
         "div", class_="plot", id="plot", tabindex="0", role="img", aria_label="Power over time",
         aria_describedby="power-text", data_gpus=" ".join(gpu.gpu for gpu in gpus),
-        data_from=str(begin_wall_ns), data_to=str(end_wall_ns),
+        data_from=str(begin_wall_ns), data_to=str(end_wall_ns), data_run=run,
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))

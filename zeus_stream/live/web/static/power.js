@@ -7,7 +7,7 @@ const reading = document.getElementById("reading");
 const choice = document.getElementById("gpu");
 const whole = [BigInt(plot.dataset.from), BigInt(plot.dataset.to)];
 const S = 1e9;
-let range = whole, chart = null, data = null, epochs = [], request = 0;
+let range = whole, chart = null, data = null, epochs = [], steps = [], request = 0;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -32,16 +32,28 @@ async function load() {
     if (mine !== request) return;
     if (!answer.ok) throw new Error(found.error);
     data = found;
+    steps = await loadSteps();
+    if (mine !== request) return;
     draw();
   } catch (wrong) {
     if (mine === request) text.textContent = `The chart could not be drawn: ${wrong.message}`;
   }
 }
 
+// Up to 200 steps on screen, of at most 10 minutes, are bands in place of epochs.
+async function loadSteps() {
+  if (!plot.dataset.run || range[1] - range[0] > 600n * 1_000_000_000n) return [];
+  const asked = new URLSearchParams({ run: plot.dataset.run, from: range[0], to: range[1] });
+  const answer = await fetch(`../api/steps?${asked}`);
+  if (!answer.ok) return [];
+  const shift = Number(range[0] - whole[0]) / S;
+  return (await answer.json()).steps.map(([begin, end]) => [begin + shift, end + shift]);
+}
+
 function bands(u) {
   u.ctx.save();
   u.ctx.fillStyle = colour("--band");
-  epochs.forEach(([begin, end], at) => {
+  (steps.length ? steps : epochs).forEach(([begin, end], at) => {
     if (at % 2) return;
     const left = Math.max(u.valToPos(begin, "x", true), u.bbox.left);
     const right = Math.min(u.valToPos(end, "x", true), u.bbox.left + u.bbox.width);
