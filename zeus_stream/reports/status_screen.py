@@ -253,7 +253,7 @@ def print_view(shown: StatusView, out: TextIO) -> None:
         console.print()
         forecasts = [f"{run.run}, forecast: {run.forecast}" for run in shown.runs if run.forecast]
         for each in forecasts:
-            console.print(Text(each), soft_wrap=True)
+            console.print(Text(each))
         if forecasts:
             console.print()
     elif shown.gpus:

@@ -211,3 +211,21 @@ def history(file: Path) -> list[dict[str, Any]]:
             keys = [item.key or "/".join(item.nested_key) for item in items]
             rows.append(dict(zip(keys, (json.loads(item.value_json) for item in items), strict=True)))
     return rows
+
+
+@pytest.mark.filterwarnings("default")
+def test_aim_has_each_value_at_its_step_beside_the_metrics_of_the_user(tmp_path: Path) -> None:
+    aim = pytest.importorskip("aim", reason=f"aim {INSTALL}")
+    plain = {"repo": str(tmp_path), "system_tracking_interval": None, "capture_terminal_logs": False}
+    run = aim.Run(**plain)
+    run.track(1.0, name="loss", step=500)
+    points = [Point(step, 100.0, {"energy/step_j": value}) for step, value in ((49, 4.5), (99, 4.0))]
+    assert sink_of(run).write(points, last=True) == 2
+    run.track(0.5, name="loss", step=501)
+    run.close()
+    again = aim.Run(run.hash, **plain)
+    found = {
+        each.name: [(step, value) for step, (value, *_) in each.data.items()] for each in again.metrics()
+    }
+    again.close()
+    assert found == {"energy/step_j": [(49, 4.5), (99, 4.0)], "loss": [(500, 1.0), (501, 0.5)]}

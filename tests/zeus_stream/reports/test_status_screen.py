@@ -11,7 +11,8 @@ GPU = {
 RUN = {
     "run": "r", "job": "train", "ranks": 1, "steps": 1683, "steps_per_s": 43.9, "energy_j": 13049.0,
     "trials": 4, "chosen_w": 200.0, "chosen_mhz": None, "applied": True, "reason": "cost:0.5",
-    "again": False, "saved_j": 1772.0,
+    "again": False, "saved_j": 1772.0, "forecast_j": None, "energy_p2_5_j": None, "energy_p97_5_j": None,
+    "duration_s": None, "duration_p2_5_s": None, "duration_p97_5_s": None,
 }  # fmt: skip
 COLLECTOR = Status((("collector", "host", "gpu7"), ("collector", "observes only", "no")))
 ANALYZER = Status(
@@ -39,6 +40,19 @@ def test_a_screen_has_gpus_runs_and_services_and_fits_80_columns() -> None:
     assert "r train 200 W chosen 1683 43.9 13,049 1,772" in text
     assert "follows gpu7 connected 3 frames" in text
     assert "Nothing is missing from the archive." in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_that_has_a_forecast_says_energy_and_duration_with_their_intervals() -> None:
+    forecast = {
+        "forecast_j": 41_000.0, "energy_p2_5_j": 40_000.0, "energy_p97_5_j": 42_000.0,
+        "duration_s": 300.0, "duration_p2_5_s": 290.0, "duration_p97_5_s": 310.0,
+    }  # fmt: skip
+    lines = shown(view({}, {}, {"runs": [RUN | forecast]}))
+    assert (
+        "r, forecast: 41,000 J in all (95 %: 40,000 J to 42,000 J), 5.0 min (4.8 min to 5.2 min) from begin to end"
+        in " ".join(" ".join(lines).split())
+    )
     assert max(map(len, lines)) <= 80
 
 
