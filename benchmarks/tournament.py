@@ -21,7 +21,7 @@ RESAMPLED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What came of the games of a player in a world, by seed."""
+    """The results of a player in a world, by seed."""
 
     regret: list[float]
     last_five: list[float]
