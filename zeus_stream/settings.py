@@ -97,6 +97,9 @@ class Settings:
         "hosts",
     )  # fmt: skip
     site: str = _setting("site", "Name of the site at the broker. Two sites need two names.", "hosts")
+    broker_credentials: str | None = _setting(
+        None, "File with the credential of this process at the broker.  [none]", "hosts"
+    )
     broker_replicas: int = _setting(
         1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
     )

@@ -36,7 +36,7 @@ from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, Control
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
-from zeus_stream.transport.endpoints import Source
+from zeus_stream.transport.ways import Source, Talk
 
 BEAT_S = 0.3
 """Between renewals of leases."""
@@ -73,7 +73,7 @@ class Link:
         self._owner = owner
         self._lease = LeaseLength(lease_ms)
         self._fence = start << 32
-        self._channel: sockets.Asking | None = None
+        self._channel: Talk | None = None
         self._welcome: Welcome | None = None
         self._unanswered: dict[str, Command] = {}
         self._bound = host
@@ -204,7 +204,7 @@ class Link:
             now_ns = monotonic_ns()
             self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
+    async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
                 self._heard_ns = monotonic_ns()
