@@ -104,8 +104,9 @@ class Settings:
         1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
     )
     follow: tuple[str, ...] = _setting(
-        (), "Collectors to follow: directories and HOST:PORT.  [the collector of this host]", "hosts"
-    )
+        (), "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker."
+        "  [the collector of this host]", "hosts",
+    )  # fmt: skip
     analyzer: str | None = _setting(
         None, "HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts"
     )
