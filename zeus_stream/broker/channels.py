@@ -1,4 +1,4 @@
-"""What a socket does, over the broker: requests to a collector, the collector's door, and the feed of a log.
+"""Channels over the broker: requests to a collector, the door of a collector, and the feed of a log.
 
 Those who use them need not know: a message has the same parts as on a ZeroMQ socket.
 """
