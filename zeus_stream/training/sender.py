@@ -82,6 +82,8 @@ class Courier:
         self._path: Path | None = None
         self._sent: tuple[str, int] | None = None
         """Session and sequence of the batch that was sent on this socket."""
+        self._offered: tuple[str, int] | None = None
+        """Session and sequence of the batch that waits for its acknowledgement."""
         self._progress_ns = self._next_look_ns = 0
         self._found = False
         """A collector was there at some time: it may come back."""
@@ -173,11 +175,13 @@ class Courier:
             return
         self._receive(self._socket, now_ns)
         batch = self._outbox.batch(now_ns)
-        if batch is None:
-            self._progress_ns = now_ns
+        offered = None if batch is None else (batch.session, batch.sequence)
+        if batch is None or offered != self._offered:
+            # The wait begins with this turn: a script may have held the interpreter since the last one.
+            self._offered, self._progress_ns = offered, now_ns
         if _is(self._socket, zmq.POLLOUT):
-            if batch and self._sent != (batch.session, batch.sequence) and self._send(self._socket, batch):
-                self._sent = batch.session, batch.sequence
+            if batch and self._sent != offered and self._send(self._socket, batch):
+                self._sent = offered
             for ask in self._outbox.asks(now_ns):
                 self._send(self._socket, ask)
         if now_ns - self._progress_ns > self._patience_ns:
