@@ -70,7 +70,7 @@ class EventRoute:
             begin = partial(self._sessions.begin, host, body, started, now)
             result |= self._attempts.make(frame, "events", now, begin)
         if session := self._sessions.of.get(body.session):
-            session.heard_ns = now[host]
+            session.received_ns = now[host]
             given: list[Result] = []
             work = partial(self._events, session, events, now, given)
             failed = self._attempts.make(frame, "events", now, work, session=session)
