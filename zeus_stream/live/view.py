@@ -23,7 +23,7 @@ MOST_POWER = 14
 SIDE_BY_SIDE = 118
 """Cells from which on runs and search are beside each other."""
 KEYS = (
-    ("q", "quit"), ("/", "filter"), ("s", "sort"), ("enter", "run"), ("w", "W or J"), ("g", "gaps"),
+    ("q", "quit"), ("/", "filter"), ("s", "sort"), ("enter", "run"), ("w", "W, J, cost"), ("g", "gaps"),
     ("p", "pause"), ("?", "help"),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 from zeus_stream.live.answer import blank
 from zeus_stream.live.history import History
 from zeus_stream.protocol.snapshots import (
+    ForecastNow,
     GapNow,
     GpuNow,
     HostNow,
@@ -74,6 +75,18 @@ def a_search(**more: Any) -> SearchNow:
     return SearchNow(**(plain | more))
 
 
+FORECAST = ForecastNow(
+    epochs=3,
+    steps=9_000,
+    energy_j=2_790_000.0,
+    energy_low_j=2_760_000.0,
+    energy_high_j=2_820_000.0,
+    left_s=9_400.0,
+    left_low_s=9_300.0,
+    left_high_s=9_500.0,
+)
+
+
 def a_run(run: str = "c01d33b7", **more: Any) -> RunNow:
     plain: dict[str, Any] = {
         "run": run,
@@ -90,6 +103,7 @@ def a_run(run: str = "c01d33b7", **more: Any) -> RunNow:
         "watts": 331.0,
         "energy_j": 372_000.0,
         "search": a_search(),
+        "forecast": FORECAST,
     }
     return RunNow(**(plain | more))
 

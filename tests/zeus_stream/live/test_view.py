@@ -77,7 +77,8 @@ RUNS = st.builds(
 LOOKS = st.builds(
     Looks,
     sort=st.sampled_from(("place", "power", "run")),
-    unit=st.sampled_from(("W", "J")),
+    unit=st.sampled_from(("W", "J", "price")),
+    price=st.none() | st.just((0.3, "EUR")),
     words=st.text(max_size=5),
     paused=st.booleans(),
     trouble=st.text(max_size=50),
@@ -90,7 +91,7 @@ def test_any_snapshot_gives_a_view_of_exactly_the_width(
     gpus: list[GpuNow], runs: list[RunNow], width: int, looks: Looks
 ) -> None:
     snapshot = replace(SNAPSHOT, gpus=tuple(gpus), runs=tuple(runs))
-    shown = view(snapshot, history_of(snapshot), width, looks)
+    shown = view(snapshot, history_of(snapshot, 30), width, looks)
     assert {sum(cell_len(span.text) for span in line) for line in (*shown.head, shown.foot)} == {width}
     inside = [panel_width(panel) for panel in (shown.gpus, shown.runs, shown.search)]
     assert all(len(sizes) <= 1 for sizes in inside)

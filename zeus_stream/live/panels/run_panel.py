@@ -12,6 +12,7 @@ from zeus_stream.live.figures import (
     fit,
     fit_line,
     scaled,
+    seconds,
     significant,
     watts,
 )
@@ -23,7 +24,7 @@ def run_panel(snapshot: Snapshot, runs: Sequence[RunNow], width: int) -> Panel:
     job_width = max(3, min(16 if width < 100 else 22, max((len(run.job) for run in runs), default=3)))
     columns = [
         Column("job", job_width, lambda row: (Span(clean(runs[row].job), _alive(runs[row])),)),
-        Column("search", 21 if width < 90 else 30, lambda row: (_phase(runs[row]),)),
+        Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),)),
         Column("step", 8, lambda row: (Span(known(runs[row].step)),), right=True),
         Column("J/step", 7, lambda row: (Span(significant(runs[row].step_j)),), right=True),
     ]
@@ -36,6 +37,8 @@ def run_panel(snapshot: Snapshot, runs: Sequence[RunNow], width: int) -> Panel:
         columns.insert(
             -1, Column("energy", 8, lambda row: (Span(scaled(runs[row].energy_j, "J")),), right=True)
         )
+    if width >= 94:
+        columns.append(Column("ends in", 8, lambda row: (Span(_left(runs[row])),), right=True))
     if width >= 100:
         columns.insert(1, Column("run", 12, lambda row: (Span(clean(runs[row].run), "dim"),)))
     return Panel(
@@ -49,6 +52,12 @@ def run_panel(snapshot: Snapshot, runs: Sequence[RunNow], width: int) -> Panel:
         ),
         keys=tuple(run.run for run in runs),
     )
+
+
+def _left(run: RunNow) -> str:
+    """Return the forecast of the time to the end of a run."""
+    forecast = run.forecast
+    return ABSENT if forecast is None or forecast.left_s is None else seconds(forecast.left_s)
 
 
 def _alive(run: RunNow) -> Literal["plain", "dim"]:

@@ -84,7 +84,7 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("slash", "filter", "filter"),
         ("s", "sort", "sort"),
-        ("w", "unit", "W, J, price"),
+        ("w", "unit", "W, J, cost"),
         ("g", "gaps", "gaps"),
         ("p", "pause", "pause"),
         ("question_mark", "help", "help"),
