@@ -1,1 +1,1 @@
-"""What is watched while a plan is followed: promises, replicas that are slower, power budgets."""
+"""The watch over a plan that is followed: its promise, slower replicas, power budgets."""
