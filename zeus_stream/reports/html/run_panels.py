@@ -84,9 +84,10 @@ def result(run: Run) -> Asking[Panel]:
     trials = yield f"SELECT count(*) AS trials FROM trials WHERE run = {quoted(run.run)}"  # noqa: S608  (quoted)
     saving = savings[0] if savings else None
     items = [_energy(whole), ("time", seconds(_duration_s(run, whole)), _time_note(run))]
-    forecasts = yield FORECAST.format(run=quoted(run.run))
-    costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
-    items += [fact for row in forecasts for fact in _forecast(run, row, costs)]
+    if run.ended_wall_ns is None:
+        forecasts = yield FORECAST.format(run=quoted(run.run))
+        costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
+        items += [fact for row in forecasts for fact in _forecast(row, costs)]
     if saving is not None and saving["power_limit_w"] is not None:
         items = [*_saving(saving), *items]
     body = element(
@@ -96,21 +97,20 @@ def result(run: Run) -> Asking[Panel]:
     return Panel(name="result", title="Result", body=body, text="", rows=[row])
 
 
-def _forecast(run: Run, row: Row, costs: Rows) -> Iterator[tuple[str, str, str]]:
-    """Yield the latest forecast of a run: of one that has ended, beside what came of it."""
-    name = "forecast" if run.ended_wall_ns is None else "last forecast"
+def _forecast(row: Row, costs: Rows) -> Iterator[tuple[str, str, str]]:
+    """Yield the latest forecast of a run that is open."""
     low_j, high_j, low_s, high_s = (
         row[each] for each in ("energy_p2_5_j", "energy_p97_5_j", "duration_p2_5_s", "duration_p97_5_s")
     )
     at = f"after {row['step']:,} of {row['steps']:,} steps"
     sure = f"95 %: {joules(low_j)} to {joules(high_j)}" if low_j is not None else "interval not known yet"
-    yield f"{name}: energy", joules(row["energy_j"]), f"{sure}; {at}"
+    yield "forecast: energy", joules(row["energy_j"]), f"{sure}; {at}"
     sure = f"95 %: {seconds(low_s)} to {seconds(high_s)}" if low_s is not None else "interval not known yet"
-    yield f"{name}: time", seconds(row["duration_s"]), f"{sure}; {at}"
+    yield "forecast: time", seconds(row["duration_s"]), f"{sure}; {at}"
     for cost in costs:
         if cost["amount"] is not None:
             amount = f"{figure(cost['amount'])} {cost['unit']}"
-            yield f"{name}: {cost['name']}", amount, f"at {cost['factor']:.6g} {cost['factor_unit']}"
+            yield f"forecast: {cost['name']}", amount, f"at {cost['factor']:.6g} {cost['factor_unit']}"
 
 
 def _duration_s(run: Run, whole: Row) -> float:
