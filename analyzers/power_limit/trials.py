@@ -88,7 +88,14 @@ def taken(
     return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked)
 
 
-def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, lead: Session) -> TrialRow:
+def trial_row(
+    run: str,
+    asked: MeasureTrial,
+    took: Taken,
+    cost: float | None,
+    lead: Session,
+    clock_mhz: int | None = None,
+) -> TrialRow:
     """Return the row of a trial. ``cost``: in joules, by the run's selector. The instants are the lead's."""
     first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
     assert first is not None
@@ -98,6 +105,7 @@ def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, le
         number=asked.visit,
         round=asked.round,
         power_limit_w=asked.limit_mw / 1000,
+        clock_mhz=clock_mhz,
         steps=asked.steps,
         duration_s=took.duration_ns / 1e9,
         energy_j=took.energy_mj / 1000,
