@@ -67,7 +67,7 @@ SWEEPS = (
     "zeus_stream/reports/test_run_cost.py",
     "zeus_stream/reports/test_statement.py",
 )
-"""Tests of whole setups, of stores on disk and of many worlds. `make test-fast` leaves them out; `make test` runs everything."""
+"""Tests of setups, of stores on disk and of many worlds, which `make test-fast` leaves out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
