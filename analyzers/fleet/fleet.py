@@ -39,6 +39,8 @@ class Gpu:
     """Those that use it and are not measured to their end."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
+    learned_ns: int = 0
+    """Frame time at which it was last looked whether more of these is known."""
 
     @property
     def shape(self) -> Shape:
