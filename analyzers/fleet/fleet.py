@@ -27,7 +27,7 @@ class Use:
 
 @dataclass(slots=True, kw_only=True)
 class Gpu:
-    """What is known of one GPU."""
+    """The state of one GPU."""
 
     host: str
     timeline: Timeline = field(default_factory=Timeline)
@@ -62,7 +62,7 @@ class Gpu:
 
     @property
     def counter_kind(self) -> CounterKind | None:
-        """What its energy comes from, once that is known."""
+        """The source of its energy, once it is known."""
         if self.timeline.estimator == "power":
             return "power" if self.timeline.period_ns else None
         return self.shaped.kind if self.shaped else None

@@ -53,8 +53,8 @@ class _Window:
 class _Ended:
     window: _Window
     end_ns: int
-    heard_ns: int
-    """Frame time at which its end was heard: the timeout runs from there."""
+    received_ns: int
+    """Frame time at which its end arrived: the timeout runs from there."""
     remark: str | None
 
 
@@ -138,7 +138,7 @@ class Windows:
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
         self._urgent = any(ended.window.kind != "step" for ended in self._ended)
         if meters is None:
-            return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
+            return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
         rows = [
             row for gpu, meter in meters.items() for row in self._measure(due, gpu, meter, now_ns, shared)
         ]
@@ -158,7 +158,7 @@ class Windows:
             ended
             for ended in self._ended
             if (settled_ns is not None and ended.end_ns <= settled_ns)
-            or now_ns - ended.heard_ns >= self._timeout_ns
+            or now_ns - ended.received_ns >= self._timeout_ns
         ]
 
     def _measure(

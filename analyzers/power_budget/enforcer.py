@@ -143,7 +143,7 @@ class Enforcer:
 
     @property
     def _active(self) -> bool:
-        """Whether there are budgets, or rows of some are still to be ended."""
+        """True while there are budgets, or rows of some are still open."""
         return bool(self._budgets or self._reports.binding)
 
     def _granted(self, command: ApplyControl) -> ApplyControl:

@@ -1,4 +1,4 @@
-"""What a job's steps cost at each power limit, kept for later runs of it. Pure.
+"""The cost of a job's steps at each power limit, kept for later runs of it. Pure.
 
     what a round measured -> Profile -> `learned` ... `recall` -> what a later run starts from
 
@@ -47,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What one round of one machine has left."""
+    """The record of one round of one machine."""
 
     identity: Identity
     session: str
@@ -85,11 +85,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an interpreter starts with."""
+    """The profiles that an interpreter starts with."""
 
     profiles: tuple[Profile, ...] = ()
     recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
-    """What runs remembered when they were heard the first time, by session of the lead and round."""
+    """The memory of runs at their first interpretation, by session of the lead and round."""
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:

@@ -11,7 +11,7 @@ STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (
     "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "window_timeout_ms", "per_gpu", "profiling_share", "control", "slowdown",
+    "window_timeout_ms", "profile_only", "per_gpu", "profiling_share", "control", "slowdown",
 )  # fmt: skip
 """The settings that `RunSettings` is made of."""
 
@@ -44,6 +44,8 @@ class RunSettings:
     """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
     exhaustive: bool = False
     """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
+    profile_only: bool = False
+    """Measure every limit, then keep the one found: Zeus's observer mode."""
     per_gpu: bool = False
     """Lower GPUs that wait for others below the limit of their job."""
     profiling_share: float = 0.05
@@ -85,7 +87,8 @@ class RunSettings:
             settle_ns=settings.settle_ms * 1_000_000,
             refreshes=settings.refreshes,
             timeout_ns=settings.window_timeout_ms * 1_000_000,
-            exhaustive=settings.search == "exhaustive",
+            exhaustive=settings.search == "exhaustive" or settings.profile_only,
+            profile_only=settings.profile_only,
             per_gpu=settings.per_gpu,
             profiling_share=settings.profiling_share,
             only_measures=clocks or settings.select == "none",

@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a selector minimizes, for a search that does not measure every limit."""
+    """The objective of a selector, for a search that does not measure every limit."""
 
     energy_weight: float
     """Least ``energy_weight`` * energy + (1 - ``energy_weight``) * MAXPOWER * time."""

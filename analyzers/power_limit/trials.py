@@ -1,4 +1,4 @@
-"""What steps took at a limit, over all ranks and GPUs of a run. Pure.
+"""The cost of steps at a limit, over all ranks and GPUs of a run. Pure.
 
 spans of steps, ranks, meters of their GPUs -> `taken` -> `trial_row`, and with another block of it `joined`
 rows of trials -> `added_up`: what is known of each limit
@@ -20,7 +20,7 @@ from analyzers.results.rows import TrialRow
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What some steps took."""
+    """The cost of some steps."""
 
     energy_uj: Mapping[str, int]
     """By GPU."""

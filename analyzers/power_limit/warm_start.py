@@ -1,4 +1,4 @@
-"""What one run knows from earlier ones of its workload, and what it leaves to later ones. Pure.
+"""The memory of a run: earlier runs of its workload, and its record for later ones. Pure.
 
 known profiles  -> `begin`: what its search starts from -> RecallRow
 measured trials -> `keep`                               -> ProfileRows, and known profiles
@@ -94,7 +94,7 @@ def begin(
 ) -> Recollection:
     """Return what is known of a run's workload as its ranks begin a round.
 
-    When it is heard again, that is what it was the first time, whatever is known by now.
+    When its events are read again, the answer is that of the first time, whatever is known by now.
     """
     who = _identify(fleet, ranks, lead, limits_mw)
     recalled = known.recalled.get((lead.session, number)) or _recall(

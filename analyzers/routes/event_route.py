@@ -71,7 +71,7 @@ class EventRoute:
                 begin = partial(self._sessions.begin, host, body, event, now)
                 result |= self._attempts.make(frame, "events", now, begin)
             elif session := self._sessions.of.get(body.session):
-                session.heard_ns = now[host]
+                session.received_ns = now[host]
                 work = partial(self._event, session, event, now)
                 result |= self._attempts.make(frame, "events", now, work, session=session)
             elif self._sessions.unknown(body.session):

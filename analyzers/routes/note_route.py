@@ -172,7 +172,7 @@ class NoteRoute:
             return result
         self._boots[host] = boot_id
         for session in tuple(self._sessions.on[host].values()):
-            result |= self._sessions.end(session, session.heard_ns, "the host was restarted", now)
+            result |= self._sessions.end(session, session.received_ns, "the host was restarted", now)
             result |= self._windows.measure(session, NO_MORE_NS, now)
             self._sessions.drop(session)
         self._sessions.host_restarted(host)

@@ -159,6 +159,7 @@ class LimitSearch:
             goal=goal,
             remembered=profiles.trials(recalled.limits),
             profiling_share=plan.profiling_share,
+            profile_only=plan.profile_only,
         )
         self.state = profiler.start(self.plan, self.numbers, self.rounds)
         self.rounds = self.state.round

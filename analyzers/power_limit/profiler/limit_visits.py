@@ -1,4 +1,4 @@
-"""Visit one limit after another, choose the best and set it: rules 4, 5, 8 and 9 of the profiler. Pure."""
+"""Visit one limit after another, choose the best and set it: rules 4, 5 and 8 to 10 of the profiler. Pure."""
 
 from dataclasses import replace
 
@@ -202,6 +202,10 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
     except SettingsError as wrong:
         return observe_only(state, str(wrong))
     reason = f"{plan.selector.text} of {len(trials)} limits measured"
+    if plan.profile_only:
+        reason = f"{reason}; --profile-only keeps the limit found{_by(state)}"
+        seen = Observing(f"{limit_mw / 1000:g} W would be chosen: {reason}")
+        return replace(state, phase=seen), (Release(), Observe(state.round, trials, reason))
     return _choose(state, Chosen(limit_mw=limit_mw), reason, plan)
 
 

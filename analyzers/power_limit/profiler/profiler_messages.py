@@ -30,6 +30,8 @@ class Plan:
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
+    profile_only: bool = False
+    """Give back the limit after the last trial, and say what the best would save (rule 10)."""
 
 
 @dataclass(frozen=True, slots=True)
