@@ -67,7 +67,7 @@ def test_after_the_timeout_it_is_missing_and_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("meters", "quality"),
-    [(None, "the collector has not told its GPUs"), ({}, "the session has no GPU")],
+    [(None, "the collector has not named its GPUs"), ({}, "the session has no GPU")],
 )
 def test_a_session_without_gpus_has_one_row_without_energy(
     meters: dict[str, Meter] | None, quality: str
