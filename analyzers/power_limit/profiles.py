@@ -14,14 +14,15 @@ from dataclasses import asdict, dataclass, field, fields
 
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+from zeus_stream.protocol.fields import Control
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
 MAX_KNOWN = 2_000
 """Workloads whose profiles are remembered; the oldest go."""
 
-Workload = tuple[str, str, int, int, int | None]
-"""Job, GPU model, number of GPUs, world size, batch size."""
+Workload = tuple[str, str, int, int, int | None, Control]
+"""Job, GPU model, number of GPUs, world size, batch size, control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,13 @@ class Identity:
     least_limit_w: float | None
     """The limits that all its GPUs may have; None: they have none."""
     highest_limit_w: float | None
+    control: Control = "power_limit"
+    """Of a clock, limits are nominal powers: see `levels`."""
 
     @property
     def workload(self) -> Workload:
         """Everything but the driver and the range of limits."""
-        return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size
+        return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

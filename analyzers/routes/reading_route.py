@@ -55,6 +55,8 @@ class ReadingRoute:
         host = frame.host
         gpu = self._gpus.get(host, uuid)
         gpu.timeline.add(rows)
+        if gpu.sessions and (clock_mhz := int(rows["clock_mhz"][-1])) > 0:
+            gpu.clocks_mhz.append(clock_mhz)
         found: list[Row] = [*hangs(host, uuid, gpu.timeline)]
         if gpu.timeline.crowded:
             users = self._sessions.users(uuid)
