@@ -1,6 +1,7 @@
 """What an analyzer that starts takes over from earlier ones: profiles, and the settings of open runs."""
 
 import logging
+from collections.abc import Sequence
 
 from analyzers.archive.store import Store
 from analyzers.power_limit import profiles, selectors
@@ -13,16 +14,26 @@ from zeus_stream.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-def remembered(archive: Store) -> Memory:
-    """Return what an analyzer that starts has to know beyond what it interprets again."""
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
+def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
+    """Return what an analyzer that starts has to know beyond what it interprets again.
+
+    Args:
+        archive: of earlier starts.
+        sessions: that are open, or begin in what is interpreted again; None: those of `Store.to_replay`.
+    """
+    if sessions is None:
+        sessions = archive.heard_again()
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(sessions))
 
 
 def settings_of_begun(
-    archive: Store, settings: Settings, selector: Selector | None
+    archive: Store, settings: Settings, selector: Selector | None, sessions: Sequence[str] | None = None
 ) -> dict[str, RunSettings]:
-    """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
-    begun = archive.begun(archive.heard_again())
+    """Return by session the plans of runs that have begun; say which open ones keep to other settings.
+
+    ``sessions``: see `remembered`.
+    """
+    begun = archive.begun(archive.heard_again() if sessions is None else sessions)
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {

@@ -5,8 +5,9 @@
                     +-> commits: one transaction a second, or when a command or a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
-A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
-again; no host is commanded until all is interpreted that its log held when the collector last said so.
+A command leaves when its row is stored. After a start, the machines go on from the last checkpoint, and
+what came since is interpreted again; no host is commanded until all is interpreted that its log held when
+the collector last said so.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host; their frames are interpreted as they come in.
@@ -30,14 +31,16 @@ from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
+from analyzers.checkpoints.checkpoint_taker import with_live
+from analyzers.checkpoints.restart import Restart, restart
 from analyzers.commits import Commits
 from analyzers.dispatch.pending import Pending
-from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.followed_collectors import Collector, Host
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Interpreter, JobForgotten, LinkSeen
-from analyzers.live.live_site import LiveSite, site_head
+from analyzers.interpreter import Asked, Interpreter, LinkSeen
+from analyzers.live.live_site import site_head
 from analyzers.power_limit import selectors
+from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
@@ -98,21 +101,22 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
         archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
-            interpreter = Interpreter(
-                RunSettings.of(settings, selector),
-                remembered(archive),
-                policy=policy,
-                jobs=Known(
-                    *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
-                ),
-                began_under=settings_of_begun(archive, settings, selector),
-                pending=Pending(),
+            plan = RunSettings.of(settings, selector, archive.starts)
+            known = Known(
+                *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
             )
+
+            def make(memory: Memory, began_under: Mapping[str, RunSettings]) -> Interpreter:
+                return Interpreter(
+                    plan, memory, policy=policy, jobs=known, began_under=began_under, pending=Pending()
+                )
+
+            begin = restart(archive, settings, selector, make)
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
-            interpretation = Interpretation(interpreter)
-            analyzer = Analyzer(archive, path, settings, interpretation, collectors)
+            interpretation = Interpretation(begin.interpreter, begin.taker)
+            analyzer = Analyzer(archive, path, settings, interpretation, collectors, begin)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
@@ -121,7 +125,7 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
-                take(interpreter)
+                take(begin.interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
@@ -160,6 +164,7 @@ class Analyzer:
         settings: Settings,
         interpretation: Interpretation,
         collectors: Sequence[Collector],
+        begin: Restart,
     ) -> None:
         self._archive = archive
         self._path = path
@@ -175,7 +180,7 @@ class Analyzer:
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
-        self._live = LiveSite()
+        self._since, self._live = begin.since, begin.live
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 
@@ -197,11 +202,13 @@ class Analyzer:
                 for collector in self._collectors:
                     tasks.start_soon(collector.link.run, self._ask)
                     tasks.start_soon(self._complain, collector)
-                pages = iter(self._archive.to_replay())
+                pages = iter(self._archive.to_replay(self._since))
                 while (page := await run_sync(next, pages, None)) is not None:
+                    self._counters["frames replayed at the start"] += len(page)
                     async for given in self._interpret(page):
                         await self._deliver(given)
                 self._commits.replaying = False
+                self._interpretation.replayed()
                 tasks.start_soon(self._commits.run)
                 tasks.start_soon(self._store, receive, stored)
                 tasks.start_soon(self._digest, decoded)
@@ -299,6 +306,7 @@ class Analyzer:
             count, result = await self._interpretation.interpret(frames[at:], behind_ns, self._links)
             part, at = frames[at : at + count], at + count
             self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
+            result = with_live(result, self._live)
             for frame, _ in part:
                 self._hosts[frame.host].last = frame
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
@@ -350,7 +358,7 @@ class Analyzer:
         if count is None:
             return None
         stored = anyio.Event()
-        result = await self._interpretation.handle(JobForgotten(job))
+        result = await self._interpretation.forget(job)
         await self._given.send(Given(result, {}, stored))
         await stored.wait()
         return count

@@ -12,10 +12,13 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Received
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
+from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
@@ -147,9 +150,10 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
         archive.go = threading.Event()
     try:
         collector = RecordedCollector(context, where)
-        interpretation = Interpretation(Interpreter(plan(), pending=Pending()))
+        begin = Restart(Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}), None)
+        interpretation = Interpretation(begin.interpreter, begin.taker)
         followed = Collector(context, "here", where, archive, SETTINGS)
-        analyzer = Analyzer(archive, zeus_dir, SETTINGS, interpretation, [followed])
+        analyzer = Analyzer(archive, zeus_dir, SETTINGS, interpretation, [followed], begin)
         gate = Gate(context, None, where.keys, {})
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
