@@ -1,4 +1,4 @@
-"""What an analyzer that starts takes over from earlier ones: profiles, and the settings of open runs."""
+"""The state that a starting analyzer takes over: profiles of earlier runs, and settings of open runs."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
         sessions: that are open, or begin in what is interpreted again; None: those of `Store.to_replay`.
     """
     if sessions is None:
-        sessions = archive.heard_again()
+        sessions = archive.sessions_to_replay()
     return Memory(profiles.of_rows(archive.profiles()), archive.recalled(sessions))
 
 
@@ -33,7 +33,7 @@ def settings_of_begun(
 
     ``sessions``: see `remembered`.
     """
-    begun = archive.begun(archive.heard_again() if sessions is None else sessions)
+    begun = archive.begun(archive.sessions_to_replay() if sessions is None else sessions)
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {

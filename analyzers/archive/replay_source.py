@@ -79,7 +79,7 @@ class ReplaySource:
         """
         if since is None:
             with self.cursor() as cursor:
-                begun = self._heard_again_since(cursor)
+                begun = self._replay_since(cursor)
             own, _ = self.own_log()
             begun |= {own: 0} if own in begun else {}
             frames = self._in_turn({log_id: self._since(log_id, begun[log_id]) for log_id in self._logs})
@@ -89,7 +89,7 @@ class ReplaySource:
             frames = self._in_turn(logs, first)
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
-    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:
+    def _replay_since(self, cursor: Connection) -> dict[str, int]:
         """Return by log the offset from which on `to_replay` has everything again."""
         last = {log.host: log_id for log_id, log in self._logs.items()}
         return dict(
@@ -202,7 +202,7 @@ class ReplaySource:
                 ]
             yield from sorted(page, key=lambda decoded: decoded[0].offset)
 
-    def heard(self) -> Iterator[tuple[Frame, Body]]:
+    def stored_frames(self) -> Iterator[tuple[Frame, Body]]:
         """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
         interpreted = self.interpreted()
 
@@ -234,11 +234,11 @@ class ReplaySource:
         with self.cursor() as cursor:
             return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
-    def heard_again(self, since: Mapping[str, int] | None = None) -> list[str]:
+    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
         with self.cursor() as cursor:
             if since is None:
-                since = self._heard_again_since(cursor)
+                since = self._replay_since(cursor)
             else:
                 since = {log_id: since.get(log_id, 0) for log_id in self._logs}
             begun = cursor.execute(

@@ -57,7 +57,7 @@ def restart(archive: Store, settings: Settings, selector: Selector | None, make:
                 "checkpoint of %s: could not be used: %s The streams of all open runs are replayed instead.",
                 datetime.fromtimestamp(row.wall_ns // 10**9, UTC).isoformat(), wrong,
             )  # fmt: skip
-    sessions = archive.heard_again()
+    sessions = archive.sessions_to_replay()
     interpreter = make(
         remembered(archive, sessions), settings_of_begun(archive, settings, selector, sessions)
     )
@@ -78,7 +78,7 @@ def _go_on(
     since = dict(zip(row.log_ids, row.offsets, strict=True))
     if any(interpreted.get(log_id, -1) < offset for log_id, offset in since.items()):
         raise MalformedError("the archive does not reach as far: a part of it was lost or set aside.")
-    sessions = [*row.sessions, *archive.heard_again(since)]
+    sessions = [*row.sessions, *archive.sessions_to_replay(since)]
     interpreter = make(
         remembered(archive, sessions), settings_of_begun(archive, settings, selector, sessions)
     )

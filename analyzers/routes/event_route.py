@@ -10,7 +10,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
@@ -71,7 +71,7 @@ class EventRoute:
                 begin = partial(self._sessions.begin, host, body, event, now)
                 result |= self._attempts.make(frame, "events", now, begin)
             elif session := self._sessions.of.get(body.session):
-                session.heard_ns = now[host]
+                session.received_ns = now[host]
                 work = partial(self._event, session, event, now)
                 result |= self._attempts.make(frame, "events", now, work, session=session)
             elif self._sessions.unknown(body.session):
@@ -99,7 +99,8 @@ class EventRoute:
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
             case PipelineBegan():
-                return self._pipelines.handle(StageBegan(session, event), now)
+                left = self._sessions.runs[session.started.run].handle(PipelineJoined(), now)
+                return left | self._pipelines.handle(StageBegan(session, event), now)
             case IterationRan():
                 return self._pipelines.handle(StageRan(session, event), now)
             case RunEnded(t_ns, failure):

@@ -147,9 +147,9 @@ class StoreClient:
         value: dict[str, int] = self._call("job_owners")
         return value
 
-    def heard_again(self, since: Mapping[str, int] | None = None) -> list[str]:
+    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
-        value: list[str] = self._call("heard_again", since)
+        value: list[str] = self._call("sessions_to_replay", since)
         return value
 
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:

@@ -22,8 +22,9 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import DecisionRow, TryRow
+from tests.analyzers.batch_size.test_history import Turns
 from tests.analyzers.batch_size.test_tracker import PLAN as OF_JOBS
-from tests.analyzers.batch_size.test_tracker import Turns, again, training
+from tests.analyzers.batch_size.test_tracker import again, training
 from tests.analyzers.checkpoints.restarted import Restarted
 from tests.analyzers.pipeline.stages import Stages
 from tests.analyzers.power_budget.test_enforcer import PLAN as OF_BUDGETS

@@ -60,7 +60,7 @@ def test_objects_that_refer_to_each_other_come_back() -> None:
 def test_all_kinds_of_containers_and_numbers_come_back() -> None:
     rows = np.zeros(3, READING)
     rows["t_hi_ns"] = 1, 2, 3
-    values = [
+    values: list[Any] = [
         deque([1, [2]], maxlen=5),
         defaultdict(list, {"a": [1]}),
         defaultdict(Counter.mro()[1], {"a": {"b": 1}}),
