@@ -1,4 +1,4 @@
--- Version 9.
+-- Version 10.
 
 CREATE TABLE checkpoints (
     "name" VARCHAR,
