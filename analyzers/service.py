@@ -330,7 +330,7 @@ class Analyzer:
     async def _deliver(self, given: Given) -> None:
         """Have rows stored; hand instructions to the links as soon as they may leave."""
         rows, instructions = given.result
-        self._counters["gaps"] += sum(isinstance(row, GapRow) for row in rows)
+        self._counters["gaps"] += sum(type(row) is GapRow for row in rows)
         await self._commits.add_derived(rows, given.interpreted, instructions)
         for instruction in instructions:
             collector = self._hosts[instruction.host].collector

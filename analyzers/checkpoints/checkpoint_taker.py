@@ -58,7 +58,7 @@ class CheckpointTaker:
         for frame, _ in frames:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
         self.times.work(spent_ns)
-        self.times.wanted |= any(isinstance(row, DecisionRow) for row in rows)
+        self.times.wanted |= DecisionRow in set(map(type, rows))
         if self.replaying or self._failed or not self.times.due(began_ns := monotonic_ns()):
             return ()
         try:
@@ -89,7 +89,7 @@ class CheckpointTaker:
 
 def with_live(result: Result, live: LiveSite) -> Result:
     """Return a result whose checkpoint, if it has one, has the live state as well."""
-    if not any(isinstance(row, CheckpointRow) for row in result.rows):
+    if CheckpointRow not in set(map(type, result.rows)):
         return result
     rows: list[Row] = [row for row in result.rows if not isinstance(row, CheckpointRow)]
     try:

@@ -79,7 +79,7 @@ class Session:
     @property
     def phase(self) -> str:
         """Return what the power of its GPUs depends on: its job, innermost window and place in the loop."""
-        inner = next(reversed(self.named.values()), "")
+        inner = next(reversed(self.named.values())) if self.named else ""
         return f"{self.started.job}/{inner}/{self.loop}"
 
     def same_process(self, host: str, started: RunStarted) -> bool:

@@ -31,6 +31,9 @@ class _Step:
     """One step of all ranks, as its rows come in."""
 
     rows: int = 0
+    wanted: int = 0
+    """Rows that are to come, as of ``changes`` of the run's ranks."""
+    changes: int = -1
     energy_j: float | None = 0.0
     duration_s: float = 0.0
     highest_w: float | None = 0.0
@@ -60,6 +63,8 @@ class _Run:
     began_wall_ns: int
     ranks: dict[str, RunRow] = field(default_factory=dict)
     """By session."""
+    changes: int = 0
+    """Of its ranks, and of when they joined."""
     ended_ns: int | None = None
     """On the clock of this process."""
     epoch: int | None = None
@@ -125,8 +130,10 @@ class LiveRuns:
         for event in body.events:
             if isinstance(event, StepBoundary):
                 if event.began_ns is not None:
-                    run.step = event.index
-                    run.steps[body.session] = run.steps.get(body.session, (event.index, 0))[0], event.index
+                    run.step, joined = event.index, run.steps.get(body.session)
+                    run.steps[body.session] = event.index if joined is None else joined[0], event.index
+                    rank = run.ranks.get(body.session)
+                    run.changes += joined is None or rank is None or rank.ended_ns is not None
             elif isinstance(event, EpochBegan):
                 run.epoch = event.index
 
@@ -170,6 +177,7 @@ class LiveRuns:
             self._forget_ended(now_ns)
             run = self._runs[row.run] = _Run(run=row.run, job=row.job, began_wall_ns=row.began_wall_ns)
         run.ranks[row.session] = row
+        run.changes += 1
         self._of_session[row.session] = row.run
         for gpu in row.gpus:
             if gpu not in run.begin_mj and (energy_mj := self._energy_mj(gpu)) is not None:
@@ -197,8 +205,10 @@ class LiveRuns:
             run.gpu_steps_j.setdefault(row.gpu, deque(maxlen=RECENT_STEPS)).append(row.energy_j)
         step = run.open_steps.setdefault(row.index, _Step())
         step.add(row)
-        wanted = sum(max(1, len(rank.gpus)) for rank in run.ranks.values() if run.takes_part(rank, row.index))
-        if step.rows < wanted:
+        if step.changes != run.changes:
+            ranks = [rank for rank in run.ranks.values() if run.takes_part(rank, row.index)]
+            step.wanted, step.changes = sum(max(1, len(rank.gpus)) for rank in ranks), run.changes
+        if step.rows < step.wanted:
             if len(run.open_steps) > MAX_OPEN_STEPS:
                 del run.open_steps[next(iter(run.open_steps))]
             return

@@ -206,8 +206,9 @@ class OpenSessions:
         session.loop = loop or session.loop
         if uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS:
             return
+        name, phase = session.session, session.phase
         for gpu in session.gpus:
-            self._fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
+            self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
 
     # ---- ends
 

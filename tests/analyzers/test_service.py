@@ -12,6 +12,7 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Received
+from analyzers.archive.tables import Values
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
@@ -115,7 +116,7 @@ class StalledArchive(Archive):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Row] | Values = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

@@ -33,6 +33,7 @@ from analyzers.archive.process.store_channel import (
     send,
 )
 from analyzers.archive.store import Ages, Begun, Question, Received
+from analyzers.archive.tables import values_of
 from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
@@ -105,7 +106,7 @@ class StoreClient:
     ) -> None:
         """Store what was received and derived, in one transaction; see `Archive.put`."""
         sent = [part if isinstance(part, Break) else [frame for frame, _ in part] for part in received]
-        arguments = (sent, list(rows), dict(interpreted or {}))
+        arguments = (sent, values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)

@@ -143,6 +143,11 @@ class LimitSearch:
             return ()
         return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
 
+    @property
+    def waits(self) -> bool:
+        """True while the cost of trials is to be measured."""
+        return bool(self._trials)
+
     def stop(self) -> None:
         """End the machines, and measure no trial any more."""
         self.state = None
@@ -234,6 +239,8 @@ class LimitSearch:
 
     def feed_both(self, event: StepBegan | StepsPaused) -> Result:
         """Pass an event to the machine, and to the one of single GPUs."""
+        if self.state is None and self._single.state is None:
+            return NOTHING
         return self.feed(event) | self.feed_single(event)
 
     def _carry_out(self, instruction: profiler.Instruction) -> Result:
