@@ -18,7 +18,7 @@ MAX_NAMESAKES = 3
 
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
-    """What is known of jobs that runs are about."""
+    """The known tries of jobs that open runs are about."""
 
     jobs: Mapping[str, Learned]
     owners: Mapping[str, int]

@@ -29,7 +29,7 @@ Make = Callable[[Memory, Mapping[str, RunSettings]], Interpreter]
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What an analyzer starts with."""
+    """The state that an analyzer starts with."""
 
     interpreter: Interpreter
     live: LiveSite
