@@ -16,10 +16,10 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -29,19 +29,14 @@ from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
-from analyzers.batch_size import registry
-from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.checkpoints.checkpoint_taker import with_live
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.commits import Commits
-from analyzers.dispatch.pending import Pending
-from analyzers.followed_collectors import Collector, Host
+from analyzers.earlier_runs import check
+from analyzers.followed_collectors import Collector, Host, complain
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Asked, Interpreter, LinkSeen
 from analyzers.live.live_site import site_head
-from analyzers.power_limit import selectors
-from analyzers.power_limit.profiles import Memory
-from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
@@ -68,8 +63,6 @@ from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""Between two looks at whether a collector lets us in."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 STORED_AHEAD = 8
@@ -84,39 +77,42 @@ SWITCH_S = 0.001
 Decoded = Sequence[tuple[Frame, Body]]
 
 
-async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
+Roster = Callable[["Analyzer"], Coroutine[Any, Any, None]]
+"""A task that lets collectors join an analyzer and leave it. It runs until it is cancelled."""
+
+
+async def analyze(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    started: Callable[[str], None],
+    roster: Roster | None = None,
+) -> None:
     """Run the analyzer until cancelled.
+
+    Args:
+        started: called once, with a sentence for people.
+        roster: finds the collectors. None: they are those of the settings.
 
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
     sys.setswitchinterval(SWITCH_S)
     where = places(environ)
-    selector = selectors.parse(settings.select)
-    policy = settings.policy, registry.parse(settings.policy)
+    check(settings)
     prepare(where, settings.group)
-    sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
+    named = {} if roster else {text: source(text, where.keys) for text in settings.follow}
+    sources = named or ({} if roster else {str(where.run): where})
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
         archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
-            plan = RunSettings.of(settings, selector, archive.starts)
-            known = Known(
-                *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
-            )
-
-            def make(memory: Memory, began_under: Mapping[str, RunSettings]) -> Interpreter:
-                return Interpreter(
-                    plan, memory, policy=policy, jobs=known, began_under=began_under, pending=Pending()
-                )
-
-            begin = restart(archive, settings, selector, make)
+            begin = restart(archive, settings)
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
-            interpretation = Interpretation(begin.interpreter, begin.taker)
-            analyzer = Analyzer(archive, path, settings, interpretation, collectors, begin)
+            analyzer = Analyzer(archive, path, settings, begin, collectors)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
@@ -133,9 +129,11 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(
-                        watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
+                        watched_files.watch, file, seen_ns[file], partial(analyzer.interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
+                if roster is not None:
+                    tasks.start_soon(roster, analyzer)
                 tasks.start_soon(watched_files.follow_signals, where.signals, analyzer.store_signals)
                 tasks.start_soon(pruning.prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
@@ -162,15 +160,17 @@ class Analyzer:
         archive: Store,
         path: Path,
         settings: Settings,
-        interpretation: Interpretation,
-        collectors: Sequence[Collector],
         begin: Restart,
+        collectors: Iterable[Collector],
     ) -> None:
+        self.archive = archive
         self._archive = archive
         self._path = path
         self._settings = settings
-        self._interpretation = interpretation
-        self._collectors = collectors
+        self.interpretation = self._interpretation = Interpretation(begin.interpreter, begin.taker)
+        self._collectors: list[Collector] = []
+        self._first = tuple(collectors)
+        self._replayed = anyio.Event()
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._writer = anyio.CapacityLimiter(1)
         results = ResultsServer(f"{archive.archive_id}/{archive.starts}")
@@ -199,9 +199,9 @@ class Analyzer:
         self._given, results = anyio.create_memory_object_stream[Given](GIVEN_AHEAD)
         with send, receive, stored, decoded, self._questions, questions, self._given, results:
             async with anyio.create_task_group() as tasks:
-                for collector in self._collectors:
-                    tasks.start_soon(collector.link.run, self._ask)
-                    tasks.start_soon(self._complain, collector)
+                self._tasks, self._send = tasks, send
+                for collector in self._first:
+                    self.join(collector)
                 pages = iter(self._archive.to_replay(self._since))
                 while (page := await run_sync(next, pages, None)) is not None:
                     self._counters["frames replayed at the start"] += len(page)
@@ -214,15 +214,27 @@ class Analyzer:
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
-                tasks.start_soon(
-                    watched_files.publish_budgets,
-                    budgets,
-                    dict(self._settings.budget_groups),
-                    self._archive.own_log(),
-                    send,
-                )
-                for collector in self._collectors:
-                    tasks.start_soon(self._follow, collector, send)
+                own = dict(self._settings.budget_groups), self._archive.own_log()
+                tasks.start_soon(watched_files.publish_budgets, budgets, *own, send)
+                self._replayed.set()
+
+    def join(self, collector: Collector) -> anyio.CancelScope:
+        """Follow and command a collector until the scope is cancelled. `follow` has to run."""
+        scope = anyio.CancelScope()
+        self._tasks.start_soon(self._attend, collector, scope)
+        return scope
+
+    async def _attend(self, collector: Collector, scope: anyio.CancelScope) -> None:
+        self._collectors.append(collector)
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(collector.link.run, self._ask)
+                tasks.start_soon(complain, collector.link)
+                await self._replayed.wait()
+                await self._follow(collector, self._send)
+        self._collectors.remove(collector)
+        for host in self._hosts.values():
+            host.collector = None if host.collector is collector else host.collector
 
     async def _follow(self, collector: Collector, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         name = await collector.link.host()
@@ -239,15 +251,6 @@ class Analyzer:
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset, pause_s=self._interpretation.pause_s):
             await send.send(part)
-
-    async def _complain(self, collector: Collector) -> None:
-        """Log why a collector does not let us in, each time it is for another reason."""
-        logged: str | None = None
-        while True:
-            await anyio.sleep(LOOK_S)
-            if (trouble := collector.link.trouble) not in (None, logged):
-                _log.warning("%s", trouble)
-            logged = trouble
 
     # ---- frames
 

@@ -152,15 +152,14 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
     try:
         collector = RecordedCollector(context, where)
         begin = Restart(Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}), None)
-        interpretation = Interpretation(begin.interpreter, begin.taker)
         followed = Collector(context, "here", where, archive, SETTINGS)
-        analyzer = Analyzer(archive, zeus_dir, SETTINGS, interpretation, [followed], begin)
+        analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])
         gate = Gate(context, None, where.keys, {})
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(collector.run)
                 tasks.start_soon(analyzer.follow, where.budgets)
-                yield Bench(analyzer, archive, interpretation, collector, gate)
+                yield Bench(analyzer, archive, analyzer.interpretation, collector, gate)
                 if isinstance(archive, StalledArchive):
                     archive.go.set()
                 tasks.cancel_scope.cancel()
