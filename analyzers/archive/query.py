@@ -173,6 +173,12 @@ def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
     return table
 
 
+def read_own(reader: Reader, sql: str) -> pa.Table:
+    """Answer a query of ours, in this process: it needs no sandbox. Raises RefusedError."""
+    schema, batches = reader.batches(sql, EXPORT_ROWS)
+    return pa.Table.from_batches(batches, schema)
+
+
 def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
     """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
     done, parts = queries.answer(Query(sql, max_rows, round(seconds * 1000)))

@@ -148,7 +148,9 @@ def report(
     zeus-stream report --html report.html
     zeus-stream report --html week.html --since 7d
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
     from analyzers.state_files.signal_files import flat_price
+    from zeus_stream.cli.screens.archive_source import answering
     from zeus_stream.reports.html.questions import last_run
     from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
 
@@ -161,9 +163,9 @@ def report(
             click.echo(file)
         return
     flat = None if price is None else flat_price(price)
-    ask = partial(ask_sql, settings)
-    name = run or last_run(ask)
-    summary = None if name is None else summarize(ask, name, flat)
+    with answering(settings, places(os.environ)) as ask:
+        name = run or last_run(ask)
+        summary = None if name is None else summarize(ask, name, flat)
     if summary is None:
         raise RefusedError(
             f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."

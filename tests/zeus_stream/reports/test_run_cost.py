@@ -1,13 +1,14 @@
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import read_file
+from analyzers.archive.query import read_own
+from analyzers.archive.snapshot import opened
 from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
 from zeus_stream.reports.html.questions import last_run
 from zeus_stream.reports.run_cost import Summary, print_summary, summarize
@@ -117,10 +118,8 @@ def of(tmp_path: Path) -> Summarize:
         archive.put_rows(rows, {}, replaying=False)
         archive.close()
 
-        def answer(query: str) -> pa.Table:
-            return read_file(path, query, settings)
-
-        return summarize(answer, "it's a run")
+        with opened(path, settings) as stored, stored.reading() as reader:
+            return summarize(partial(read_own, reader), "it's a run")
 
     return summary
 
@@ -239,7 +238,8 @@ def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Sum
 def test_the_last_run_is_the_one_that_began_last(of: Summarize, tmp_path: Path) -> None:
     of([RUN, replace(RUN, session="later", run="later", began_wall_ns=2 * S)])
     path = tmp_path / "energy.duckdb"
-    assert last_run(lambda query: read_file(path, query, Settings())) == "later"
+    with opened(path, Settings()) as stored, stored.reading() as reader:
+        assert last_run(partial(read_own, reader)) == "later"
 
 
 def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
-from analyzers.archive.query import Queries, answer_some
+from analyzers.archive.query import Queries, answer_some, read_own
 from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.live.web.source import Answer
@@ -18,9 +18,6 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from analyzers.archive.opening import Reader
-
-BATCH_ROWS = 100_000
 IDLE_S = 2.0
 """An analyzer that starts needs the file: it is closed after this time without a query."""
 OLDEST_NS = 10_000_000_000
@@ -106,11 +103,4 @@ def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa
         yield lambda sql: connection.sql(sql, timeout_s=settings.query_seconds)
         return
     with opened(settings.archive or where.archive, settings) as archive, archive.reading() as reader:
-        yield partial(_table, reader)
-
-
-def _table(reader: "Reader", sql: str) -> "pa.Table":
-    import pyarrow as pa
-
-    schema, batches = reader.batches(sql, BATCH_ROWS)
-    return pa.Table.from_batches(batches, schema)
+        yield partial(read_own, reader)

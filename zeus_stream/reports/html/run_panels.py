@@ -172,7 +172,7 @@ def power_panel(power: Power, epochs: Rows, run: Run) -> Panel:
         for point in power.points
     ]  # fmt: skip
     chart = power_chart(power.points, spans, text)
-    body = element("figure", chart, POWER_KEY, class_="wide")
+    body = element("figure", chart, power_key("every other epoch"), class_="wide")
     title = "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
     return Panel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
 
@@ -184,13 +184,14 @@ def power(run: Run) -> Asking[Panel]:
     return power_panel(found, spans, run)
 
 
-POWER_KEY = element(
-    "p",
-    [element("span", text, class_=f"key {kind}") for kind, text in (
+def power_key(bands: str) -> Markup:
+    """Return the legend of power over time. ``bands``: what is shaded."""
+    kinds = (
         ("mean", "mean, from the energy counter"), ("shade", "least and most of the sensor"),
-        ("limit", "power limit"), ("band", "every other epoch, or step if they are few"))],
-    class_="legend", aria_hidden="true",
-)  # fmt: skip
+        ("limit", "power limit"), ("band", bands),
+    )  # fmt: skip
+    keys = [element("span", text, class_=f"key {kind}") for kind, text in kinds]
+    return element("p", keys, class_="legend", aria_hidden="true")
 
 
 def power_text(power: Power) -> str:
@@ -230,7 +231,7 @@ def limits(run: Run) -> Asking[Panel | None]:
         **({"clock_mhz": ("clock", _megahertz)} if clocks else {"power_limit_w": ("limit", watts)}),
         "steps": ("steps", plain), "step_s": ("ms a step", _ms),
         "step_j": ("J a step", figure), "average_power_w": ("power", watts),
-        "cost_j": ("cost, J a step", figure),
+        "cost_j": ("cost, J", figure),
         "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
     }  # fmt: skip
     chart = frontier_chart(measured, text) if len(measured) > 1 else None

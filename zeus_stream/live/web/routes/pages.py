@@ -23,10 +23,11 @@ from zeus_stream.reports.html.questions import (
     find_run,
     quoted,
 )
-from zeus_stream.reports.html.run_panels import POWER_KEY, RUN_PANELS, result
+from zeus_stream.reports.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.reports.html.site_panels import RECENT_RUNS
 
 GPU_SPAN_NS = 3600 * 10**9
+BANDS = "every other epoch, or step if they are few"
 CHART_STYLES = ("web.css", "uPlot.min.css")
 
 
@@ -106,7 +107,7 @@ def _power(
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))
-    body = [element("h2", title), tools, plot, POWER_KEY, text, table]
+    body = [element("h2", title), tools, plot, power_key(BANDS), text, table]
     # Here and not in the head: the chart is drawn while the rest of the page is still on its way.
     scripts = (
         page_frame.script("../", "uPlot.iife.min.js"),
