@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.session import Session, Span
 from analyzers.power_limit import profiler
 from analyzers.power_limit.profiler import StepBegan
@@ -118,8 +119,12 @@ class Ranks:
                 return session.admitted.reason
         gpus = self.gpus()
         for gpu in gpus:
-            if (other := self._pending.commander(gpu)) not in (None, self._run):
-                return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
+            other = self._pending.commander(gpu)
+            if other is None or other == self._run:
+                continue
+            if are_of_one_run(self._run, other):
+                return f"the search follows {other}, the session of this script whose steps began first"
+            return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
         return None if limits_mw else "its GPUs have no power limit in common that could be set"
