@@ -96,12 +96,12 @@ class OlderSchemaError(StorageError):
 
 def schema_version(connection: Connection, path: Path) -> int | None:
     """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
-    if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
-        return None
     try:
         rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
     except duckdb.Error:
         rows = []
+        if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
+            return None
     match rows:
         case [(str(application), int(version))] if application == APPLICATION:
             pass
@@ -115,7 +115,7 @@ def schema_version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'recalls'")
+    tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'recalls'")
     if version == len(MIGRATIONS) and tables.fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
