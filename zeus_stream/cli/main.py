@@ -52,8 +52,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "completions": "service_commands:completions",
     },
 }
-"""Every command, by the heading under which ``zeus-stream --help`` lists it, and where it is defined: a module
-of `zeus_stream.cli`, and a name. The only registry of them. A command's module is imported on use."""
+"""Every command, by the heading under which ``zeus-stream --help`` lists it, and its place: a module of
+`zeus_stream.cli`, and a name there. The only registry of them. A command's module is imported on use."""
 FAILED = 1
 
 
