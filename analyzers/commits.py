@@ -23,6 +23,8 @@ COMMIT_BYTES = 4 << 20
 """Of frames; more are stored at once."""
 MAX_BYTES = 4 * COMMIT_BYTES
 """Of frames that wait for the store; then no more are taken in."""
+CHOICES = {TryRow, JobRow}
+"""Rows that are stored at once: the answer to a script follows from them."""
 
 
 class Publish(Protocol):
@@ -44,6 +46,8 @@ class Commits:
         self._rows: list[Row] = []
         self._interpreted: dict[str, int] = {}
         self._bytes = 0
+        self._choices = False
+        """A choice waits."""
         self._large = anyio.Event()
         """Set: more than `COMMIT_BYTES` wait."""
         self._failed = False
@@ -74,8 +78,8 @@ class Commits:
         self._rows += rows
         self._interpreted |= interpreted
         commands = not all(isinstance(each, GiveAnswer) for each in instructions)
-        choices = any(isinstance(row, TryRow | JobRow) for row in self._rows)
-        if commands or choices or (rows and self.replaying):
+        self._choices = self._choices or not CHOICES.isdisjoint(map(type, rows))
+        if commands or self._choices or (rows and self.replaying):
             await self.commit()
 
     async def commit(self) -> None:
@@ -87,6 +91,7 @@ class Commits:
             rows, self._rows = self._rows, []
             interpreted, self._interpreted = self._interpreted, {}
             self._bytes = 0
+            self._choices = False
             self._failed = True
             replayed = self.replaying
             await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))

@@ -223,10 +223,12 @@ class Interpreter:
 
     def _enforce(self, host: str, result: Result) -> Result:
         """Return what a frame gave, as far as power budgets grant it, and what they ask for."""
-        if any(isinstance(row, RunRow | DecisionRow) for row in result.rows):
+        if any(isinstance(row, (RunRow, DecisionRow)) for row in result.rows):
             self._enforcer.handle(RunsChanged(), self._now_ns)
-        granted = [self._granted(instruction) for instruction in result.instructions]
-        return Result(result.rows, tuple(granted)) | self._enforcer.handle(FrameHandled(host), self._now_ns)
+        if result.instructions:
+            granted = [self._granted(instruction) for instruction in result.instructions]
+            result = Result(result.rows, tuple(granted))
+        return result | self._enforcer.handle(FrameHandled(host), self._now_ns)
 
     def _granted(self, instruction: Instruction) -> Instruction:
         match instruction:

@@ -35,12 +35,12 @@ def gpu(session: int) -> str:
     return f"GPU-{session:08d}"
 
 
-def begin(sessions: int) -> Iterator[Body]:
-    """Return what comes before the first step."""
+def begin(sessions: int, begin_ns: int = START_NS, prefix: str = "") -> Iterator[Body]:
+    """Return what comes before the first step. ``prefix``: of the names of runs."""
     yield Notes(
         (
             CollectorStarted(
-                t_ns=START_NS,
+                t_ns=begin_ns,
                 incarnation="i",
                 version="0.1.0",
                 boot_id="boot",
@@ -54,7 +54,7 @@ def begin(sessions: int) -> Iterator[Body]:
         yield Notes(
             (
                 DeviceFound(
-                    t_ns=START_NS,
+                    t_ns=begin_ns,
                     gpu=gpu(session),
                     index=session,
                     name="Tesla V100",
@@ -69,9 +69,9 @@ def begin(sessions: int) -> Iterator[Body]:
             )
         )
         started = RunStarted(
-            t_ns=START_NS,
+            t_ns=begin_ns,
             job="job",
-            run=f"run{session}",
+            run=f"{prefix}run{session}",
             rank=0,
             world_size=1,
             gpus=(gpu(session),),
@@ -84,7 +84,7 @@ def begin(sessions: int) -> Iterator[Body]:
         yield Notes(
             (
                 RunAdmitted(
-                    t_ns=START_NS,
+                    t_ns=begin_ns,
                     session=f"s{session}",
                     run="r",
                     gpus=(gpu(session),),
@@ -95,13 +95,13 @@ def begin(sessions: int) -> Iterator[Body]:
         )
 
 
-def readings(sessions: int, until_ns: int) -> Readings:
+def readings(sessions: int, until_ns: int, begin_ns: int = START_NS) -> Readings:
     """Return the refreshes of all GPUs in the last `FLUSH_NS`."""
     t_ns = np.arange(until_ns - FLUSH_NS, until_ns, REFRESH_NS) // REFRESH_NS * REFRESH_NS
     rows = np.zeros(len(t_ns) * sessions, READING)
     rows["t_hi_ns"] = np.tile(t_ns, sessions)
     rows["t_lo_ns"] = rows["t_hi_ns"] - MS
-    rows["energy_mj"] = (rows["t_hi_ns"] - START_NS) // MS * POWER_W
+    rows["energy_mj"] = (rows["t_hi_ns"] - begin_ns) // MS * POWER_W
     rows["power_mw"], rows["limit_mw"], rows["requested_mw"] = POWER_W * 1000, 250_000, 250_000
     rows["gpu"], rows["seen"] = np.repeat(np.arange(sessions), len(t_ns)), Seen.CHANGED
     return Readings(tuple(map(gpu, range(sessions))), rows.tobytes())

@@ -129,7 +129,7 @@ class Settings:
     )  # fmt: skip
     control: str = _setting(
         "power_limit",
-        "power_limit: one limit for a job. graphics_clock: a clock for each instruction of a pipeline.",
+        "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
         "search",
     )
     slowdown: float = _setting(

@@ -11,7 +11,8 @@ forked child, which locks its DuckDB first (`query_process`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
-from analyzers.archive.tables import COMPUTED, TABLES
+from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -135,7 +136,7 @@ class Archive(OpenFile, Retained):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Row] | Values = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,
@@ -146,7 +147,7 @@ class Archive(OpenFile, Retained):
             received: frames, in order for each log, each with its body decoded (None for one that cannot
                 be: its bytes are kept); and breaks in their place. Frames that are stored already are
                 skipped.
-            rows: of one key, the last counts.
+            rows: of one key, the last counts; or their values.
             interpreted: for each log, the offset to be interpreted next; it is never lowered.
             replaying: rows of all kinds may be stored already; otherwise only those that have a state.
 
@@ -286,19 +287,17 @@ class Archive(OpenFile, Retained):
 
     # ---- what was derived ---------------------------------------------------------------------------
 
-    def _derived_tables(self, rows: Sequence[Row], *, replaying: bool) -> dict[str, pa.Table]:
+    def _derived_tables(self, rows: Sequence[Row] | Values, *, replaying: bool) -> dict[str, pa.Table]:
         """Return derived rows by the table that they go into."""
-        tables = {}
+        tables, values = {}, rows if isinstance(rows, Mapping) else values_of(rows)
         for kind, table in TABLES.items():
-            chosen = [row for row in rows if isinstance(row, kind)]
+            chosen = values.get(kind, ())
             if table.replaces or replaying:
-                keyed = {tuple(getattr(row, part) for part in table.key): row for row in chosen}
-                chosen = list(keyed.values())
+                key = itemgetter(*map(COLUMNS[kind].index, table.key))
+                chosen = list({key(row): row for row in chosen}.values())
             if chosen:
-                names = [field.name for field in fields(kind)]
-                schema = pa.schema([self._schemas[table.name].field(column) for column in names])
-                values = [tuple(getattr(row, column) for column in names) for row in chosen]
-                tables[table.name] = columns.columnar(schema, values)
+                schema = pa.schema([self._schemas[table.name].field(name) for name in COLUMNS[kind]])
+                tables[table.name] = columns.columnar(schema, chosen)
         return tables
 
     def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:

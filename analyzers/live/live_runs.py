@@ -31,6 +31,9 @@ class _Step:
     """One step of all ranks, as its rows come in."""
 
     rows: int = 0
+    wanted: int = 0
+    """Rows that are to come, as of ``changes`` of the run's ranks."""
+    changes: int = -1
     energy_j: float | None = 0.0
     duration_s: float = 0.0
     highest_w: float | None = 0.0
@@ -60,6 +63,8 @@ class _Run:
     began_wall_ns: int
     ranks: dict[str, RunRow] = field(default_factory=dict)
     """By session."""
+    changes: int = 0
+    """Of its ranks, and of when they joined."""
     ended_ns: int | None = None
     """On the clock of this process."""
     epoch: int | None = None
@@ -93,7 +98,9 @@ class _Run:
         if decision is None or decision.power_limit_w is None or not decision.applied:
             return None
         default_j = decision.default_energy_per_step_j
-        at = [each for each in self.at_limits if abs(each.limit_w - decision.power_limit_w) < SAME_W]
+        at = self.at_limits
+        if decision.clock_mhz is None:
+            at = [each for each in at if abs(each.limit_w - decision.power_limit_w) < SAME_W]
         steps = sum(each.steps for each in at)
         if default_j is None or not steps:
             return 0.0, 0.0
@@ -118,8 +125,10 @@ class LiveRuns:
         for event in body.events:
             if isinstance(event, StepBoundary):
                 if event.began_ns is not None:
-                    run.step = event.index
-                    run.steps[body.session] = run.steps.get(body.session, (event.index, 0))[0], event.index
+                    run.step, joined = event.index, run.steps.get(body.session)
+                    run.steps[body.session] = event.index if joined is None else joined[0], event.index
+                    rank = run.ranks.get(body.session)
+                    run.changes += joined is None or rank is None or rank.ended_ns is not None
             elif isinstance(event, EpochBegan):
                 run.epoch = event.index
 
@@ -148,6 +157,8 @@ class LiveRuns:
                     run = self._runs.get(row.run)
                     if run is not None and (row.power_limit_w is not None or run.decision is None):
                         run.decision = row
+                        if row.clock_mhz is not None:
+                            run.at_limits.clear()  # steps from now on are at the clock
                 case _:
                     pass  # not shown
 
@@ -161,6 +172,7 @@ class LiveRuns:
             self._forget_ended(now_ns)
             run = self._runs[row.run] = _Run(run=row.run, job=row.job, began_wall_ns=row.began_wall_ns)
         run.ranks[row.session] = row
+        run.changes += 1
         self._of_session[row.session] = row.run
         for gpu in row.gpus:
             if gpu not in run.begin_mj and (energy_mj := self._energy_mj(gpu)) is not None:
@@ -188,8 +200,10 @@ class LiveRuns:
             run.gpu_steps_j.setdefault(row.gpu, deque(maxlen=RECENT_STEPS)).append(row.energy_j)
         step = run.open_steps.setdefault(row.index, _Step())
         step.add(row)
-        wanted = sum(max(1, len(rank.gpus)) for rank in run.ranks.values() if run.takes_part(rank, row.index))
-        if step.rows < wanted:
+        if step.changes != run.changes:
+            ranks = [rank for rank in run.ranks.values() if run.takes_part(rank, row.index)]
+            step.wanted, step.changes = sum(max(1, len(rank.gpus)) for rank in ranks), run.changes
+        if step.rows < step.wanted:
             if len(run.open_steps) > MAX_OPEN_STEPS:
                 del run.open_steps[next(iter(run.open_steps))]
             return
@@ -270,6 +284,7 @@ def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
         progress = SearchProgress(
             phase="chosen" if chosen else "observing",
             limit_mw=_milliwatts(decision.power_limit_w),
+            clock_mhz=decision.clock_mhz,
             found_mw=_milliwatts(decision.default_limit_w),
         )
     trials = [
@@ -280,6 +295,7 @@ def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
     return SearchNow(
         phase=progress.phase,
         limit_mw=progress.limit_mw,
+        clock_mhz=progress.clock_mhz,
         found_mw=progress.found_mw,
         trial=progress.trial,
         trials_planned=progress.trials_planned,
@@ -304,6 +320,7 @@ def _trial(row: TrialRow) -> TrialNow:
         step_j=row.energy_j / row.steps if row.steps else None,
         step_ms=1000 * row.duration_s / row.steps if row.steps else None,
         confirms=row.confirms,
+        clock_mhz=row.clock_mhz,
     )
 
 

@@ -1,4 +1,4 @@
-"""What steps took at a limit, over all ranks and GPUs of a run. Pure.
+"""The cost of steps at a limit, over all ranks and GPUs of a run. Pure.
 
 spans of steps, ranks, meters of their GPUs -> `taken` -> `trial_row`, and with another block of it `joined`
 rows of trials -> `added_up`: what is known of each limit
@@ -20,7 +20,7 @@ from analyzers.results.rows import TrialRow
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What some steps took."""
+    """The cost of some steps."""
 
     energy_uj: Mapping[str, int]
     """By GPU."""
@@ -60,11 +60,17 @@ def taken(
     energy_uj: dict[str, int] = {}
     temperatures_c: list[float] = []
     locked = False
+    of_ranks: list[tuple[Session, list[tuple[int, int]]]] = []
     for session in ranks:
-        edges = [session.edges(span) for span in spans]
-        whole = [edge for edge in edges if edge is not None]
-        if len(whole) < len(edges):
+        edges = [edge for span in spans if (edge := session.edges(span)) is not None]
+        if len(edges) < len(spans):
             return None if timely else Missing(f"the steps of rank {session.started.rank} are not known")
+        of_ranks.append((session, edges))
+    if timely and not all(
+        _settled(meter_of(gpu), edges[-1][1], now_ns) for session, edges in of_ranks for gpu in session.gpus
+    ):
+        return None
+    for session, whole in of_ranks:
         begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
         duration_ns = max(duration_ns, sum(ends) - sum(begins))
         for gpu in session.gpus:
@@ -72,10 +78,7 @@ def taken(
                 continue
             meter = meter_of(gpu)
             timeline, energy_uj[gpu] = meter.timeline, 0
-            # A boxcar's figures need the events to say what it did not see.
-            shaped = meter.shape.window_ns is not None
-            if timely and not (meter.settled(ends[-1], now_ns) if shaped else timeline.settled(ends[-1])):
-                return None
+            shaped = _shaped(meter)
             found = meter.measure(begins, ends, now_ns) if shaped else measure(timeline, begins, ends)
             for energy in calibrated(timeline, found, begins, ends):
                 if isinstance(energy, Missing):
@@ -88,7 +91,24 @@ def taken(
     return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked)
 
 
-def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, lead: Session) -> TrialRow:
+def _shaped(meter: Meter) -> bool:
+    """Return whether the events are to say what the counter did not see, as a boxcar's."""
+    return meter.shape.window_ns is not None
+
+
+def _settled(meter: Meter, t_ns: int, now_ns: int) -> bool:
+    """Return whether the energy until an instant can be measured by now."""
+    return meter.settled(t_ns, now_ns) if _shaped(meter) else meter.timeline.settled(t_ns)
+
+
+def trial_row(
+    run: str,
+    asked: MeasureTrial,
+    took: Taken,
+    cost: float | None,
+    lead: Session,
+    clock_mhz: int | None = None,
+) -> TrialRow:
     """Return the row of a trial. ``cost``: in joules, by the run's selector. The instants are the lead's."""
     first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
     assert first is not None
@@ -98,6 +118,7 @@ def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, le
         number=asked.visit,
         round=asked.round,
         power_limit_w=asked.limit_mw / 1000,
+        clock_mhz=clock_mhz,
         steps=asked.steps,
         duration_s=took.duration_ns / 1e9,
         energy_j=took.energy_mj / 1000,

@@ -30,6 +30,9 @@ NOTHING = Result()
 
 def in_order(results: Iterable[Result]) -> Result:
     """Return all of these in one."""
+    results = [result for result in results if result is not NOTHING]
+    if len(results) < 2:
+        return results[0] if results else NOTHING
     rows: list[Row] = []
     instructions: list[Instruction] = []
     for result in results:

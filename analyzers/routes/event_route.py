@@ -1,5 +1,6 @@
 """The route of events of training processes: to sessions, windows, runs and jobs. Pure."""
 
+from collections.abc import Iterable
 from functools import partial
 
 from analyzers.batch_size import job_events
@@ -10,8 +11,8 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
-from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FollowedGpus
@@ -64,20 +65,29 @@ class EventRoute:
         known = self._sessions.of.get(body.session)
         if known is not None and known.host != host:
             return rows_only(self._gpus.objection(host, f"session {body.session}", known.host, "events", now))
-        for event in body.events:
-            if isinstance(event, Unknown):
-                continue
-            if isinstance(event, RunStarted):
-                begin = partial(self._sessions.begin, host, body, event, now)
-                result |= self._attempts.make(frame, "events", now, begin)
-            elif session := self._sessions.of.get(body.session):
-                session.heard_ns = now[host]
-                work = partial(self._event, session, event, now)
-                result |= self._attempts.make(frame, "events", now, work, session=session)
-            elif self._sessions.unknown(body.session):
-                reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
-                result |= rows_only([GapRow(host, "events", now[host], len(body.events), reason)])
+        events = [event for event in body.events if not isinstance(event, Unknown)]
+        for started in [event for event in events if isinstance(event, RunStarted)]:
+            begin = partial(self._sessions.begin, host, body, started, now)
+            result |= self._attempts.make(frame, "events", now, begin)
+        if session := self._sessions.of.get(body.session):
+            session.received_ns = now[host]
+            given: list[Result] = []
+            work = partial(self._events, session, events, now, given)
+            failed = self._attempts.make(frame, "events", now, work, session=session)
+            result |= in_order(given) | failed
+        elif events and self._sessions.unknown(body.session):
+            reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
+            result |= rows_only([GapRow(host, "events", now[host], len(body.events), reason)])
         return result
+
+    def _events(self, session: Session, events: Iterable[Event], now: Clocks, given: list[Result]) -> Result:
+        """Take in events of a session, one after the other; add what they gave to ``given``.
+
+        If one of them fails, what came before it stays.
+        """
+        for event in events:
+            given.append(self._event(session, event, now))  # noqa: PERF401  (what came before a failure stays)
+        return NOTHING
 
     def _event(self, session: Session, event: Event, now: Clocks) -> Result:
         if session.ended is not None:
@@ -99,7 +109,8 @@ class EventRoute:
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
             case PipelineBegan():
-                return self._pipelines.handle(StageBegan(session, event), now)
+                left = self._sessions.runs[session.started.run].handle(PipelineJoined(), now)
+                return left | self._pipelines.handle(StageBegan(session, event), now)
             case IterationRan():
                 return self._pipelines.handle(StageRan(session, event), now)
             case RunEnded(t_ns, failure):

@@ -164,7 +164,7 @@ class OpenSessions:
         self._jobs.handle(job_events.RankJoined(session, run), now)
         result = rows_only([session.row()])
         if before:
-            result |= self.end(before, before.heard_ns, "it goes on in another session", now)
+            result |= self.end(before, before.received_ns, "it goes on in another session", now)
         return result
 
     def _run(self, name: str, session: str) -> Run:
@@ -207,8 +207,9 @@ class OpenSessions:
         session.loop = loop or session.loop
         if uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS:
             return
+        name, phase = session.session, session.phase
         for gpu in session.gpus:
-            self._fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase, uncertainty_ns or 0)
+            self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
 
     # ---- ends
 

@@ -1,6 +1,6 @@
 """The route of what waits: windows, trials and tries that can be measured by now, and questions. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +11,7 @@ from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.questions import Questions, answer_of
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Meter
+from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import ReadingsCame
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import WindowRow
@@ -59,24 +60,31 @@ class WindowRoute:
             hurried: leave out the fit of the energy of single steps.
         """
         host = frame.host
-        on_host = self._sessions.on[host]
-        touched = self._sessions.of.get(body.session) if isinstance(body, Events) else None
         due, result = self._due(host, frame.t_ns), NOTHING
-        for session in self._to_measure(frame, body, touched, due=due):
+        for session in self._to_measure(frame, body, due=due):
             result |= self._session(frame, session, now, hurried=hurried)
-        if isinstance(body, Events):
-            runs = [] if touched is None else [touched.started.run]
-        else:
-            runs = list(dict.fromkeys(session.started.run for session in on_host.values()))
-        for run in [run for name in runs if (run := self._sessions.runs.get(name)) is not None]:
+        for run in self._searching(frame, body, due=due):
             work = partial(run.handle, ReadingsCame(), now)
             result |= self._attempts.make(frame, "trials", now, work, session=run.lead)
         look = partial(self._jobs.handle, job_events.FrameMeasured(host), now)
         result |= self._attempts.make(frame, "tries", now, look)
         if due:
-            given = self._questions.time_out(host, frame.t_ns, 2 * self._timeout_ns)
-            result |= Result((), tuple(given))
+            given = tuple(self._questions.time_out(host, frame.t_ns, 2 * self._timeout_ns))
+            result |= Result((), given) if given else NOTHING
         return result
+
+    def _searching(self, frame: Frame, body: Body, *, due: bool) -> list[Run]:
+        """Return the runs whose trials are looked at after a frame: those that wait for one's cost."""
+        on_host = self._sessions.on[frame.host]
+        if not isinstance(body, Events):
+            sessions: Iterable[Session] = on_host.values()
+        elif len(on_host) <= FEW:
+            sessions = [on_host[body.session]] if body.session in on_host else ()
+        else:
+            sessions = on_host.values() if due else ()
+        names = dict.fromkeys(session.started.run for session in sessions)
+        runs = [run for name in names if (run := self._sessions.runs.get(name)) is not None]
+        return [run for run in runs if run.search.waits]
 
     def _due(self, host: str, now_ns: int) -> bool:
         """Return whether it is time to look at all sessions of a host."""
@@ -86,7 +94,7 @@ class WindowRoute:
         self._looked_ns[host] = now_ns
         return True
 
-    def _to_measure(self, frame: Frame, body: Body, touched: Session | None, *, due: bool) -> list[Session]:
+    def _to_measure(self, frame: Frame, body: Body, *, due: bool) -> list[Session]:
         """Return the sessions whose windows are looked at after a frame of their host.
 
         The more sessions a host has, the less often each is looked at: the work for a frame stays the same.
@@ -94,7 +102,7 @@ class WindowRoute:
         on_host = self._sessions.on[frame.host]
         if len(on_host) <= FEW:
             if isinstance(body, Events):
-                return [] if touched is None else [touched]
+                return [on_host[body.session]] if body.session in on_host else []
             return list(on_host.values())
         if not due:
             return []
@@ -166,4 +174,5 @@ class WindowRoute:
             remarks.append("whole GPU, MIG")
         if found is not None and found.scope == "module":
             remarks.append("whole module, with its CPU")
-        return replace(row, quality="; ".join(remarks)) if remarks else row
+        quality = "; ".join(remarks) or "ok"
+        return row if quality == row.quality else replace(row, quality=quality)

@@ -26,11 +26,11 @@ from zeus_stream.training.outbox import Outbox, Question
 TICK_S = 0.02
 MAX_FLUSH_S = 3600.0
 FLUSH_S = 0.5
-"""At exit, the training waits at most so long for its last events to be acknowledged, unless told longer."""
+"""Time that the training waits at exit until its last events are acknowledged, unless a setting says more."""
 LOOK_NS = 1_000_000_000
 """Between two looks for a collector while there is none."""
 PATIENCE_NS = 1_000_000_000
-"""Without an acknowledgement for so long, the socket is made anew: doubled each time, up to the most."""
+"""Without an acknowledgement for so long, the socket is opened again: doubled each time, up to the most."""
 MOST_PATIENCE_NS = 8_000_000_000
 STUCK_NS, STUCK_TICKS = 300_000_000, 10
 """Without one for so long, it wakes so many times less often: who trains has no use for its trying."""
@@ -119,7 +119,7 @@ class Courier:
         return self._question(Ask, (window,), until_ns)
 
     def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
-        """Ask the analyzer, likewise, what to try or whether to go on."""
+        """Ask the analyzer in the same way what to try or whether to go on."""
         return self._question(AskTry, (attempt, epochs), until_ns)
 
     def _question(
@@ -140,7 +140,7 @@ class Courier:
     def _run(self) -> None:
         try:
             self._deliver()
-        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: said, and over)
+        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: logged, and over)
             self.errors += 1
             self._fail(wrong)
 

@@ -34,6 +34,7 @@ from analyzers.archive.process.store_channel import (
 )
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
+from analyzers.archive.tables import values_of
 from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
@@ -106,7 +107,7 @@ class StoreClient:
     ) -> None:
         """Store what was received and derived, in one transaction; see `Archive.put`."""
         sent = [part if isinstance(part, Break) else [frame for frame, _ in part] for part in received]
-        arguments = (sent, list(rows), dict(interpreted or {}))
+        arguments = (sent, values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)
@@ -148,9 +149,9 @@ class StoreClient:
         value: dict[str, int] = self._call("job_owners")
         return value
 
-    def heard_again(self) -> list[str]:
+    def sessions_to_replay(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
-        value: list[str] = self._call("heard_again")
+        value: list[str] = self._call("sessions_to_replay")
         return value
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:

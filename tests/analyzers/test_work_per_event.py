@@ -1,0 +1,35 @@
+"""The work for an event does not depend on how many sessions there are. Counted in calls, not in seconds."""
+
+import cProfile
+import pstats
+
+import pytest
+
+from analyzers.interpreter import Interpreter, Logged
+from analyzers.power_limit.run_settings import RunSettings
+from benchmarks.sessions import frames
+from zeus_stream.protocol.frames import Events, Frame
+
+RATE, SECONDS = 200, 0.3
+
+
+def calls_per_step(sessions: int) -> float:
+    """Return the number of function calls that a step event takes, with its share of measuring windows."""
+    interpreter, steps, profile = Interpreter(RunSettings(selector=None)), 0, cProfile.Profile()
+    for offset, (t_ns, body) in enumerate(frames(sessions, RATE, SECONDS)):
+        frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")
+        logged = Logged(frame, body, hurried=True)
+        if not isinstance(body, Events) or body.sequence == 0:
+            interpreter.handle(logged, t_ns)
+            continue
+        profile.enable()
+        interpreter.handle(logged, t_ns)
+        profile.disable()
+        steps += len(body.events)
+    calls: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]  # not in the stubs
+    return calls / steps
+
+
+def test_the_work_for_an_event_does_not_grow_with_the_number_of_sessions() -> None:
+    few, many = calls_per_step(8), calls_per_step(64)
+    assert many == pytest.approx(few, rel=0.25)
