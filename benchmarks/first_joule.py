@@ -47,6 +47,19 @@ tracker.stop()
 print("energy", tracker.final_emissions_data.gpu_energy * 3.6e6, "J")
 """
 
+NVITOP = """
+import time
+from nvitop import Device, ResourceMetricCollector
+collector = ResourceMetricCollector(Device.all())
+with collector("training"):
+    for batch in range(20):
+        time.sleep(0.05)
+    found = collector.collect()
+(watts,) = [value for name, value in found.items() if name.endswith("power_usage (W)/mean")]
+print("energy", watts * found["training/duration (s)"], "J")
+"""
+"""nvitop knows watts and no joules: mean power times duration."""
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -91,6 +104,16 @@ TOOLS = (
         CODECARBON,
         5,
     ),
+    Tool(
+        "nvitop",
+        (
+            f"{sys.executable} -m venv env",
+            "env/bin/pip install --quiet nvitop",
+            "env/bin/python train.py",
+        ),
+        NVITOP,
+        6,
+    ),
 )
 
 
@@ -102,7 +125,9 @@ def main() -> None:
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f};"
         " true energy about 100 J"
     )
-    print(f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8}")
+    print(
+        f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8} {'MB':>6}"
+    )
     chosen = {"ours": TOOLS[:1], "peers": TOOLS[1:], None: TOOLS}[options.only]
     for tool in chosen:
         with tempfile.TemporaryDirectory(prefix="fj-") as directory:
@@ -127,10 +152,14 @@ def measure(tool: Tool, folder: Path) -> None:
         if done.returncode:
             sys.exit(f"{tool.name}: `{command}` failed: {output[-2000:]}")
     end = time.perf_counter()
-    found = re.search(r"energy\s+([\d.,]+)(?:\s*J)?", output)
+    found = re.search(r"^energy\s+([\d.,]+)(?:\s*J)?", output, re.MULTILINE)
     joules = found[1].replace(",", "") if found else "none"
+    megabytes = sum(file.lstat().st_size for file in (folder / "env").rglob("*") if file.is_file()) / 1e6
     install_s, all_s = f"{installed - begin:.1f}", f"{end - begin:.1f}"
-    print(f"{tool.name:<14} {len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}")
+    print(
+        f"{tool.name:<14} {len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}"
+        f" {megabytes:>6.0f}"
+    )
 
 
 if __name__ == "__main__":

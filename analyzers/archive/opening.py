@@ -96,12 +96,13 @@ class OlderSchemaError(StorageError):
 
 def schema_version(connection: Connection, path: Path) -> int | None:
     """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
+    content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
+    if connection.execute(content).fetchone() is None:
+        return None
     try:
         rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
     except duckdb.Error:
         rows = []
-        if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
-            return None
     match rows:
         case [(str(application), int(version))] if application == APPLICATION:
             pass
