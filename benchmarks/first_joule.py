@@ -126,7 +126,8 @@ def main() -> None:
         " true energy about 100 J"
     )
     print(
-        f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8} {'MB':>6}"
+        f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8}"
+        f" {'MB':>6}"
     )
     chosen = {"ours": TOOLS[:1], "peers": TOOLS[1:], None: TOOLS}[options.only]
     for tool in chosen:
