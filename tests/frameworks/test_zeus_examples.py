@@ -17,13 +17,13 @@ ON_SIMULATED = ("-m", "tests.frameworks.on_simulated", "--zeus")
 SMALL = ("--arch", "shufflenet_v2_x0_5", "--workers", "0", "--print_freq", "50", "--lr", "0.001")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Two threads of torch wait for each other on a busy machine."""
-LIMITS = "250,225,200,175,150"
+LIMITS = "250,225,200,175,150,125"
 SEARCH = """
 SELECT string_agg(power_limit_w::INTEGER, ',' ORDER BY power_limit_w DESC) AS limits, min(steps) AS steps
 FROM trials WHERE NOT confirms
 """
 CHOSEN = (
-    "SELECT selector, applied, power_limit_w BETWEEN 150 AND 250 FROM decisions ORDER BY number DESC LIMIT 1"
+    "SELECT selector, applied, power_limit_w BETWEEN 125 AND 250 FROM decisions ORDER BY number DESC LIMIT 1"
 )
 HUGGING_FACE = """
 import torch
@@ -104,6 +104,6 @@ def test_the_callback_of_a_hugging_face_trainer_finds_its_limit(zeus_dir: Path) 
     script.write_text(HUGGING_FACE, encoding="utf-8")
     done = zeus(*RUN, sys.executable, *ON_SIMULATED, str(script), ZEUS_STREAM_GPUS="0", **ONE_THREAD)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0].strip('"') == "250,200,150"
+    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0].strip('"') == "250,200,150,125"
     assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
     assert rows(zeus, "SELECT count(*) FROM steps") == ["160"]
