@@ -14,7 +14,7 @@ from analyzers.archive.snapshot import opened
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages
 from tests.zeus_stream.conftest import Ran
-from zeus_stream.cli.main import main
+from zeus_stream.cli.main import load_commands
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
@@ -84,7 +84,7 @@ def test_pages_that_the_code_names_exist(folder: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_and_options_exist(page: Path) -> None:
-    known = main.commands
+    known = {command.name: command for commands in load_commands().values() for command in commands}
     for line in commands(page):
         if "zeus-stream " not in line:
             continue
