@@ -38,9 +38,10 @@ from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.power_share import allowed_w, has_changed
 from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
+from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
-from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
@@ -79,6 +80,7 @@ class PipelineRun:
         self._held: dict[str, None] = {}
         """GPUs whose clock is ours."""
         self._count = self._offers = 0
+        self._timelines = Timelines(run)
         self._plans: ChosenPlans | None = None
         """None: the profile is not known yet."""
         self._row: PlanRow | None = None
@@ -177,11 +179,12 @@ class PipelineRun:
         stages = tuple(self._stages.values())
         if not self._visits.measure(self._clocks[0], stages, self._set_ns, self._fleet):
             return NOTHING
-        self._clocks = self._clocks[1:]
+        at_mhz, self._clocks = self._clocks[0], self._clocks[1:]
+        drawn = rows_only(self._timelines.keep(0, self._replicas()[0], -1, lambda *_: at_mhz))
         if self._clocks and not self._visits.enough:
-            return self._visit()
+            return drawn | self._visit()
         try:
-            return self._learn() | self._offer(now)
+            return drawn | self._learn() | self._offer(now)
         except (RefusedError, SettingsError, UnsupportedError) as wrong:
             return self._give_up(str(wrong))
 
@@ -268,18 +271,19 @@ class PipelineRun:
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler:
             return self._replace_now(plans.answer(found, self._t_ns(now)))
+        drawn = rows_only(self._draw(plans, row.number, replicas))
         if plans.straggler is not None:
-            return NOTHING
+            return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured
         usual_s = self._visits.iterations_s[0] + row.promised_s - row.unplanned_s
         seen = compare(first.ran, self._first_iteration, usual_s)
         if seen is None:
-            return NOTHING
-        rows: Result = NOTHING
+            return drawn
+        rows = drawn
         if row.measured_s is None:
             row = self._row = replace(row, measured_s=seen.measured_s)
-            rows = rows_only([row])
+            rows |= rows_only([row])
         if seen.kept:
             return rows
         plans.slower += 1
@@ -288,6 +292,17 @@ class PipelineRun:
         if plans.slower >= MOST_PLANS:
             return rows_only([row]) | self._give_up(f"{why}, after {MOST_PLANS} plans")
         return rows_only([row]) | self._offer(now)
+
+    def _draw(
+        self, plans: ChosenPlans, number: int, replicas: dict[int, list[StageRecord]]
+    ) -> list[InstructionSpanRow]:
+        """Return an iteration under a plan as rows, once."""
+
+        def clock_mhz(stage: int, position: int) -> int:
+            return plans.last.clocks_mhz[plans.graph.orders[stage][position]]
+
+        stages = replicas[plans.concerned(replicas)[0]]
+        return self._timelines.keep(number, stages, self._first_iteration, clock_mhz)
 
     def _replace_now(self, row: PlanRow) -> Result:
         """Send another plan in place of the one that is followed, as soon as collectors can begin it."""

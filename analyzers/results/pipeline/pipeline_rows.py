@@ -58,6 +58,32 @@ class InstructionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSpanRow:
+    """An instruction of one iteration as it ran: before the plans, and under each of them, of one replica."""
+
+    TABLE: ClassVar = Table("instruction_spans", ("run", "plan", "stage", "position"))
+
+    run: str
+    """whose it is"""
+    plan: int
+    """number of the plan, as in ``plans``; 0: the highest clock everywhere"""
+    iteration: int
+    stage: int
+    """from 0"""
+    position: int
+    """in the order of its stage, from 0"""
+    kind: str
+    micro_batch: int
+    chunk: int
+    clock_mhz: int
+    """MHz of the graphics clock, by the plan"""
+    begin_s: float
+    """seconds after the iteration began"""
+    duration_s: float
+    """seconds"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPointRow:
     """A point of the frontier of a run's pipeline."""
 
