@@ -27,7 +27,7 @@ def world() -> Stages:
     made = Stages(PipelineSettings(iterations=4, slowdown=1.05))
     while made.state != "following":
         made.play(1)
-    made.play(14)
+    made.play(20)
     return made
 
 
