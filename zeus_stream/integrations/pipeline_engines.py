@@ -78,8 +78,8 @@ def _not_followed(owner: Any, why: str) -> SettingsError:
     )
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    setattr(owner, name, function)
+def _replace(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
 
 
 def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any]) -> Callable[..., Any]:
