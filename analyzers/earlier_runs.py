@@ -43,7 +43,9 @@ def interpreter_of(archive: Store, settings: Settings) -> Interpreter:
 
 def remembered(archive: Store) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again."""
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.sessions_to_replay()))
+    known = profiles.of_rows(archive.profiles())
+    instructions = tuple(archive.pipeline_profiles())
+    return Memory(known, archive.recalled(archive.sessions_to_replay()), instructions)
 
 
 def settings_of_begun(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-from analyzers.results.rows import AtLimit, JobRow, ProfileRow, RecallRow, TryRow
+from analyzers.results.rows import AtLimit, InstructionRow, JobRow, ProfileRow, RecallRow, TryRow
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -196,6 +196,25 @@ class ReplaySource:
             names = ", ".join(column.name for column in fields(ProfileRow))
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [_as(ProfileRow, row) for row in rows]
+
+    def pipeline_profiles(self) -> list[InstructionRow]:
+        """Return the profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
+        with self.cursor() as cursor:
+            names = ", ".join(f"instructions.{column.name}" for column in fields(InstructionRow))
+            rows = cursor.execute(
+                f"""
+                WITH shapes AS (
+                    SELECT run, any_value(job) AS job, any_value(gpu_model) AS gpu_model,
+                        max(stage) AS last, max(measured_wall_ns) AS wall_ns
+                    FROM instructions WHERE job <> '' GROUP BY run
+                ), newest AS (
+                    SELECT run FROM shapes
+                    QUALIFY row_number() OVER (PARTITION BY job, gpu_model, last ORDER BY wall_ns DESC) = 1
+                )
+                SELECT {names} FROM instructions JOIN newest USING (run)
+                """  # noqa: S608  (our own names)
+            ).fetchall()
+        return [_as(InstructionRow, row) for row in rows]
 
     def sessions_to_replay(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""

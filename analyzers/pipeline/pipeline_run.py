@@ -21,7 +21,13 @@ from math import ceil
 from typing import Literal, TypeAlias, assert_never
 
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
-from analyzers.pipeline.clock_visits import ClockVisits, clocks_to_visit
+from analyzers.pipeline.clock_visits import (
+    ClockVisits,
+    are_there,
+    clocks_to_visit,
+    common_clocks,
+    objection,
+)
 from analyzers.pipeline.graph import from_orders
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
@@ -31,8 +37,15 @@ from analyzers.pipeline.pipeline_events import (
     StageEnded,
     StageRan,
 )
-from analyzers.pipeline.plan_delivery import deliver, instruction_rows
+from analyzers.pipeline.plan_delivery import deliver, instruction_rows, pipeline_row
 from analyzers.pipeline.profile import combine
+from analyzers.pipeline.remembering.known_pipelines import (
+    CONFIRMING,
+    KnownPipeline,
+    KnownPipelines,
+    PipelineIdentity,
+    is_alike,
+)
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.power_share import allowed_w, has_changed
@@ -43,7 +56,6 @@ from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
 from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
-from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied
 
@@ -62,9 +74,14 @@ class PipelineRun:
     """The machine of one run."""
 
     def __init__(
-        self, run: str, fleet: Fleet, settings: PipelineSettings, shares: Mapping[str, Allocation]
+        self,
+        run: str,
+        fleet: Fleet,
+        settings: PipelineSettings,
+        shares: Mapping[str, Allocation],
+        known: KnownPipelines,
     ) -> None:
-        """``shares``: of power budgets, by GPU."""
+        """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
         self._run, self._fleet, self._settings, self._shares = run, fleet, settings, shares
         self._state: State = "waiting"
         self._reason = ""
@@ -81,6 +98,8 @@ class PipelineRun:
         """GPUs whose clock is ours."""
         self._count = self._offers = 0
         self._timelines = Timelines(run)
+        self._known = known
+        self._recalled: KnownPipeline | None = None
         self._plans: ChosenPlans | None = None
         """None: the profile is not known yet."""
         self._row: PlanRow | None = None
@@ -137,26 +156,23 @@ class PipelineRun:
     def _begin(self) -> Result:
         """Begin to profile once every stage has a rank whose clock may be set."""
         stages = tuple(self._stages.values())
-        if {stage.began.stage for stage in stages} != set(range(stages[0].began.stages)):
+        if not are_there(stages):
             return NOTHING
-        if len(stages) < max(stage.session.started.world_size for stage in stages):
-            return NOTHING
-        known: list[tuple[int, ...]] = []
-        for stage in stages:
-            admitted = stage.session.admitted
-            if admitted is None or len(stage.ran) < 2:
-                return NOTHING
-            if not admitted.may_command:
-                return self._give_up(admitted.reason)
-            if len(admitted.gpus) != 1:
-                return self._give_up("a stage has more or less than one GPU")
-            found = self._fleet.gpus[admitted.gpus[0]].found
-            known.append(() if found is None else found.graphics_clocks_mhz)
-        common = set(known[0]).intersection(*known)
-        if not common:
+        if (why := objection(stages)) is not None:
+            return self._give_up(why)
+        if not (clocks := common_clocks(stages, self._fleet)):
             return self._give_up("its GPUs name no graphics clock that all of them have")
-        self._clocks = clocks_to_visit(sorted(common))
+        self._clocks = clocks_to_visit(clocks)
+        self._recalled = self._known.find(self._identity())
+        if self._recalled is not None:
+            self._visits.iterations = min(CONFIRMING, self._settings.iterations)
         return self._go("profiling", "") | self._visit()
+
+    def _identity(self) -> PipelineIdentity:
+        first = next(iter(self._stages.values()))
+        found = self._fleet.gpus[first.session.gpus[0]].found
+        model = "" if found is None else found.name
+        return PipelineIdentity(first.session.started.job, model, first.began.stages)
 
     def _visit(self) -> Result:
         return self._ask(
@@ -179,9 +195,12 @@ class PipelineRun:
         stages = tuple(self._stages.values())
         if not self._visits.measure(self._clocks[0], stages, self._set_ns, self._fleet):
             return NOTHING
+        if self._recalled is not None and not is_alike(self._recalled.stages, self._visits.durations_s):
+            self._recalled, self._visits = None, ClockVisits(iterations=self._settings.iterations)
+            return self._visit()
         at_mhz, self._clocks = self._clocks[0], self._clocks[1:]
         drawn = rows_only(self._timelines.keep(0, self._replicas()[0], -1, lambda *_: at_mhz))
-        if self._clocks and not self._visits.enough:
+        if self._recalled is None and self._clocks and not self._visits.enough:
             return drawn | self._visit()
         try:
             return drawn | self._learn() | self._offer(now)
@@ -190,19 +209,19 @@ class PipelineRun:
 
     def _learn(self) -> Result:
         """Fit the profile, and return it with its frontier as rows."""
-        measured = self._visits.fit()
-        clocks = [
-            set(found.graphics_clocks_mhz)
-            for stage in self._stages.values()
-            for gpu in stage.session.gpus
-            if (found := self._fleet.gpus[gpu].found) is not None
-        ]
-        first = {stage.began.stage: stage for stage in self._stages.values()}
+        stages = tuple(self._stages.values())
+        measured = self._visits.fit() if self._recalled is None else self._recalled.stages
+        first = {stage.began.stage: stage for stage in stages}
         graph = from_orders([first[at].instructions() for at in sorted(first)])
-        profile = combine(measured, sorted(set.intersection(*clocks), reverse=True))
+        profile = combine(measured, common_clocks(stages, self._fleet))
         plans = self._plans = ChosenPlans(self._run, self._settings, graph, profile)
-        rows: list[Row] = [*instruction_rows(self._run, measured), *plans.frontier()]
-        return rows_only(rows)
+        if self._recalled is not None:
+            return rows_only(plans.frontier())
+        identity, lead = self._identity(), first[0]
+        wall_ns = lead.session.wall_ns(lead.ran[-1].ended_ns)
+        rows = instruction_rows(self._run, measured, identity.job, identity.gpu_model, wall_ns)
+        self._known.add(rows)
+        return rows_only([*rows, *plans.frontier()])
 
     # ---- plans
 
@@ -365,21 +384,9 @@ class PipelineRun:
         return rows_only([self._pipeline_row()])
 
     def _pipeline_row(self) -> PipelineRow:
-        stages = list(self._stages.values())
-        began = stages[0].began if stages else None
-        times_s = self._visits.iterations_s
-        return PipelineRow(
-            run=self._run,
-            t_ns=max((stage.ran[-1].t_ns for stage in stages if stage.ran), default=0),
-            schedule=began.schedule if began else "",
-            stages=began.stages if began else 0,
-            micro_batches=began.micro_batches if began else 0,
-            replicas=sum(stage.began.stage == 0 for stage in stages),
-            state=self._state,
-            iterations_profiled=self._visits.visited,
-            iteration_s=times_s[0] if times_s else None,
-            reason=self._reason,
-        )
+        visits, recalled = self._visits, self._recalled.run if self._recalled else None
+        stages = tuple(self._stages.values())
+        return pipeline_row(self._run, stages, visits, self._state, self._reason, recalled)
 
     def _t_ns(self, now: Clocks) -> int:
         return now.get(next(iter(self._stages.values())).session.host, 0)

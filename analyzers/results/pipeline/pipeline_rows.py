@@ -29,6 +29,8 @@ class PipelineRow:
     """At the highest clocks; None: not measured."""
     reason: str
     """why it ended; empty otherwise"""
+    profile_run: str | None = None
+    """whose profile it started from; NULL: none was known, or it was different"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,13 @@ class InstructionRow:
     """joules of one, with the 95 % interval"""
     energy_low_j: float
     energy_high_j: float
+    job: str = ""
+    """whose later runs start from it; empty: an archive before version 11"""
+    gpu_model: str = ""
+    waiting_w: float = 0.0
+    """watts of the stage while it waits for another"""
+    measured_wall_ns: int = 0
+    """UTC, ns since 1970"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def pipeline(run: Run) -> Asking[Panel | None]:
             "slowdown": ("slowdown", figure), "time_s": ("s", figure), "energy_j": ("J", figure),
             "saved": ("saved", percent), "bound_j": ("bound, J", figure),
         }  # fmt: skip
-        rows = [each | {"saved": 100 * (1 - each["energy_j"] / each["unplanned_j"])} for each in points]
+        rows = [{**each, "saved": 100 * (1 - each["energy_j"] / each["unplanned_j"])} for each in points]
         parts.append(
             element(
                 "div", element("figure", charts["pipeline-frontier"]),
