@@ -47,13 +47,6 @@ def interpreter_of(archive: Store, settings: Settings, sessions: Sequence[str] |
     )
 
 
-<<<<<<< HEAD
-def remembered(archive: Store) -> Memory:
-    """Return what an analyzer that starts has to know beyond what it interprets again."""
-    known = profiles.of_rows(archive.profiles())
-    instructions = tuple(archive.pipeline_profiles())
-    return Memory(known, archive.recalled(archive.sessions_to_replay()), instructions)
-=======
 def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again.
 
@@ -63,8 +56,8 @@ def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
     """
     if sessions is None:
         sessions = archive.sessions_to_replay()
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(sessions))
->>>>>>> main
+    known = profiles.of_rows(archive.profiles())
+    return Memory(known, archive.recalled(sessions), tuple(archive.pipeline_profiles()))
 
 
 def settings_of_begun(

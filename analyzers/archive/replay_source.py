@@ -11,11 +11,15 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-<<<<<<< HEAD
-from analyzers.results.rows import AtLimit, InstructionRow, JobRow, ProfileRow, RecallRow, TryRow
-=======
-from analyzers.results.rows import AtLimit, CheckpointRow, JobRow, ProfileRow, RecallRow, TryRow
->>>>>>> main
+from analyzers.results.rows import (
+    AtLimit,
+    CheckpointRow,
+    InstructionRow,
+    JobRow,
+    ProfileRow,
+    RecallRow,
+    TryRow,
+)
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -223,28 +227,13 @@ class ReplaySource:
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [_as(ProfileRow, row) for row in rows]
 
-<<<<<<< HEAD
     def pipeline_profiles(self) -> list[InstructionRow]:
         """Return the profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
+        names = ", ".join(column.name for column in fields(InstructionRow))
         with self.cursor() as cursor:
-            names = ", ".join(f"instructions.{column.name}" for column in fields(InstructionRow))
-            rows = cursor.execute(
-                f"""
-                WITH shapes AS (
-                    SELECT run, any_value(job) AS job, any_value(gpu_model) AS gpu_model,
-                        max(stage) AS last, max(measured_wall_ns) AS wall_ns
-                    FROM instructions WHERE job <> '' GROUP BY run
-                ), newest AS (
-                    SELECT run FROM shapes
-                    QUALIFY row_number() OVER (PARTITION BY job, gpu_model, last ORDER BY wall_ns DESC) = 1
-                )
-                SELECT {names} FROM instructions JOIN newest USING (run)
-                """  # noqa: S608  (our own names)
-            ).fetchall()
+            rows = cursor.execute(f"SELECT {names} FROM known_instructions").fetchall()  # noqa: S608  (our own names)
         return [_as(InstructionRow, row) for row in rows]
 
-    def sessions_to_replay(self) -> list[str]:
-=======
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
         names = ", ".join(column.name for column in fields(CheckpointRow))
@@ -261,7 +250,6 @@ class ReplaySource:
             return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
->>>>>>> main
         """Return the sessions whose beginning is in `to_replay`."""
         with self.cursor() as cursor:
             if since is None:

@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-<<<<<<< HEAD
-from analyzers.results.rows import InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
-=======
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
->>>>>>> main
+from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break

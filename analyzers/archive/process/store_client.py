@@ -34,11 +34,7 @@ from analyzers.archive.process.store_channel import (
 )
 from analyzers.archive.store import Ages, Begun, Question, Received
 from analyzers.archive.tables import values_of
-<<<<<<< HEAD
-from analyzers.results.rows import InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
-=======
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
->>>>>>> main
+from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings

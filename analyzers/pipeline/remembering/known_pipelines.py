@@ -9,6 +9,7 @@ long as then; otherwise it profiles all clocks.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import NamedTuple
 
 from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
 from analyzers.results.pipeline.pipeline_rows import InstructionRow
@@ -21,8 +22,7 @@ ALIKE = 0.03
 """Share by which durations of instructions may differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineIdentity:
+class PipelineIdentity(NamedTuple):
     """A pipeline whose instructions can be compared."""
 
     job: str

@@ -58,7 +58,7 @@ class InstructionRow:
     energy_low_j: float
     energy_high_j: float
     job: str = ""
-    """whose later runs start from it; empty: an archive before version 11"""
+    """whose later runs start from it; empty: an older archive"""
     gpu_model: str = ""
     waiting_w: float = 0.0
     """watts of the stage while it waits for another"""

@@ -1,4 +1,4 @@
--- Version 10.
+-- Version 11.
 
 CREATE TABLE instruction_spans (
     "run" VARCHAR,
