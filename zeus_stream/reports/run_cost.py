@@ -15,6 +15,7 @@ from rich.text import Text
 from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.questions import SAVING, WHOLE, quoted
+from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
 from zeus_stream.reports.quantities import found_level, level
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
@@ -81,6 +82,8 @@ class Summary:
     """The last round of limits of single GPUs. None: there was none."""
     waste: Sequence[Mapping[str, Any]] = ()
     """Where its energy went: rows of ``waste``."""
+    pipeline: Mapping[str, Any] | None = None
+    """Its pipeline and last plan of clocks. None: it is none."""
     costs: Sequence[Mapping[str, Any]] = ()
     """Money and carbon: rows of ``costs``, or the price that was given with the question."""
     forecast: Mapping[str, Any] | None = None
@@ -114,6 +117,7 @@ def summarize(
     (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
     (forecast,) = ask(FORECAST).to_pylist() or (None,)
+    (pipeline,) = ask(PIPELINE).to_pylist() or (None,)
     return Summary(
         run=run,
         totals=totals,
@@ -122,6 +126,7 @@ def summarize(
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
+        pipeline=pipeline,
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
         forecast=forecast,
@@ -209,6 +214,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
+        "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
     out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
@@ -235,6 +241,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if summary.saving is not None:
         facts += chosen(summary.saving)
         facts += _single(summary.single) if summary.single is not None else []
+    elif summary.pipeline is not None:
+        facts += pipeline_facts(summary.pipeline)
     elif summary.trials.num_rows:
         undecided = "no power limit: the training ended during the search. Train longer, or set a larger"
         facts.append(("chosen", f"{undecided} --stride-w"))

@@ -1,4 +1,4 @@
--- Version 12.
+-- Version 14.
 
 -- What GPUs used while no run had them, by the counter: hours, and the seconds after them; NULL where two runs had one at the same time in part.
 CREATE OR REPLACE VIEW idle_gpus AS
