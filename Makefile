@@ -36,7 +36,7 @@ test: check      ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
 
 test-main: install
-	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope --ignore tests/scale
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)
