@@ -1,8 +1,9 @@
 """One shard of a site, under one epoch: its file, its interpreter, and the hosts of its runs.
 
 It begins with an empty file and the memory of the shard. A host with an open run of the shard's jobs is
-followed from the beginning of that run on: the same frames give the same decisions as before. It ends when
-its lease is over, when another analyzer has taken the shard over, or when it is cancelled.
+followed from the last checkpoint on, or from the beginning of that run: the same frames give the same
+decisions. It ends when its lease is over, when another analyzer has taken the shard over, or when it is
+cancelled.
 """
 
 import logging
@@ -14,11 +15,10 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers import watched_files
-from analyzers.brokered.brokered_collector import BrokeredCollector
+from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
 from analyzers.brokered.roll_call import RollCall
+from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
-from analyzers.earlier_runs import interpreter_of
-from analyzers.interpretation import Interpretation
 from analyzers.service import Analyzer
 from analyzers.shards.shard_leases import ShardLeases
 from analyzers.shards.shard_store import ShardStore
@@ -93,10 +93,10 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
     channel = None
     try:
         await run_sync(archive.bind, leases, lease.shard, lease.epoch)
-        interpreter = await run_sync(interpreter_of, archive, settings)
-        watched_files.take_gains(interpreter, file=site.where.gains)
-        watched_files.take_forgotten(interpreter, file=site.where.forgotten)
-        analyzer = Analyzer(archive, path, settings, Interpretation(interpreter), ())
+        begin = await run_sync(restart, archive, settings)
+        watched_files.take_gains(begin.interpreter, file=site.where.gains)
+        watched_files.take_forgotten(begin.interpreter, file=site.where.forgotten)
+        analyzer = Analyzer(archive, path, settings, begin, ())
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
             channel = sockets.listen(site.context, where.query, group=settings.group)
@@ -106,7 +106,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 tasks.start_soon(analyzer.follow, where.budgets)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
-                tasks.start_soon(_follow_hosts, site, lease, analyzer)
+                tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {})
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
@@ -115,8 +115,11 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 channel.close()
 
 
-async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer) -> None:
-    """Let the hosts of the shard's runs join, and leave when their runs are over."""
+async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int]) -> None:
+    """Let the hosts of the shard's runs join, and leave when their runs are over.
+
+    ``since``: by log, the offset of the checkpoint.
+    """
     shards, followed = site.settings.shards, dict[str, tuple[anyio.CancelScope, int]]()
     commander = Commander(
         owner_of(site.settings.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
@@ -139,7 +142,7 @@ async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer) -> None:
                 site.settings,
                 commander=commander,
                 ours=ours,
-                begin=(site.roll.hosts[host], first),
+                begin=begin_of(site.roll.hosts[host], first, since),
             )
             followed[host] = analyzer.join(collector), now_ns
         for host, (scope, last_ns) in tuple(followed.items()):
@@ -148,6 +151,19 @@ async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer) -> None:
                 del followed[host]
         with anyio.move_on_after(LOOK_S):
             await site.roll.wait()
+
+
+def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begin:
+    """Return where a host's log begins for a shard: at its checkpoint, or with the first of its runs.
+
+    Args:
+        announced: by the host.
+        first: offset at which the first open run of the shard began.
+        since: by log, the offset of the checkpoint.
+    """
+    if since.get(announced.log_id, -1) >= first:
+        return Begin(announced, since[announced.log_id], known=True)
+    return Begin(announced, first)
 
 
 def first_offsets(hosts: Mapping[str, Announced], shard: int, shards: int) -> dict[str, int]:

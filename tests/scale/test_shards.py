@@ -229,10 +229,6 @@ def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(dat
         wait_for(lambda: site.applied()[-1].value == decided_w * 1000, "the decision is in force")
 
         applied = site.applied()
-        asked = set(site.ask("SELECT command FROM commands").replace('"', "").split())
-        assert {
-            note.command for note in applied
-        } <= asked  # nothing was done that the last holder did not hear
         assert len({note.command for note in applied}) == len(applied)
         assert max(note.value for note in applied) <= 300_000
         assert "it ends here" in (site.where[second[0]] / f"{second[0]}.txt").read_text()
