@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What all shards of one analyzer share."""
+    """The parts of an analyzer that all its shards share."""
 
     settings: Settings
     where: Places
