@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.archive.sandbox.question import Question
+from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
@@ -27,17 +28,6 @@ class Begun:
     start: int
     """Of the analyzer, under whose settings it goes."""
     over: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A query from outside, and what its answer may take."""
-
-    sql: str
-    rows: int
-    seconds: float
-    memory_mb: int
-    answer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +104,9 @@ class Store(Protocol):
 
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have measured."""
+
+    def pipeline_profiles(self) -> list[InstructionRow]:
+        """Return the profiles of pipelines, of the newest run of each job and GPU model."""
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round."""
