@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 
+T = TypeVar("T")
 HOSTS = ("north", "east", "south")
 GPUS = 16
 SHARDS = 4
@@ -62,13 +64,14 @@ def answer(*arguments: str) -> str:
     return "".join(done.stdout.splitlines(keepends=True)[1:])
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds. Raises TimeoutError."""
+def wait_for(condition: Callable[[], T]) -> T:
+    """Wait until a condition holds, and return it. Raises TimeoutError."""
     deadline_s = time.monotonic() + WAIT_S
-    while not condition():
+    while not (held := condition()):
         if time.monotonic() > deadline_s:
             raise TimeoutError("demo-cluster: could not go on: this machine is too busy. Run it again.")
         time.sleep(1)
+    return held
 
 
 class Cluster:
@@ -101,15 +104,15 @@ class Cluster:
         service = ("-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--lease-database", self.dsn)
         self.analyzers.append((self.start(*service, *self.feed, where=where), where))
 
-    def shards_with(self, query: str) -> list[tuple[int, Path]]:
-        """Return, by analyzer and directory, the shards for which a query has an answer."""
-        return [
-            (place, where / f"shard-{shard}")
+    def answers(self, query: str) -> list[tuple[int, str]]:
+        """Return the analyzers and answers of the shards that have an answer to a query."""
+        asked = [
+            (place, answer("sql", query, "--dir", str(where / f"shard-{shard}")))
             for place, (process, where) in enumerate(self.analyzers)
             if process.poll() is None
             for shard in range(SHARDS)
-            if answer("sql", query, "--dir", str(where / f"shard-{shard}"))
         ]
+        return [(place, text) for place, text in asked if text]
 
 
 def main() -> None:
@@ -131,35 +134,16 @@ def main() -> None:
         for host, where in hosts.items():
             cluster.start("-c", TRAINER, f"training-{host}", where=where)
         print("\n2 analyzers share the jobs of 3 trainings, one on each host.", flush=True)
-        wait_for(lambda: cluster.shards_with("SELECT command FROM commands"))
-        show(
-            "Who archives and who decides:",
-            "status",
-            "--whole-site",
-            "--lake",
-            dsn,
-            "--lease-database",
-            dsn,
-            *feed,
-        )
-        place, _ = cluster.shards_with("SELECT command FROM commands")[0]
+        searching = wait_for(lambda: cluster.answers("SELECT command FROM commands"))
+        site = ("status", "--whole-site", "--lake", dsn, "--lease-database", dsn, *feed)
+        show("Who archives and who decides:", *site)
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
-        cluster.analyzers[place][0].kill()
+        cluster.analyzers[searching[0][0]][0].kill()
         archiver.kill()
-        wait_for(lambda: len(cluster.shards_with(DECISIONS)) >= 1)
-        for _, where in cluster.shards_with(DECISIONS):
-            show("A decision of the analyzer that is left:", "sql", DECISIONS, "--dir", str(where))
+        for _, text in wait_for(lambda: cluster.answers(DECISIONS)):
+            print(f"\nThe analyzer that is left decided:\n{text}", end="", flush=True)
         time.sleep(10)
-        show(
-            "Who archives and who decides now:",
-            "status",
-            "--whole-site",
-            "--lake",
-            dsn,
-            "--lease-database",
-            dsn,
-            *feed,
-        )
+        show("Who archives and who decides now:", *site)
         show("Energy by host:", "lake", "sql", "--lake", dsn, BY_HOST)
         show("Each reading once:", "lake", "sql", "--lake", dsn, ONCE)
 
