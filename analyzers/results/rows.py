@@ -9,7 +9,7 @@ from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, Simulatio
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
 from analyzers.results.signal_rows import SignalRow
-from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
+from analyzers.results.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
 
 __all__ = [
     "AtLimit",
@@ -24,6 +24,7 @@ __all__ = [
     "InstructionRow",
     "JobRow",
     "MetricRow",
+    "PhaseRow",
     "PipelineRow",
     "PlanPointRow",
     "PlanRow",
@@ -58,6 +59,7 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | PhaseRow
     | PipelineRow
     | InstructionRow
     | PlanPointRow

@@ -21,6 +21,7 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
+from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
@@ -201,6 +202,7 @@ Event = (
     | SearchWanted
     | PipelineBegan
     | IterationRan
+    | PhasesRan
     | EventsDropped
     | RunEnded
 )
