@@ -130,7 +130,7 @@ class Interpreter:
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
         self._gpus = FollowedGpus(self._fleet, self._pending)
-        self._pipelines = Pipelines(self._fleet, settings.pipelines)
+        self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations)
         self._sessions = OpenSessions(
             self._fleet,
             self._pending,
@@ -253,6 +253,10 @@ class Interpreter:
     def frame_ns(self, host: str) -> int:
         """Return the time of the latest frame of a host; 0: there was none."""
         return self._now_ns.get(host, 0)
+
+    def open_sessions(self) -> dict[str, str]:
+        """Return the sessions that are followed, and the run of each."""
+        return {name: session.started.run for name, session in self._sessions.of.items()}
 
     def leases(self) -> Mapping[str, frozenset[str]]:
         """Return, by host, the GPUs whose leases are to be renewed."""
