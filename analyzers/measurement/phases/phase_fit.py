@@ -57,7 +57,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEnergies:
-    """What phases used; shape (k,) each."""
+    """Energies of phases; shape (k,) each."""
 
     energy_j: Floats
     error_j: Floats
@@ -67,7 +67,7 @@ class PhaseEnergies:
 
 
 class PhaseFit:
-    """What is known of the phases of one session on one GPU, at one power limit."""
+    """The sums over refreshes of one session on one GPU at one power limit, and what follows of its phases."""
 
     def __init__(self, phases: int) -> None:
         """``phases``: their number; `grow` takes in more."""

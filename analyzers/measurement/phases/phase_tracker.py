@@ -24,7 +24,7 @@ BATCH_NS = 1_000_000_000
 ROWS_NS = 10_000_000_000
 """Between two rows of a run that goes on."""
 MAX_FITS = 24
-"""Power limits of an epoch or a run that are told apart; refreshes at others are left out."""
+"""Power limits of an epoch or a run that are distinguished; refreshes at others are left out."""
 MAX_EPOCHS = 64
 """Begins of epochs that are remembered."""
 PERIODS = 3
