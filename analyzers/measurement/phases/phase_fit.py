@@ -67,7 +67,7 @@ class PhaseEnergies:
 
 
 class PhaseFit:
-    """The sums over refreshes of one session on one GPU at one power limit, and what follows of its phases."""
+    """Sums over refreshes of one session on one GPU at one power limit, and the energies that follow."""
 
     def __init__(self, phases: int) -> None:
         """``phases``: their number; `grow` takes in more."""
