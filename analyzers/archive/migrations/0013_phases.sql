@@ -1,4 +1,4 @@
--- Version 11.
+-- Version 13.
 
 CREATE TABLE phases (
     "session" VARCHAR,
