@@ -302,7 +302,9 @@ def main() -> None:
         "hard",
     ]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--draw", type=int, default=1, help="of the hard worlds: 1 was tuned on, 2 was not")
+    parser.add_argument(
+        "--draw", type=int, default=1, help="of the hard worlds: 1 was tuned on, 2 and 3 were not"
+    )
     given = parser.parse_args()
     traces = read(given.traces)
     worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
