@@ -9,6 +9,7 @@ from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
+from analyzers.fleet.part_names import are_of_one_run, part_name
 from analyzers.fleet.session import Session
 from analyzers.pipeline.pipeline_events import StageEnded
 from analyzers.pipeline.pipelines import Pipelines
@@ -279,7 +280,9 @@ def _named_apart(
     own, and why it may not command; as it is and None if there is no other.
 
     A run belongs to its user: that of another user of the same host has a name of its own. Users of other
-    hosts cannot be compared.
+    hosts cannot be compared. A second session of a script's process, or of a process that it started, is a
+    part of the run: it has a name of its own, is no other run to its GPUs, and may command while the
+    run does not. So the search follows the session whose steps began first.
     """
     users = {other.uid for other in living if (other.started.run, other.host) == (started.run, host)}
     if body.uid is not None and users - {None, body.uid}:
@@ -287,8 +290,20 @@ def _named_apart(
     run, rank = started.run, started.rank
     if all((other.started.run, other.started.rank) != (run, rank) for other in living):
         return started, None
+    if any(_of_one_script(host, body.uid, started, other) for other in living):
+        return replace(started, run=part_name(run, body.session), world_size=0), None
     why = f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
     return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
+
+
+def _of_one_script(host: str, uid: int | None, started: RunStarted, other: Session) -> bool:
+    """Tell whether a session that begins is of the same process as another one, or of a child of it."""
+    run, there = started.run, other.started
+    return (
+        are_of_one_run(there.run, run)
+        and (other.host, there.boot_id, other.uid) == (host, started.boot_id, uid)
+        and there.pid in (started.pid, started.parent_pid)
+    )
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:

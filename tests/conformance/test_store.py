@@ -10,7 +10,8 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
-from analyzers.archive.store import Question, Store
+from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Store
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query
@@ -26,7 +27,10 @@ STORES: dict[str, Callable[[Path, Settings], Store]] = {
 Open = Callable[[], Store]
 
 
-@pytest.fixture(params=STORES)
+IN_A_PROCESS = pytest.param("a file of a process of its own", marks=pytest.mark.sweep)
+
+
+@pytest.fixture(params=["a file of this process", IN_A_PROCESS])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """What opens the store, again and again; whatever is open at the end is closed."""
     stores: list[Store] = []
