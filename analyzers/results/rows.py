@@ -7,9 +7,15 @@ from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
 from analyzers.results.fleet_rows import CheckpointRow, CommandRow, GpuRow, RunRow
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import (
+    InstructionRow,
+    InstructionSpanRow,
+    PipelineRow,
+    PlanPointRow,
+    PlanRow,
+)
 from analyzers.results.signal_rows import SignalRow
-from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
+from analyzers.results.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
 
 __all__ = [
     "AtLimit",
@@ -23,8 +29,10 @@ __all__ = [
     "GpuLimitRow",
     "GpuRow",
     "InstructionRow",
+    "InstructionSpanRow",
     "JobRow",
     "MetricRow",
+    "PhaseRow",
     "PipelineRow",
     "PlanPointRow",
     "PlanRow",
@@ -59,8 +67,10 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | PhaseRow
     | PipelineRow
     | InstructionRow
+    | InstructionSpanRow
     | PlanPointRow
     | PlanRow
     | CheckpointRow

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
+from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.waste import waste_facts, wasted
 from zeus_stream.transport.client import quoted
@@ -90,6 +91,8 @@ class Summary:
     """The last round of limits of single GPUs. None: there was none."""
     waste: Sequence[Mapping[str, Any]] = ()
     """Where its energy went: rows of ``waste``."""
+    pipeline: Mapping[str, Any] | None = None
+    """Its pipeline and last plan of clocks. None: it is none."""
     costs: Sequence[Mapping[str, Any]] = ()
     """Money and carbon: rows of ``costs``, or the price that was given with the question."""
 
@@ -119,6 +122,7 @@ def summarize(
     (whole,) = ask(WHOLE).to_pylist()
     (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
+    (pipeline,) = ask(PIPELINE).to_pylist() or (None,)
     return Summary(
         run=run,
         totals=totals,
@@ -127,6 +131,7 @@ def summarize(
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
+        pipeline=pipeline,
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
     )
@@ -217,6 +222,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "costs": list(summary.costs),
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
+        "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
     out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
@@ -242,6 +248,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if summary.saving is not None:
         facts += chosen(summary.saving)
         facts += _single(summary.single) if summary.single is not None else []
+    elif summary.pipeline is not None:
+        facts += pipeline_facts(summary.pipeline)
     elif summary.trials.num_rows:
         undecided = "no power limit: the training ended during the search. Train longer, or set a larger"
         facts.append(("chosen", f"{undecided} --stride-w"))
