@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
-    from zeus_stream.training.default import ends_with, epochs, metric, pipeline, recurring, steps, window
+    from zeus_stream.training.default import (
+        ends_with,
+        epochs,
+        metric,
+        phase,
+        pipeline,
+        recurring,
+        steps,
+        window,
+    )
     from zeus_stream.training.publisher import Publisher
     from zeus_stream.transport.client import Connection, connect
 
@@ -41,6 +50,7 @@ __all__ = [
     "metric",
     "open",
     "over_budget",
+    "phase",
     "pipeline",
     "recurring",
     "simulated",

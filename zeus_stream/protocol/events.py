@@ -21,6 +21,7 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
+from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
@@ -214,6 +215,7 @@ Event = (
     | PipelineBegan
     | IterationRan
     | RunPlanned
+    | PhasesRan
     | EventsDropped
     | RunEnded
 )

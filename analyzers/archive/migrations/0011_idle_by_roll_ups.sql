@@ -1,15 +1,8 @@
--- Version 14.
+-- Version 11: what GPUs used while no run had them, from roll-ups; all readings were read for it.
 
--- What GPUs used while no run had them, by the counter: hours, and the seconds after them; NULL where two runs had one at the same time in part.
 CREATE OR REPLACE VIEW idle_gpus AS
-WITH rolled AS (
-    SELECT gpu, energy_j, covered_s FROM hours
-    UNION ALL
-    SELECT seconds.gpu, seconds.energy_j, seconds.covered_s FROM seconds LEFT JOIN (
-        SELECT gpu, max(began_at) + INTERVAL 1 MINUTE AS ended_at FROM minutes GROUP BY gpu
-    ) AS whole USING (gpu) WHERE ended_at IS NULL OR seconds.began_at >= ended_at
-), used AS (
-    SELECT gpu, sum(energy_j) AS energy_j, sum(covered_s) AS duration_s FROM rolled WHERE NOT of_host(gpu) GROUP BY gpu
+WITH used AS (
+    SELECT gpu, sum(energy_j) AS energy_j, sum(covered_s) AS duration_s FROM power WHERE NOT of_host(gpu) GROUP BY gpu
 ), placed AS (
     SELECT gpu, energy_j, duration_s, began_at, end_ns, begin_ns,
         max(began_at + to_microseconds((end_ns - begin_ns) // 1000)) OVER (

@@ -1,4 +1,4 @@
--- Version 13.
+-- Version 14.
 
 CREATE TABLE forecasts (
     "run" VARCHAR,
