@@ -21,6 +21,8 @@ class Attempt:
     single: bool = False
     waiting: set[str] = field(default_factory=set)
     """Commands without outcome."""
+    asked_ns: dict[str, int] = field(default_factory=dict)
+    """By host: frame time at which it was asked."""
     applied_ns: dict[str, int] = field(default_factory=dict)
     """By host: when its last GPU was confirmed."""
 
@@ -53,6 +55,9 @@ class Commands:
         self._attempt: Attempt | None = None
         self._count = 0
         self._first = ""
+        self.behind_ns = 0
+        """From when a limit was asked for, in frame time, until it was in force: the longest since the last
+        decision. An analyzer that is behind asks late."""
 
     def ask(self, attempt: Attempt, limits_mw: Mapping[str, int], now: Clocks) -> Result:
         """Ask for limits of GPUs; what was asked for before is not waited for any longer."""
@@ -70,6 +75,7 @@ class Commands:
                 value=limit_mw,
             )
             attempt.waiting.add(command.command)
+            attempt.asked_ns[host] = now[host]
             rows.append(self._pending.ask(command, self._run, now[host]))
             commands.append(command)
         return Result(tuple(rows), tuple(commands))
@@ -96,6 +102,7 @@ class Commands:
         if attempt is not None and note.command in attempt.waiting:
             attempt.waiting.discard(note.command)
             attempt.applied_ns[host] = max(note.t_ns, attempt.applied_ns.get(host, 0))
+            self.behind_ns = max(self.behind_ns, note.t_ns - attempt.asked_ns.get(host, note.t_ns))
 
     def refused(self, note: ControlRefused) -> Attempt | None:
         """Return the attempt that a refusal ends, if it is the one under way."""

@@ -139,6 +139,7 @@ class LimitSearch:
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
         gpus, plan = self._ranks.gpus(), self.settings
+        self._commands.behind_ns = 0
         limits_mw, goal = self._ranks.limits_mw(plan), None if plan.exhaustive else selector.goal
         recollection = warm_start.begin(
             self._fleet,
@@ -203,7 +204,9 @@ class LimitSearch:
                 return NOTHING
             case Decide():
                 assert self.state is not None
-                return rows_only(self._rows.decided(instruction, self.plan, self.state, self._at()))
+                rows = self._rows.decided(instruction, self.plan, self.state, self._at())
+                self._commands.behind_ns = 0
+                return rows_only(rows)
             case Observe(number, trials, reason):
                 return rows_only([self._rows.observation(self.plan, self._at(), number, trials, reason)])
 
@@ -224,7 +227,7 @@ class LimitSearch:
         return self.feed_single(event) if attempt.single else self.feed(event)
 
     def _at(self) -> At:
-        return At(self._ranks.now_ns, self.steps)
+        return At(self._ranks.now_ns, self.steps, self._commands.behind_ns)
 
     # ---- limits of single GPUs
 

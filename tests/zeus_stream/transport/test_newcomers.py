@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import anyio
 import pytest
 
 from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running, until  # noqa: F401  (a fixture)
