@@ -1,4 +1,4 @@
-"""What an analyzer that starts takes over from earlier ones: profiles, and the settings of open runs."""
+"""The state that a starting analyzer takes over: profiles of earlier runs, and settings of open runs."""
 
 import logging
 
@@ -15,14 +15,14 @@ _log = logging.getLogger(__name__)
 
 def remembered(archive: Store) -> Memory:
     """Return what an analyzer that starts has to know beyond what it interprets again."""
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.heard_again()))
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.sessions_to_replay()))
 
 
 def settings_of_begun(
     archive: Store, settings: Settings, selector: Selector | None
 ) -> dict[str, RunSettings]:
     """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
-    begun = archive.begun(archive.heard_again())
+    begun = archive.begun(archive.sessions_to_replay())
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {

@@ -184,7 +184,7 @@ class QueryServer:
                 answer = await run_sync(self._queries.answer, asked, key, limiter=self._readers)
         except RefusedError as wrong:
             reply(_no(wrong))
-        except Exception as wrong:  # noqa: BLE001  (no text of a stranger ends the analyzer: said to both, counted)
+        except Exception as wrong:  # noqa: BLE001  (no client's text ends the analyzer: reported to both, counted)
             self._counters["queries failed"] += 1
             _log.warning("query: failed: %r", wrong)
             reply(_no(wrong))

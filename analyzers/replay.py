@@ -1,8 +1,8 @@
 """An archive fed back through the machines: the same input gives the same decisions.
 
-    heard frames -> Interpreter, with the settings that decided then -> runs, trials, decisions again
+    stored frames -> Interpreter, with the settings that decided then -> runs, trials, decisions again
         the same selector -> `differences` from the decisions that were stored
-        another selector  -> `anew`: what it would have chosen from the trials that were measured
+        another selector  -> `chosen_again`: what it would have chosen from the trials that were measured
 
 Nothing is commanded: what came of the commands is in the frames. For that very reason another selector can
 only choose among the limits that were measured; what others would have cost stays unknown.
@@ -39,8 +39,8 @@ Watch = Callable[[Iterable[tuple[Frame, Body]]], Iterable[tuple[Frame, Body]]]
 
 
 @dataclass(slots=True)
-class Heard:
-    """What was derived from the frames, the last row of each key."""
+class Replayed:
+    """The rows derived from the frames, the last one of each key."""
 
     frames: int = 0
     runs: dict[str, RunRow] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anew:
+class OtherChoice:
     """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
 
     run: str
@@ -94,13 +94,13 @@ class Anew:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of it."""
+    """The result of a replay."""
 
     frames: int
     decisions: tuple[DecisionRow, ...]
     """As the machines made them again."""
     differences: tuple[Difference, ...]
-    anew: tuple[Anew, ...]
+    chosen_again: tuple[OtherChoice, ...]
     """Of another selector; empty without."""
     left_out: int
     """Runs that began before the oldest reading that is kept."""
@@ -109,13 +109,13 @@ class Replay:
 # ---- pure -----------------------------------------------------------------------------------------------
 
 
-def hear(
+def interpret(
     frames: Iterable[tuple[Frame, Body]],
     plan: RunSettings,
     gains: Mapping[str, Gain],
     recalled: Mapping[tuple[str, int], RecallRow] | None = None,
     plans: Mapping[str, RunSettings] | None = None,
-) -> Heard:
+) -> Replayed:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
     Args:
@@ -126,23 +126,23 @@ def hear(
             frames, from under another plan, or forgotten since.
         plans: by session, those under which runs began; ``plan`` if not given.
     """
-    interpreter, heard = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Heard()
+    interpreter, replayed = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Replayed()
     interpreter.handle(Calibrated(gains), 0)
     for frame, body in frames:
-        heard.frames += 1
+        replayed.frames += 1
         for row in interpreter.handle(Logged(frame, body), frame.t_ns).rows:
             match row:
                 case RunRow():
-                    heard.runs[row.session] = row
+                    replayed.runs[row.session] = row
                 case GpuRow():
-                    heard.gpus[row.gpu] = row
+                    replayed.gpus[row.gpu] = row
                 case TrialRow():
-                    heard.trials[row.run, row.number] = row
+                    replayed.trials[row.run, row.number] = row
                 case DecisionRow():
-                    heard.decisions[row.run, row.number] = row
+                    replayed.decisions[row.run, row.number] = row
                 case _:
                     pass  # the rest decides nothing
-    return heard
+    return replayed
 
 
 def differences(stored: Iterable[DecisionRow], replayed: Iterable[DecisionRow]) -> tuple[Difference, ...]:
@@ -168,28 +168,35 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def anew(heard: Heard, selector: Selector, stride_mw: int, runs: Iterable[str]) -> list[Anew]:
+def choose_again(
+    replayed: Replayed, selector: Selector, stride_mw: int, runs: Iterable[str]
+) -> list[OtherChoice]:
     """Choose again from what was measured in each round of these runs, decided or not."""
     rounds: dict[tuple[str, int], DecisionRow | None] = {}
-    for trial in heard.trials.values():
+    for trial in replayed.trials.values():
         rounds.setdefault((trial.run, trial.round))
-    for decision in heard.decisions.values():
+    for decision in replayed.decisions.values():
         rounds[decision.run, decision.round] = decision
     wanted = set(runs)
     return [
-        _anew(heard, selector, stride_mw, run, profiling, decided)
+        _choose_again(replayed, selector, stride_mw, run, profiling, decided)
         for (run, profiling), decided in rounds.items()
         if run in wanted
     ]
 
 
-def _anew(
-    heard: Heard, selector: Selector, stride_mw: int, run: str, profiling: int, decided: DecisionRow | None
-) -> Anew:
+def _choose_again(
+    replayed: Replayed,
+    selector: Selector,
+    stride_mw: int,
+    run: str,
+    profiling: int,
+    decided: DecisionRow | None,
+) -> OtherChoice:
     source = (run, profiling)
     if decided is not None and decided.trials_run is not None and decided.trials_round is not None:
         source = decided.trials_run, decided.trials_round
-    tried, gpus = heard.tried(*source), heard.gpus_of(run)
+    tried, gpus = replayed.tried(*source), replayed.gpus_of(run)
     limit_mw, reason = None, ""
     if tried:
         try:
@@ -200,7 +207,7 @@ def _anew(
         reason = "no limit was measured" if decided is None else decided.reason
     measured = {trial.limit_mw for trial in tried}
     unmeasured = tuple(limit for limit in _limits_mw(gpus, stride_mw) if limit not in measured)
-    return Anew(
+    return OtherChoice(
         run=run,
         round=profiling,
         decided=decided,
@@ -255,7 +262,7 @@ def differing(found: Iterable[Difference]) -> pa.Table:
     )
 
 
-def compared(chosen: Iterable[Anew], select: str) -> pa.Table:
+def compared(chosen: Iterable[OtherChoice], select: str) -> pa.Table:
     """Return both choices of each round, per step, and what stays unknown, as a table for people."""
     names = (
         *("run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms"),
@@ -265,7 +272,7 @@ def compared(chosen: Iterable[Anew], select: str) -> pa.Table:
     return pa.table(_columns(names, [_compared(each, select) for each in chosen]))
 
 
-def _compared(each: Anew, select: str) -> tuple[Any, ...]:
+def _compared(each: OtherChoice, select: str) -> tuple[Any, ...]:
     was: tuple[str | None, float | None, float | None, float | None] = (None, None, None, None)
     if (row := each.decided) is not None:
         was = row.selector, row.power_limit_w, row.energy_per_step_j, _milli(row.step_s)
@@ -337,16 +344,16 @@ def replay(
             for start, then in archive.settings_then({each.start for each in begun}).items()
         }
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
-        frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[Anew]()
+        frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[OtherChoice]()
         for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
-            heard = hear(watch(archive.heard()), of_site, gains, recalled, of_session)
-            frames = heard.frames
-            mine = [row for row in heard.decisions.values() if row.run in of_run]
+            replayed = interpret(watch(archive.stored_frames()), of_site, gains, recalled, of_session)
+            frames = replayed.frames
+            mine = [row for row in replayed.decisions.values() if row.run in of_run]
             again += mine
             found += differences([row for row in stored if row.run in of_run], mine)
             if other is not None:
                 others = [run for run, plan in of_run.items() if _text(plan) != other.text]
-                chosen += anew(heard, other, of_site.stride_mw, others)
+                chosen += choose_again(replayed, other, of_site.stride_mw, others)
     return Replay(frames, tuple(again), tuple(found), tuple(chosen), len(removed))
 
 

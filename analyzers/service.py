@@ -6,7 +6,7 @@
     query socket -> SQL, status                    questions of scripts -> interpret
 
 A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
-again; no host is commanded until all is interpreted that its log held when the collector last said so.
+again; no host is commanded until all is interpreted that its log held at the collector's last report.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host; their frames are interpreted as they come in.

@@ -18,7 +18,7 @@ MAX_SECTION = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """What the interpreter knows of GPUs and jobs, as it was a short time ago."""
+    """The interpreter's knowledge of GPUs and jobs, a short time ago."""
 
     cross_checks: Mapping[str, float]
     """By GPU: the energy of its counter over that of its power readings."""

@@ -117,7 +117,7 @@ def shows(played: Sequence[Played], phase_ns: int, window_ns: int, seed: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one tool found of one load; shape (n,) each."""
+    """The energies that one tool found of one load; shape (n,) each."""
 
     steps: int
     """Of the load."""
@@ -161,12 +161,12 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, seed: int) -> di
             process(where, "collect", "--observe", ready="publish", environ=environ),
             process(where, "analyze", "--select", "none", ready="query"),
         ):
-            told = {tool: where / f"out{number}" for number, tool in enumerate(options.tools)}
-            running = [train(tool, where, out, environ) for tool, out in told.items()]
-            for tool, each in zip(told, running, strict=True):
+            outs = {tool: where / f"out{number}" for number, tool in enumerate(options.tools)}
+            running = [train(tool, where, out, environ) for tool, out in outs.items()]
+            for tool, each in zip(outs, running, strict=True):
                 if each.wait():
-                    sys.exit(f"{tool}: failed:\n{(where / f'{told[tool].name}.log').read_text()}")
-            heard = {tool: json.loads(out.read_text()) for tool, out in told.items()}
+                    sys.exit(f"{tool}: failed:\n{(where / f'{outs[tool].name}.log').read_text()}")
+            heard = {tool: json.loads(out.read_text()) for tool, out in outs.items()}
             found: dict[str, dict[str, Found]] = {}
             for number, each in enumerate(played):
                 found[each.name] = {
@@ -199,7 +199,7 @@ def driver_tools(where: Path) -> Path:
 
 
 def theirs(heard: dict[str, list[list[int]]], played: Played, since_ns: int) -> Found:
-    """Compare what a tool said with the truth between its calls, each at the middle of its two stamps."""
+    """Compare a tool's figures with the truth between its calls, each at the middle of its two stamps."""
     stamps = np.array(heard["stamps_ns"], np.int64).reshape(-1, 4)
     begin_ns, end_ns = stamps[:, :2].mean(axis=1), stamps[:, 2:].mean(axis=1)
     truth_j = played.energy_j(since_ns, begin_ns.astype(np.int64), end_ns.astype(np.int64))
@@ -207,14 +207,14 @@ def theirs(heard: dict[str, list[list[int]]], played: Played, since_ns: int) -> 
     return Found(len(played.load.steps_ns), energy_j, truth_j)
 
 
-def archived(where: Path, played: Played, since_ns: int, told: int) -> Found:
+def archived(where: Path, played: Played, since_ns: int, published: int) -> Found:
     """Compare what the archive holds with the truth between the begins and ends it holds.
 
-    ``told``: steps that were told of.
+    ``published``: the number of steps that were published.
     """
     wanted = f"FROM windows WHERE kind = 'step' AND job = '{played.name}'"
     steps = len(played.load.steps_ns)
-    wait_for(lambda: sql(where, f"SELECT count(*) {wanted}") == [(told,)], 30)
+    wait_for(lambda: sql(where, f"SELECT count(*) {wanted}") == [(published,)], 30)
     names = {str(row[0]) for row in sql(where, "DESCRIBE windows")}
     has = {"energy_p2_5_j", "energy_p97_5_j"} <= names
     interval = "energy_p2_5_j, energy_p97_5_j" if has else "NULL AS low, NULL AS high"

@@ -1,4 +1,4 @@
-"""How fast the archive takes readings in, by frames a commit, and what a question of energy costs then.
+"""Measure how fast the archive takes readings in, by frames a commit, and the cost of a query of energy.
 
 python benchmarks/archive.py
 """

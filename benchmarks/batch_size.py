@@ -74,7 +74,7 @@ BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What came of the games of a player in a world, by seed."""
+    """The results of a player in a world, by seed."""
 
     regret: list[float]
     last_five: list[float]

@@ -1,4 +1,4 @@
-"""How far a step's boundary is from where the GPU really ended the step, and what knowing it costs.
+"""Measure the distance of a step's boundary from the end of the step on the GPU, and its cost.
 
 python benchmarks/boundary.py [--steps 1500] [--seeds 8]
 

@@ -1,4 +1,4 @@
-"""What a step takes while telemetry is broken, against the same training without us.
+"""Measure a step while telemetry is broken, against the same training without us.
 
     python -m benchmarks.broken [--states absent wedged ...] [--pairs 8] [--rounds 50] [--steps 8]
         [--products 6]

@@ -1,4 +1,4 @@
-"""How soon a clock that follows a plan is unlocked after each kind of end: slowest and median.
+"""Measure the time until a clock that follows a plan is unlocked, by kind of end: slowest and median.
 
     python benchmarks/clock_plans.py [--trials 10] [--seed 0]
 

@@ -1,4 +1,4 @@
-"""What a collector costs its host: processor time with simulated GPUs, read closely and unused.
+"""Measure a collector's processor time with simulated GPUs, in use and unused.
 
 python benchmarks/collector_cpu.py [RUNS]
 

@@ -34,7 +34,7 @@ TICKS = 20
 
 
 class Stream:
-    """What one GPU and one training hand over."""
+    """The rows of one GPU and one training."""
 
     def __init__(self) -> None:
         self.offset = 0

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine named, a setup of real processes, figures beside their goals."""
+"""Helpers of the benchmarks: the machine named, a setup of real processes, figures beside their goals."""
 
 import os
 import platform

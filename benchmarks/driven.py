@@ -114,12 +114,12 @@ class Driven:
 
     @property
     def watched(self) -> bool:
-        """Whether the limit in force was chosen, and its usual figures are known."""
+        """True if the limit in force was chosen, and its usual figures are known."""
         state = self._state
         chosen = state.chosen
         return isinstance(state.phase, Measuring) and chosen is not None and chosen.watch.usual is not None
 
     @property
     def curve_known(self) -> tuple[Trial, ...]:
-        """What the last decision was made from."""
+        """The basis of the last decision."""
         return self.decided[-1][1].trials

@@ -208,11 +208,11 @@ def percent(model: Workload, measured: Table) -> dict[str, float]:
 
 def ranking(model: Workload, measured: Table, weight: Callable[[float], float]) -> str:
     """Return the table's best limit, the model's, and what the table says the model's costs more."""
-    told = [time * weight(power) for time, power in zip(measured.time_s, measured.power_mw, strict=True)]
-    said = [model.slowdown(limit) * weight(model.power_mw(limit)) for limit in measured.limit_mw]
-    best, chosen = told.index(min(told)), said.index(min(said))
+    given = [time * weight(power) for time, power in zip(measured.time_s, measured.power_mw, strict=True)]
+    fitted = [model.slowdown(limit) * weight(model.power_mw(limit)) for limit in measured.limit_mw]
+    best, chosen = given.index(min(given)), fitted.index(min(fitted))
     watts = [limit // 1000 for limit in measured.limit_mw]
-    return f"{watts[best]:3d} -> {watts[chosen]:3d} W ({100 * (told[chosen] / told[best] - 1):+.2f} %)"
+    return f"{watts[best]:3d} -> {watts[chosen]:3d} W ({100 * (given[chosen] / given[best] - 1):+.2f} %)"
 
 
 def fit_gpu(gpu: str) -> dict[str, Any]:

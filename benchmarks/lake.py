@@ -1,4 +1,4 @@
-"""How fast an archiver stores readings in a lake, what a reading takes there, and what a question costs.
+"""Measure an archiver of a lake: readings a second, bytes a reading, time of a query.
 
 .venv-scale/bin/python benchmarks/lake.py
 

@@ -1,4 +1,4 @@
-"""How long from the step that decides a change of limit to the limit on the device.
+"""Measure the time from the step that decides a change of limit to the limit on the device.
 
     step begins -> publisher's timer (20 ms) -> collector's log -> analyzer -> collector -> device
 

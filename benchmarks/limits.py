@@ -60,7 +60,7 @@ class Case:
         return select.choose([trial_of(limit) for limit in self.limits()], 1)
 
     def as_good(self, chosen_mw: int) -> bool:
-        """Whether a limit is the optimum, or within `NEAR` of it by what the selector minimizes."""
+        """Return True if a limit is the optimum, or within `NEAR` of it by what the selector minimizes."""
         best, chosen = self.exact(self.choose(self.exact)), self.exact(chosen_mw)
         if self.selector.startswith("slowdown"):
             bound_ns = float(self.selector.split(":")[1]) * self.exact(max(self.limits())).duration_ns

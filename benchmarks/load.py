@@ -1,4 +1,4 @@
-"""Whether one analyzer holds a steady load through the whole path, with every guarantee on.
+"""Hold a steady load on one analyzer through the whole path, with every guarantee on.
 
     python benchmarks/load.py [--rate 300000] [--seconds 60]
 
@@ -112,7 +112,7 @@ def collect(where: Path, rate: float, frames: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one time."""
+    """An observation at one time."""
 
     at_s: float
     lag_s: float

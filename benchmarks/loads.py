@@ -1,7 +1,7 @@
 """The loads that energy figures are measured on: when each step began and ended, and the power all the while.
 
 Frozen: the generator, its figures and its seeds are part of every accuracy figure that was published, so a
-change here is a new load with a new name. A load is arithmetic; whoever plays it (a virtual GPU in virtual
+change here is a new load with a new name. A load is arithmetic; a player of it (a virtual GPU in virtual
 time, a stand-in for a vendor's library in real time) reads power and energy off it, and the truth of any
 window is its exact integral.
 
@@ -46,7 +46,7 @@ _DRAWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a load was drawn from; what an oracle may know. Ranges are uniform."""
+    """The parameters of a load, which an oracle may know. Ranges are uniform."""
 
     step_mw: int
     """Mean power of a step."""

@@ -88,8 +88,8 @@ def ours(recorded: Recording, sensor: Sensor) -> Method:
 
 
 def shaped(recorded: Recording, sensor: Sensor) -> Method:
-    """Return the same with the edges of the load heard as a training's: each window is measured as soon as
-    it may be, from what had been heard by then.
+    """Return the same with the edges of the load as events of a training: each window is measured as soon as
+    it may be, from the events received by then.
     """
 
     def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
@@ -99,7 +99,7 @@ def shaped(recorded: Recording, sensor: Sensor) -> Method:
 
 
 def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
-    """Return the energies of windows, each as soon as it may be measured, with the load's edges heard."""
+    """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
     one = Meter(Timeline())
     one.timeline.sensor = sensor
     one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")

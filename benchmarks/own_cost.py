@@ -1,4 +1,4 @@
-"""What collector and analyzer cost: processor time with simulated GPUs, idle and while a training steps.
+"""Measure the processor time of collector and analyzer with simulated GPUs, idle and during a training.
 
 python benchmarks/own_cost.py [--seconds 10] [--runs 1] [--gpus 1,8] [--peers]
 

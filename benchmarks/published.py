@@ -32,7 +32,7 @@ class Curve:
 
     @property
     def capped(self) -> bool:
-        """Whether the lowest limit caps it at all: the mean power at the highest is above the lowest."""
+        """True if the lowest limit caps it at all: the mean power at the highest is above the lowest."""
         return self.step_mj[0] / self.step_ns[0] * 1e9 > self.limits_mw[-1]
 
 

@@ -156,7 +156,7 @@ def of_all_ranks(traces: Path, ranks: int, etas: Sequence[float]) -> None:
 def step_of(
     specs: Sequence[Spec], limits: Sequence[int], workload: str, step_s: float
 ) -> tuple[float, float]:
-    """Return what a step takes, s and J, with these limits: whoever is done idles until all are."""
+    """Return the time and energy of a step, s and J, with these limits."""
     told = [spec.model.workloads[workload] for spec in specs]
     busy = [step_s * work.slowdown(limit) for work, limit in zip(told, limits, strict=True)]
     whole_s = max(busy)

@@ -1,4 +1,4 @@
-"""How soon what was found is back, power limit and clock, after each kind of kill: slowest and median.
+"""Measure the time until the power limit and clock found are back, by kind of kill: slowest and median.
 
     python benchmarks/restore.py [--trials 20] [--seed 0]
 

@@ -1,4 +1,4 @@
-"""How large an archive of 8 GPUs becomes in a year, and whether it stops growing.
+"""Measure how large an archive of 8 GPUs becomes in a year, and check that it stops growing.
 
 python benchmarks/retention.py
 

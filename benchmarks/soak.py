@@ -79,7 +79,7 @@ def simulations(first: int, seeds: int) -> Found:
         ("windows measured, all within their bounds", str(total("windows"))),
         (
             "limits found, set, restored",
-            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or a stranger's stays",
+            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or another's stays",
         ),
         ("slowest restore after a kill", f"{slowest_s:.2f} s"),
     ], failed
@@ -178,7 +178,7 @@ def kills(where: Path, number: int, gpus: int, rng: random.Random) -> Found:
 
 
 def one_killed(name: str, limits: Limits, rng: random.Random) -> None:
-    if rng.random() < 0.6:  # else others start at once, and may set it anew
+    if rng.random() < 0.6:  # else others start at once, and may set it again
         limits.returned(name)
 
 
@@ -187,7 +187,7 @@ def settle(setup: Setup) -> Account:
         return setup.finish()
     except (AssertionError, TimeoutError):
         for name in ("collector", "analyzer"):
-            print(f"{name} said:\n{setup.said(name)[-2000:]}", file=sys.stderr)
+            print(f"{name} wrote:\n{setup.output(name)[-2000:]}", file=sys.stderr)
         raise
 
 

@@ -1,4 +1,4 @@
-"""What a step costs the training thread, with cold caches: p50 and p99 over one step every few milliseconds.
+"""Measure the cost of a step in the training thread, with cold caches: p50 and p99, a step every few ms.
 
 python benchmarks/step_cost.py [--gpus 1 8] [--steps 1000]
 
@@ -39,7 +39,7 @@ BODY_S = 0.004
 
 
 @contextmanager
-def bare(gpus: list[str]) -> Iterator[Loop]:  # noqa: ARG001  (a Peer is told of GPUs)
+def bare(gpus: list[str]) -> Iterator[Loop]:  # noqa: ARG001  (a Peer receives the GPUs)
     yield iter
 
 

@@ -1,4 +1,4 @@
-"""How many readings a second one analyzer takes in, through the whole path.
+"""Measure how many readings a second one analyzer takes in, through the whole path.
 
 A collector's log is filled with frames of 1000 readings; then a collector serves it and an analyzer
 catches up: log -> socket -> follower -> archive -> interpretation, every guarantee on.

@@ -34,7 +34,7 @@ class Listed:
     def __init__(self) -> None:
         self.energies_j: list[float | None] = []
 
-    def load_begins(self, name: str) -> None:  # noqa: ARG002  (a Tool is told)
+    def load_begins(self, name: str) -> None:  # noqa: ARG002  (a Tool's interface)
         self.energies_j = []
 
     def load_ends(self) -> list[float | None]:
@@ -42,7 +42,7 @@ class Listed:
 
 
 class Ours:
-    """What it cost is read from the archive afterwards."""
+    """The energies are read from the archive afterwards."""
 
     def load_begins(self, name: str) -> None:
         import zeus_stream
@@ -85,7 +85,7 @@ class PowerMonitor:
         self.monitor = Monitor(gpu_indices=[0])
         self.edges_s: list[float] = []
 
-    def load_begins(self, name: str) -> None:  # noqa: ARG002  (a Tool is told)
+    def load_begins(self, name: str) -> None:  # noqa: ARG002  (a Tool's interface)
         self.edges_s = []
 
     def begin(self) -> None:

@@ -3,7 +3,7 @@
 First the loads of benchmarks/loads.py, a counter of 100 ms, through sampler, schedule, timeline and shape
 (tests/simulation/played.py): direct reads of the counter at both ends of each step (how Zeus measures),
 straight lines between its changes, shaped by the events (what the archive holds), and an oracle: the same
-estimator, told the load's true parameters and the exact instants of every change.
+estimator, which knows the load's true parameters and the exact instants of every change.
 Then, through the whole interpreter (tests/simulation/world.py), a constant load.
 
 python benchmarks/windows.py [seed]
@@ -135,7 +135,7 @@ def accuracy(name: Name, step_ms: int, seed: int) -> list[str]:
 
 
 def oracle(made: Load, shown: Counter) -> np.ndarray:
-    """Return the energies of the steps, J, told the parameters and the instants of all changes."""
+    """Return the energies of the steps, J, from the parameters and the instants of all changes."""
     gaps_s = np.diff(made.steps_ns.ravel())[1::2] / 1e9
     steps, _ = play(made, shown, Shape(Oracle(made.truth, float(gaps_s.mean()))), exact=True)
     return np.array([step.answer.energy_uj for step in steps]) / 1e6

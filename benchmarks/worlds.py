@@ -1,7 +1,7 @@
 """Other worlds than those of the golden figures.
 
 `holdout_worlds`, that no policy was designed on: other targets, default sizes and etas of the published
-traces. Frozen before the adaptive policy was written: whoever looks at them to improve a policy has spent
+traces. Frozen before the adaptive policy was written: who looks at them to improve a policy has spent
 them. They were played twice: before there were the worlds below, and after the policy was improved on those.
 
 `development_worlds`, to improve a policy on: targets between the recorded ones, which no frozen world has,

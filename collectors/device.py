@@ -1,4 +1,4 @@
-"""What a collector may ask of a device, whatever made it: NVML, RAPL, AMD, or arithmetic.
+"""The interface of a device: NVML, RAPL, AMD, or simulated.
 
 A device blocks: it is called from one thread of its own. It never reads the clock for others: the
 caller stamps before and after each call. What a device cannot do is asked once (`Description`),
@@ -16,7 +16,7 @@ from zeus_stream.protocol.fields import Control
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a device is and can do. Asked once, when it is opened or comes back."""
+    """The identity and abilities of a device. Read once, when it is opened or comes back."""
 
     gpu: str
     """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`of_host`)."""
@@ -62,7 +62,7 @@ class Description:
 class Sample(NamedTuple):
     """One read of a device. Units as the device reports them; None: the device does not say.
 
-    A tuple, as all that every read makes anew: made in a tenth of the time that a frozen dataclass takes.
+    A tuple, since every read makes one: it takes a tenth of the time of a frozen dataclass.
     """
 
     energy_mj: int | None

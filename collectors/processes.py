@@ -55,7 +55,7 @@ def is_peer(pid: int, uid: int | None, connected_ticks: int) -> bool | None:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether ``pid`` is ``ancestor`` or one of its descendants, as far as can be seen."""
+    """Return True if ``pid`` is ``ancestor`` or one of its descendants, as far as can be seen."""
     for _ in range(MAX_DEPTH):
         if pid == ancestor:
             return True

@@ -1,4 +1,4 @@
-"""What training processes say: events into the log, questions to the analyzer.
+"""The socket of training processes: events into the log, questions to the analyzer.
 
 One task a source, and two for each session: one settles which GPUs its run may command, one waits for
 the end of its process.

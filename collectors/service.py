@@ -57,7 +57,7 @@ RELAX_S = 1.0
 """Between two looks at which devices sessions use."""
 ANCHOR_S = 60.0
 PUBLISH_QUEUE = 32
-"""Messages queued per publisher: strangers too may send here."""
+"""Messages queued per publisher: any user may send here."""
 
 
 async def collect(
@@ -230,8 +230,8 @@ class Collector:
                 observe=self._settings.observe,
             )
         )
-        if self._store.begun_anew is not None:
-            self._journal.say(Lost(now.monotonic_ns, "log", 1, f"begun anew: {self._store.begun_anew}"))
+        if self._store.started_over is not None:
+            self._journal.say(Lost(now.monotonic_ns, "log", 1, f"started over: {self._store.started_over}"))
 
     def _say_cut(self, reason: str) -> None:
         self._cuts += 1

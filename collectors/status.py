@@ -1,4 +1,4 @@
-"""What a collector says of itself and its devices, as rows for people."""
+"""The status of a collector and its devices, as rows for people."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""What a training step costs in joules, and the power limit that makes it cost less.
+"""Measure what a training step costs in joules, and find the power limit that makes it cost less.
 
     for epoch in zeus_stream.epochs(10):
         for batch in zeus_stream.steps(loader):

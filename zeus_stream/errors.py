@@ -3,7 +3,7 @@
     ZeusStreamError
     ├── SettingsError       correct the setting that the sentence names
     ├── UnreachableError    start the process that did not answer, or look where it listens
-    ├── RefusedError        the other side understood and said no; the sentence says why
+    ├── RefusedError        the other side understood and refused; the sentence says why
     ├── MalformedError      drop the message, count it, name its sender; never die of it
     ├── StorageError        make room, or mend or move the file that the sentence names
     └── DeviceError         a GPU did not do what was asked

@@ -50,7 +50,7 @@ class Places:
 
     @property
     def feed(self) -> Path:
-        """What the collector logs, as it logs it."""
+        """The directory of the collector's log."""
         return self.run / "feed"
 
     @property
@@ -133,7 +133,7 @@ def prepare(where: Places, group: str | None = None) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             owner = directory.stat().st_uid
-            if (laid := directory.lstat().st_uid) != 0:  # a stranger may have laid a link under /tmp
+            if (laid := directory.lstat().st_uid) != 0:  # another user may have put a link under /tmp
                 owner = laid
             if owner != os.geteuid():
                 raise StorageError(
@@ -164,7 +164,7 @@ def _close_to_others(where: Places) -> None:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Put a text in the place of a file: whoever reads it sees the old one or the new. Raises OSError."""
+    """Put a text in the place of a file: a reader sees the old one or the new. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh.write_text(text, encoding="utf-8")
@@ -172,7 +172,7 @@ def rewrite(path: Path, text: str) -> None:
 
 
 def trusted(path: Path) -> bool:
-    """Tell whether a socket file lies where no stranger can have put it.
+    """Tell whether a socket file lies where no other user can have put it.
 
     Where everybody may make directories (/tmp), only one of this user's or of root's is trusted.
     """

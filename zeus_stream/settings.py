@@ -126,13 +126,18 @@ class Settings:
     search: str = _setting(
         "adaptive", "adaptive: measure few power limits. exhaustive: measure every one.", "search"
     )
+    profile_only: bool = _setting(
+        default=False,
+        text="Measure every power limit, return to the one found, and report what the best would save.",
+        section="search",
+    )
     per_gpu: bool = _setting(
         default=False, text="Lower the limit of single GPUs that wait for a slower GPU of the job.",
         section="search",
     )  # fmt: skip
     control: str = _setting(
         "power_limit",
-        "power_limit: one limit for a job. graphics_clock: a clock for each instruction of a pipeline.",
+        "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
         "search",
     )
     slowdown: float = _setting(

@@ -76,13 +76,13 @@ class ReplaySource:
         their events are left out. Of the analyzer's own words all: they are few.
         """
         with self.cursor() as cursor:
-            since = self._heard_again_since(cursor)
+            since = self._replay_since(cursor)
         own, _ = self.own_log()
         since |= {own: 0} if own in since else {}
         frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
-    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:
+    def _replay_since(self, cursor: Connection) -> dict[str, int]:
         """Return by log the offset from which on `to_replay` has everything again."""
         last = {log.host: log_id for log_id, log in self._logs.items()}
         return dict(
@@ -179,7 +179,7 @@ class ReplaySource:
                 ]
             yield from sorted(page, key=lambda decoded: decoded[0].offset)
 
-    def heard(self) -> Iterator[tuple[Frame, Body]]:
+    def stored_frames(self) -> Iterator[tuple[Frame, Body]]:
         """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
         with self.cursor() as cursor:
             interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
@@ -197,10 +197,10 @@ class ReplaySource:
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [_as(ProfileRow, row) for row in rows]
 
-    def heard_again(self) -> list[str]:
+    def sessions_to_replay(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
         with self.cursor() as cursor:
-            since = self._heard_again_since(cursor)
+            since = self._replay_since(cursor)
             begun = cursor.execute(
                 """
                 SELECT DISTINCT session FROM events JOIN (

@@ -114,7 +114,7 @@ class Store(Protocol):
     def job_owners(self) -> dict[str, int]:
         """Return, by job that recurs, the user whose try was its first, where that is known."""
 
-    def heard_again(self) -> list[str]:
+    def sessions_to_replay(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:

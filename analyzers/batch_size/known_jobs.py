@@ -68,7 +68,7 @@ class KnownJobs:
         learned, closed = self._jobs[job], []
         for number in self._orphans.pop(job, ()):
             if (row := learned.tries.get(number)) is not None and row.ended == "running":
-                why = "nothing was heard of its run when the analyzer started"
+                why = "its run had sent nothing when the analyzer started"
                 row = replace(row, ended="lost", ended_why=why, ended_wall_ns=row.began_wall_ns)
                 learned.put(row)
                 closed.append(row)

@@ -41,7 +41,7 @@ from zeus_stream.transport.endpoints import Source
 BEAT_S = 0.3
 """Between renewals of leases."""
 SILENCE_NS = 3_000_000_000
-"""Without a word from the collector for so long, the socket is made anew."""
+"""The socket is opened again when the collector has sent nothing for this time."""
 RESEND_BEATS = 4
 """Beats between two sendings of a command that got no reply."""
 MAX_UNANSWERED = 1_000
@@ -79,7 +79,7 @@ class Link:
         self._bound = host
         self._known = anyio.Event()
         self._host = ""
-        self._heard_ns = 0
+        self._received_ns = 0
         self._greeted_ns = 0
         """When the greeting was sent that has no answer yet; 0: none."""
         self._objection: str | None = None
@@ -105,7 +105,7 @@ class Link:
         return self._host
 
     def behind(self, frame: Frame) -> int | None:
-        """Return how many frames the log had after this one when it was last heard; None: not connected."""
+        """Return how many frames the log had after this one when it last answered; None: not connected."""
         if self._welcome is None or self._welcome.log_id != frame.log_id:
             return None
         return max(0, self._welcome.next_offset - frame.offset - 1)
@@ -177,7 +177,7 @@ class Link:
         while True:
             opening = partial(sockets.ask, self._context, self._where.control)
             channel = self._channel = await sockets.once_possible(opening)
-            self._heard_ns = monotonic_ns()
+            self._received_ns = monotonic_ns()
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._receive, channel, asked)
@@ -190,7 +190,7 @@ class Link:
 
     async def _beat(self) -> None:
         beat = 0
-        while monotonic_ns() - self._heard_ns < SILENCE_NS:
+        while monotonic_ns() - self._received_ns < SILENCE_NS:
             if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
                 self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self.lease_ms))
             if self._welcome is None or beat % RESEND_BEATS == 0:
@@ -207,7 +207,7 @@ class Link:
     async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
-                self._heard_ns = monotonic_ns()
+                self._received_ns = monotonic_ns()
                 try:
                     reply: Reply = codec.decode(
                         message.parts[-1], Welcome, ControlApplied, ControlRefused, No, Ask, AskTry
@@ -224,7 +224,7 @@ class Link:
                     case Welcome():
                         self._welcome, self._objection = reply, None
                         if self._greeted_ns:
-                            self._lease.delayed(self._heard_ns, self._heard_ns - self._greeted_ns)
+                            self._lease.delayed(self._received_ns, self._received_ns - self._greeted_ns)
                             self._greeted_ns = 0
                         self._host = reply.host
                         self._known.set()

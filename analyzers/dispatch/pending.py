@@ -59,10 +59,10 @@ class _Asked:
 
 @dataclass(slots=True)
 class Holding:
-    """The limits of one run."""
+    """The controls of one run."""
 
-    held: dict[str, None] = field(default_factory=dict)
-    """GPUs whose limit is the run's."""
+    held: dict[ControlOfGpu, None] = field(default_factory=dict)
+    """Those that are the run's."""
     asked_mw: dict[str, int] = field(default_factory=dict)
     """The limit that was asked for last, by GPU."""
     commanded: dict[str, None] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Pending:
     # ---- commands and their outcomes
 
     def ask(self, command: Command, run: str, t_ns: int) -> CommandRow:
-        """Take in a command that is asked for, of a power limit. Return its row, without outcome.
+        """Take in a command that is asked for. Return its row, without outcome.
 
         Args:
             command: of the GPU's host.
@@ -130,12 +130,15 @@ class Pending:
             t_ns: frame time of that host.
         """
         value = command.value if isinstance(command, ApplyControl) else None
+        is_limit = command.control == "power_limit"
         row = CommandRow(
             command=command.command,
             run=run,
             gpu=command.gpu,
+            control=command.control,
             asked_ns=t_ns,
-            limit_w=None if value is None else value / 1000,
+            limit_w=None if value is None or not is_limit else value / 1000,
+            clock_mhz=None if is_limit else value,
             outcome=None,
             outcome_ns=None,
             outcome_limit_w=None,
@@ -143,7 +146,7 @@ class Pending:
         )
         asked = _Asked(row, command.host, (command.gpu, command.control), value)
         self._asked[command.command] = asked
-        if value is not None:
+        if value is not None and is_limit:
             self._under_way[command.gpu][command.command] = asked
         if len(self._asked) > MAX_ASKED:
             oldest = next(iter(self._asked))
@@ -174,8 +177,9 @@ class Pending:
                     known.returned.pop((gpu, control), None)
                 else:
                     known.in_force[gpu, control] = value
-                self._land(gpu, note.command)
-            case ControlRefused(gpu=gpu) if asked is not None:
+                if control == "power_limit":
+                    self._land(gpu, note.command)
+            case ControlRefused(gpu=gpu) if asked is not None and asked.of_gpu[1] == "power_limit":
                 self._land(gpu, note.command)
             case _:
                 pass  # of a command that is not remembered

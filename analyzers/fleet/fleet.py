@@ -1,5 +1,6 @@
 """GPUs and hosts that are followed, and the commands on their way. Pure."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from zeus_stream.protocol.notes import DeviceFound
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
+CLOCKS_KEPT = 64
+"""Readings of a GPU whose clock is remembered."""
 
 
 @dataclass(slots=True)
@@ -27,7 +30,7 @@ class Use:
 
 @dataclass(slots=True, kw_only=True)
 class Gpu:
-    """What is known of one GPU."""
+    """The state of one GPU."""
 
     host: str
     timeline: Timeline = field(default_factory=Timeline)
@@ -37,6 +40,8 @@ class Gpu:
     uses: list[Use] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     """Those that use it and are not measured to their end."""
+    clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
+    """Of the latest readings while a run used it, where the device says them."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
 
@@ -59,8 +64,14 @@ class Gpu:
         return Meter(self.timeline, self.shape)
 
     @property
+    def busy_mhz(self) -> int | None:
+        """The graphics clock at which it works: of the latest readings, the upper quartile."""
+        known = sorted(self.clocks_mhz)
+        return known[3 * len(known) // 4] if known else None
+
+    @property
     def counter_kind(self) -> CounterKind | None:
-        """What its energy comes from, once that is known."""
+        """The source of its energy, once it is known."""
         if self.timeline.estimator == "power":
             return "power" if self.timeline.period_ns else None
         return self.shaped.kind if self.shaped else None

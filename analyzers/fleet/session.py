@@ -55,7 +55,7 @@ class Session:
         """The one under way."""
         self.measured_ns = 0
         """Frame time at which its windows were last looked at."""
-        self.heard_ns = started.t_ns
+        self.received_ns = started.t_ns
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, timeout_ns)
@@ -78,12 +78,12 @@ class Session:
 
     @property
     def phase(self) -> str:
-        """What the power of its GPUs depends on: its job, innermost window and place in the loop."""
+        """Return what the power of its GPUs depends on: its job, innermost window and place in the loop."""
         inner = next(reversed(self.named.values())) if self.named else ""
         return f"{self.started.job}/{inner}/{self.loop}"
 
     def same_process(self, host: str, started: RunStarted) -> bool:
-        """Whether a session that begins so is of this one's publisher."""
+        """Return True if a session that starts with this event belongs to this session's process."""
         mine = self.started
         return (self.host, mine.boot_id, mine.pid, mine.t_ns) == (
             host,

@@ -62,7 +62,7 @@ class Keeper(Retained):
     def cursor(self) -> Iterator[Connection]:
         yield self._connection
 
-    def _heard_again_since(self, cursor: Connection) -> dict[str, int]:  # noqa: ARG002  (nobody interprets a lake again)
+    def _replay_since(self, cursor: Connection) -> dict[str, int]:  # noqa: ARG002  (nobody interprets a lake again)
         return {}
 
     @contextmanager

@@ -98,7 +98,9 @@ class _Run:
         if decision is None or decision.power_limit_w is None or not decision.applied:
             return None
         default_j = decision.default_energy_per_step_j
-        at = [each for each in self.at_limits if abs(each.limit_w - decision.power_limit_w) < SAME_W]
+        at = self.at_limits
+        if decision.clock_mhz is None:
+            at = [each for each in at if abs(each.limit_w - decision.power_limit_w) < SAME_W]
         steps = sum(each.steps for each in at)
         if default_j is None or not steps:
             return 0.0, 0.0
@@ -155,6 +157,8 @@ class LiveRuns:
                     run = self._runs.get(row.run)
                     if run is not None and (row.power_limit_w is not None or run.decision is None):
                         run.decision = row
+                        if row.clock_mhz is not None:
+                            run.at_limits.clear()  # steps from now on are at the clock
                 case _:
                     pass  # not shown
 
@@ -280,6 +284,7 @@ def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
         progress = SearchProgress(
             phase="chosen" if chosen else "observing",
             limit_mw=_milliwatts(decision.power_limit_w),
+            clock_mhz=decision.clock_mhz,
             found_mw=_milliwatts(decision.default_limit_w),
         )
     trials = [
@@ -290,6 +295,7 @@ def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
     return SearchNow(
         phase=progress.phase,
         limit_mw=progress.limit_mw,
+        clock_mhz=progress.clock_mhz,
         found_mw=progress.found_mw,
         trial=progress.trial,
         trials_planned=progress.trials_planned,
@@ -314,6 +320,7 @@ def _trial(row: TrialRow) -> TrialNow:
         step_j=row.energy_j / row.steps if row.steps else None,
         step_ms=1000 * row.duration_s / row.steps if row.steps else None,
         confirms=row.confirms,
+        clock_mhz=row.clock_mhz,
     )
 
 

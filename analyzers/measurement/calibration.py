@@ -1,4 +1,4 @@
-"""What a GPU's sensor shows for each true watt: fitted against a meter, and taken out of energies. Pure.
+"""The gain of a GPU's sensor: fitted against a meter, and divided out of energies. Pure.
 
     shown power = gain x true power + offset
 

@@ -1,4 +1,4 @@
-"""Which kind of counter a GPU has, told by what explains its growth; which phases of steps it sees. Pure."""
+"""The kind of a GPU's counter, identified by what explains its growth; the phases of steps it sees. Pure."""
 
 from collections import deque
 from typing import Literal
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from analyzers.measurement.power_model import MAX_KINDS
 
 WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
-"""Boxcars that are told apart (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
+"""Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
 WINDOWS_S = np.array(WINDOWS_NS) / 1e9
 COVERED = 0.8
 """Phase coverage below which a sensor sees the same parts of steps again and again."""
@@ -24,7 +24,7 @@ LOOKED_AHEAD_NS = 1_000_000_000
 TOGETHER = 10
 """Refreshes that are compared at once."""
 ENOUGH = 40
-"""Refreshes from which on the kind of a counter may be told."""
+"""Refreshes needed before the kind of a counter is stated."""
 SURE = 10.0
 """Logarithm of the likelihood ratio that is enough to tell it."""
 
@@ -33,7 +33,7 @@ CounterKind = Literal["integrating", "boxcar", "power"]
 
 
 class Counter:
-    """What is known of one GPU's counter.
+    """The knowledge of one GPU's counter.
 
     Args:
         suspect: the power sensor of this model sees a part of the time, and so may the counter. It is taken
@@ -53,7 +53,7 @@ class Counter:
         self._born = 0
         self._period_s = 0.0
         self._seen_s = np.zeros(PHASES)
-        """What a boxcar saw of each phase of the segments at work, of late."""
+        """The share of each phase of recent segments at work that a boxcar saw."""
         self._looks: deque[tuple[int, int, float, Floats]] = deque(maxlen=MOST_LOOKS)
         """Of each `look`: until when, refreshes, mean length of the segments, what it saw of each phase."""
         self._compared, self._next_look, self._fresh_at, self._alike = 0, ENOUGH, 0, False
@@ -118,7 +118,7 @@ class Counter:
         known, and does not matter.
 
         Args:
-            born: kinds of segments and changes there have been; of one it has not seen nothing can be said.
+            born: kinds of segments and changes there have been; about one it has not seen nothing is known.
         """
         return self._alike and born == self._born and self._covered() >= COVERED
 
@@ -160,7 +160,7 @@ class Counter:
         if best == 0:
             self.kind, self.telling, window_ns = "integrating", False, None
         else:
-            # Widths close to each other are told apart a little longer.
+            # Widths close to each other are compared a little longer.
             near = np.sort(left[1:])[:2]
             self.telling = bool(self._compared <= 5 * ENOUGH and near[1] < 1.2 * near[0])
             self.kind, window_ns = "boxcar", WINDOWS_NS[best - 1]
@@ -227,7 +227,7 @@ class Counter:
 
     @property
     def phase_coverage(self) -> float | None:
-        """Return the share of the phases of steps and windows that the sensor has looked at of late.
+        """Return the share of the phases of steps and windows that the sensor has seen recently.
 
         A phase counts once it got a tenth of the looks it would have if they were spread evenly. None: the
         counter is not known well enough, or has not looked at ten windows' worth of them yet.
@@ -243,5 +243,5 @@ class Counter:
 
     @property
     def looks(self) -> bool:
-        """What it looked at matters."""
+        """The phases that it saw matter."""
         return self.window_ns is not None or (self._suspect and self.kind is None)

@@ -9,7 +9,7 @@ seen to show before, and at most what it was *surely* seen to show only later, p
 The truth of this counter lies within, however the power moved. A counter that sees a part of the time has
 none, nor has a sum of power readings: nothing limits what was drawn between them.
 
-The 95 % interval of power readings that no events shape is told by their scatter: what the sensor did not
+The 95 % interval of power readings that no events shape comes from their scatter: what the sensor did not
 see differs from what it saw as readings differ from each other, the same way for `CORRELATED_NS`.
 """
 
@@ -48,7 +48,7 @@ Estimator = Literal["counter", "power", "shaped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """What a GPU used between two instants."""
+    """The energy that a GPU used between two instants."""
 
     energy_uj: int
     low_uj: int | None
@@ -87,7 +87,7 @@ class Meter:
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
 
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
-        """Return the energies of windows as `measure` does, shaped by the events heard until ``now_ns``."""
+        """Return the energies of windows like `measure`, shaped by the events received until ``now_ns``."""
         if self.hurried:
             self.shape.shed(self.timeline, max(end_ns))
         else:
@@ -338,6 +338,6 @@ def _reason(timeline: Timeline, end_ns: int, *, early: bool, late: bool, ordered
         return "the counter started over (reset, or the GPU or its collector was gone)"
     if timeline.gone is not None:
         return f"the GPU was gone at its end: {timeline.gone}"
-    if timeline.heard_ns >= end_ns:
+    if timeline.received_ns >= end_ns:
         return "the counter did not change after its end"
     return "no reading from after its end"

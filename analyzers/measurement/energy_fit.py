@@ -1,4 +1,4 @@
-"""How power follows the events of a GPU, learned from its counter: energy within a refresh. Pure.
+"""The dependence of a GPU's power on its events, learned from its counter: energy within a refresh. Pure.
 
 Events cut time into segments, each of a *kind*: the phases of the GPU's sessions (step, gap between steps,
 innermost named window) and the power limit in force. The model is Gaussian:
@@ -6,7 +6,7 @@ innermost named window) and the power limit in force. The model is Gaussian:
     power of a segment      mean of its kind, and a deviation of its own, constant within it
     change of kind          an energy, lacking or in excess within EDGE_NS after it: late starts, ramps; or,
                             where the counter shows it, before: marks that came late
-    power within a segment  white noise on top, at rest of its own: what is done then nobody told
+    power within a segment  white noise on top, at rest of its own: no event says what is done then
     counter at a change     energy until then; the change lies within two stamps, the figure is in whole mJ
 
 What the kinds draw is learned from the past only (`power_model`). The energy at an instant is its
@@ -31,8 +31,8 @@ from analyzers.measurement.posterior import Believed, Posterior, solve
 from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
 from analyzers.measurement.timeline import Timeline
 
-HEARD_NS = 60_000_000
-"""Events of an instant have been heard when a frame is this much later: they come every 20 ms."""
+EVENTS_ARRIVE_NS = 60_000_000
+"""All events of an instant have arrived when a frame is this much later: they come every 20 ms."""
 WAIT_NS = 160_000_000
 """A window is measured this long after the refresh past its end: by then its events, and one refresh more
 of a counter of 100 ms, are there."""
@@ -60,7 +60,7 @@ class _Mark(NamedTuple):
 
 
 class Shape:
-    """What has been learned of one GPU. Memory is bounded by MAX_KINDS, MAX_CUTS and MAX_POINTS."""
+    """The model of one GPU. Memory is bounded by MAX_KINDS, MAX_CUTS and MAX_POINTS."""
 
     def __init__(self, kinds: Kinds | None = None) -> None:
         self.counter = Counter()
@@ -97,7 +97,7 @@ class Shape:
 
     @property
     def sure(self) -> bool:
-        """The interval can be told: the counter's kind is known, or does not matter."""
+        """The interval can be stated: the counter's kind is known, or does not matter."""
         return self.kind is not None or self.counter.bounded or self.counter.alike(self._kinds.born)
 
     def beats(self, begin_ns: int, end_ns: int) -> bool | None:
@@ -122,7 +122,7 @@ class Shape:
         """Fix the energy until the refresh past ``until_ns``, if it is there.
 
         Args:
-            now_ns: frame time; of the last HEARD_NS not all events may have been heard.
+            now_ns: frame time; of the last EVENTS_ARRIVE_NS some events may not have arrived yet.
         """
         self._follow(timeline)
         knots = timeline.knots()
@@ -130,7 +130,7 @@ class Shape:
             return
         if len(self._cut_ns) == 1 and not self._marks:
             return  # no events, no shape
-        usable = int(np.searchsorted(knots.hi_ns, now_ns - HEARD_NS, side="right"))
+        usable = int(np.searchsorted(knots.hi_ns, now_ns - EVENTS_ARRIVE_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
         if close < 1:
             return
@@ -349,7 +349,7 @@ class Shape:
         shares[0] = until[1:] - until[:-1]
         shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
         shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-        # What a GPU does at rest nobody told: what refreshes without work should count nobody knows.
+        # No event says what a GPU does at rest: the right value of a refresh without work is unknown.
         told = (shares[:, :, self._kinds.role[: kinds.shape[1]] != Role.REST] > 0.0).any(axis=(0, 2))
         seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
         grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
@@ -380,7 +380,7 @@ class Shape:
         return self._points.size > self._crowded
 
     def forget(self, needed_ns: Iterable[int]) -> None:
-        """Forget all energies but those of late and those on either side of the instants still needed."""
+        """Forget all energies but the recent ones and those on either side of the instants still needed."""
         t_ns = self._points.t_ns
         keep = t_ns >= t_ns[-1] - RECENT_NS
         needed = np.fromiter(needed_ns, np.int64)

@@ -45,7 +45,7 @@ WIDE = Row.POWER
 
 
 class Knots(NamedTuple):
-    """What is known of a GPU's energy, oldest first; shape (n,) each."""
+    """The known points of a GPU's energy, oldest first; shape (n,) each."""
 
     lo_ns: Ints
     """The knot's instant lies within ``lo_ns`` and ``hi_ns``; never falls."""
@@ -62,7 +62,7 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
     """Work out the middles of ``knots``.
 
     One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
-    After a read that hung it is where the energy at the mean power of late lets expect it.
+    After a read that hung it is where the energy at the recent mean power predicts it.
 
     Args:
         knots: with all other rows.

@@ -72,7 +72,7 @@ class Stretch:
 
     @property
     def grown(self) -> Floats:
-        """What was counted in each refresh, J; shape (n,)."""
+        """The energy counted in each refresh, J; shape (n,)."""
         return self.y[1:] - self.y[:-1]
 
     def looked(self, counter: Counter) -> Floats:

@@ -16,7 +16,7 @@ BELIEVED = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Believed:
-    """What is believed of k kinds and the c parts of a stretch before its refreshes are looked at."""
+    """The prior of k kinds and the c parts of a stretch, before its refreshes are used."""
 
     mean: Floats
     """Of each kind, W or J; shape (k,)."""
@@ -54,7 +54,7 @@ def solve(seen: Observation, parts: Parts, believed: Believed, point_t: Floats, 
         parts: of the stretch.
         believed: before.
         point_t: seconds; shape (p,).
-        alone_s: changes this far from the next ones can be told apart.
+        alone_s: changes this far from the next ones can be distinguished.
     """
     count, mean, unsure, own = seen.count, believed.mean, believed.unsure, believed.own
     of_part = np.eye(len(mean))[parts.kind]

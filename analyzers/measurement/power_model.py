@@ -1,10 +1,10 @@
-"""What each kind of segment draws, and each change of kind costs: learned from a counter's refreshes. Pure.
+"""The power of each kind of segment and the cost of each change, learned from a counter's refreshes. Pure.
 
 Means come from a regression of the counter's steps on the time each had of each kind. How much segments of a
 kind deviate from its mean is asked of a grid of standard deviations: each refresh makes some likelier (its
 errors, seen as so many independent ones as give their sum of squares the same mean and variance), and small
 ones are as likely beforehand as in a half-Cauchy distribution (Gelman, Bayesian Analysis 1, 2006, 3). Both
-over the last `MEMORY_S` or so and over the past only. Rest is apart: what a GPU does then nobody told.
+over the last `MEMORY_S` or so and over the past only. Rest is separate: no event says what a GPU does then.
 
 How far that may be believed is tested by each refresh: what the others say of it is compared with what it
 showed. The mean square of these errors, over their expected variance, scales the 95 % interval.
@@ -27,7 +27,7 @@ LATE_AGAIN_S = 0.00015
 FLAT = 0.1
 """A change is taken to move power by at least this part of the mean power, when its lateness is judged."""
 GAP_SPREAD = 0.1
-"""A gap draws as much as the GPU at rest, give or take this part of its mean power, likewise."""
+"""A gap draws as much as the GPU at rest, give or take this part of its mean power, in the same judgement."""
 TRUSTED = 10.0
 """The model is trusted as if so many refreshes had been as far off as expected."""
 OUTLIER = 25.0
@@ -47,7 +47,7 @@ State = tuple[str, ...]
 
 
 class Role(IntEnum):
-    """What a kind is."""
+    """A kind of segment."""
 
     WORK = 0
     GAP = 1
@@ -56,7 +56,7 @@ class Role(IntEnum):
 
 
 class Kinds:
-    """What has been learned of one GPU's kinds. Memory is bounded by `MAX_KINDS`."""
+    """The learned kinds of one GPU. Memory is bounded by `MAX_KINDS`."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[State, ...], int] = {(("None",),): 0}
@@ -81,7 +81,7 @@ class Kinds:
         self._spread = np.zeros((MAX_KINDS, len(STEPS)))
         """Log likelihood of each standard deviation from part to part."""
         self._flicker = np.zeros((2, len(STEPS)))
-        """Of the noise, at work and at rest, likewise."""
+        """The same of the noise, at work and at rest."""
         self._tested = np.zeros(2)
         """Refreshes, and the sum of their squared errors over their variances."""
 
@@ -111,12 +111,12 @@ class Kinds:
 
     @property
     def mean_w(self) -> float:
-        """Mean power of late."""
+        """Recent mean power."""
         return max(float(self._sums[1] / self._sums[0]), 1.0) if self._sums[0] else 100.0
 
     @property
     def calibration(self) -> float:
-        """What variances are to be multiplied by: errors of late, over those expected."""
+        """The factor for variances: recent errors over those expected."""
         count, squares = self._tested.tolist()
         return float(min(max((TRUSTED + squares) / (TRUSTED + count), CALIBRATION[0]), CALIBRATION[1]))
 

@@ -1,4 +1,4 @@
-"""What is known of power sensors: their lag by the name of the GPU, and the gain of one. Pure.
+"""Published facts on power sensors: their lag by the name of the GPU, and the gain of one. Pure.
 
 A reading of power is a mean over the sensor's window, shown from a refresh until the next. It says what was
 drawn *before* the refresh; held from there on, as if it were news of the future, it comes too late by half
@@ -23,7 +23,7 @@ _WINDOWS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """How a GPU's power readings come about."""
+    """The way in which a GPU's power readings are made."""
 
     lag_ns: int = 0
     """By how much they come late; 0 where it is not known."""
@@ -64,5 +64,5 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """What windows say of it in ``quality``."""
+        """The word for it in the ``quality`` of windows."""
         return f"gain {self.gain:.3f}" + (f", offset {self.offset_w:+.1f} W" if self.offset_w else "")

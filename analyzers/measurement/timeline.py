@@ -43,7 +43,7 @@ from zeus_stream.protocol.readings import ABSENT, Seen
 RECENT_NS = 30_000_000_000
 """Kept of a GPU that a session uses, whatever is asked: events arrive after the readings they lie between."""
 IDLE_NS = 10_000_000_000
-"""Kept of one that none uses: the session that will is told after its first readings."""
+"""Kept of a GPU that no session uses: a session becomes known after its first readings."""
 UNREAD = 128
 """Readings that may lie unread."""
 CROWDED = 256
@@ -77,7 +77,7 @@ class Timeline:
         self._inbox = np.empty(UNREAD, READING)
         self._unread = 0
         self._estimator: Estimator = "power"
-        self._heard_ns = 0
+        self._received_ns = 0
         self._late = 0
         self._wide = np.empty((WIDE, 0), np.int64)
         self._narrow = np.empty((len(Row) - WIDE, 0), np.int32)
@@ -86,7 +86,7 @@ class Timeline:
         self._whole_since_ns = -(2**62)
         self._broken = False
         self._ready_ns = 0
-        self._limits_heard_ns = -1
+        self._limits_received_ns = -1
         self._limit_lo_ns: list[int] = []
         self._limit_hi_ns: list[int] = []
         self._limit_mw: list[int] = []
@@ -113,7 +113,7 @@ class Timeline:
     def _take_in(self, rows: npt.NDArray[np.void]) -> None:
         if (np.diff(rows["t_hi_ns"]) < 0).any():
             rows = rows.take(np.argsort(rows["t_hi_ns"], kind="stable"))
-        self._heard_ns = max(self._heard_ns, int(rows["t_hi_ns"][-1]))
+        self._received_ns = max(self._received_ns, int(rows["t_hi_ns"][-1]))
         self._add_limits(rows)
         seen = rows["seen"]
         counted = (seen != Seen.POWER) & (seen != Seen.UNCHANGED) & (rows["energy_mj"] != ABSENT)
@@ -175,10 +175,10 @@ class Timeline:
         self._ready_ns = int(self._wide[Row.LO, size - 1])
 
     def _add_limits(self, rows: npt.NDArray[np.void]) -> None:
-        rows = rows[rows["t_hi_ns"] > self._limits_heard_ns]
+        rows = rows[rows["t_hi_ns"] > self._limits_received_ns]
         if not len(rows):
             return
-        self._limits_heard_ns = int(rows["t_hi_ns"][-1])
+        self._limits_received_ns = int(rows["t_hi_ns"][-1])
         in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
         last = self._limit_mw[-1] if self._limit_mw else None
         if (in_force == last).all():
@@ -200,10 +200,10 @@ class Timeline:
         return self._estimator
 
     @property
-    def heard_ns(self) -> int:
+    def received_ns(self) -> int:
         """Latest instant a reading speaks of; heartbeats count."""
         self._read()
-        return self._heard_ns
+        return self._received_ns
 
     @property
     def late(self) -> int:
@@ -245,7 +245,7 @@ class Timeline:
 
     @property
     def counter_to_power(self) -> float | None:
-        """Return what the counter grew by, over the energy of the power readings beside it, of late.
+        """Return the recent growth of the counter over the energy of the power readings beside it.
 
         None: there is no counter, or not yet `CHECK_NS` of both without a break.
         """
@@ -274,7 +274,7 @@ class Timeline:
 
     @property
     def power_mw(self) -> int | None:
-        """What was drawn, as it was read last."""
+        """The power that was read last."""
         self._read()
         power_mw = int(self._row(Row.POWER)[-1]) if self._size else ABSENT
         return None if power_mw == ABSENT else power_mw
@@ -311,15 +311,15 @@ class Timeline:
         return self._size > self._crowded
 
     def forget(self, needed_ns: Iterable[int], recent_ns: int = RECENT_NS) -> None:
-        """Forget all but the knots of late, and those on either side of the instants still needed.
+        """Forget all but the recent knots, and those on either side of the instants still needed.
 
         Args:
             needed_ns: in any order.
-            recent_ns: how much of late is kept.
+            recent_ns: the time that is kept.
         """
         self._read()
         hi_ns, lo_ns = self._row(Row.HI), self._row(Row.LO)
-        recent = max(int(np.searchsorted(hi_ns, self._heard_ns - recent_ns)) - 1, 0)
+        recent = max(int(np.searchsorted(hi_ns, self._received_ns - recent_ns)) - 1, 0)
         if recent:
             self._whole_since_ns = max(self._whole_since_ns, int(hi_ns[recent]))
         needed = np.fromiter(needed_ns, np.int64)

@@ -49,8 +49,8 @@ class _Window:
 class _Ended:
     window: _Window
     end_ns: int
-    heard_ns: int
-    """Frame time at which its end was heard: the timeout runs from there."""
+    received_ns: int
+    """Frame time at which its end arrived: the timeout runs from there."""
     remark: str | None
 
 
@@ -128,7 +128,7 @@ class Windows:
         gone = set(map(id, due))
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
         if meters is None:
-            return [self._row(e, None, Missing("the collector has not told its GPUs")) for e in due]
+            return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
         rows = [
             row for gpu, meter in meters.items() for row in self._measure(due, gpu, meter, now_ns, shared)
         ]
@@ -148,7 +148,7 @@ class Windows:
             ended
             for ended in self._ended
             if (settled_ns is not None and ended.end_ns <= settled_ns)
-            or now_ns - ended.heard_ns >= self._timeout_ns
+            or now_ns - ended.received_ns >= self._timeout_ns
         ]
 
     def _measure(

@@ -58,7 +58,7 @@ class Accounts:
         self._fleet = fleet
         self._pending = pending
         self._found_mw: dict[str, int] = {}
-        """By GPU, what was found there since its collector said what it found: the upper bound."""
+        """By GPU, the value found there since its collector reported one: the upper bound."""
 
     def collector_started(self, host: str) -> None:
         """Note that all limits on a host are what was found; refusals may not be repeated."""

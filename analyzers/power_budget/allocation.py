@@ -2,7 +2,7 @@
 
 GPUs that have one limit together are a unit: those of a run, whose slowest sets the pace, or one alone. What
 a unit gains from a limit is its speed there, as a share of that at its highest. Every unit starts at its
-least limit. Then whoever gains most by the watt goes up to the limit at which that is so, as long as all
+least limit. Then the GPU that gains most by the watt goes up to the limit at which that is so, as long as all
 budgets hold, until nobody gains; what is left raises all, the lowest first. Limits are those that a search
 may visit, so a unit's n GPUs go up by n strides at a time.
 
@@ -112,7 +112,7 @@ def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the limits of these GPUs may add up to."""
+    """The sum that the limits of these GPUs may reach."""
 
     gpus: frozenset[str]
     most_mw: int

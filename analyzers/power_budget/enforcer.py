@@ -16,7 +16,7 @@ what was found.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
@@ -26,7 +26,7 @@ from analyzers.power_budget.shares import Shares
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import ShareChanged
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import ApplyControl, Command, RestoreControl
+from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import CommandRow, DecisionRow
 from zeus_stream.protocol.fields import BUDGET
@@ -143,7 +143,7 @@ class Enforcer:
 
     @property
     def _active(self) -> bool:
-        """Whether there are budgets, or rows of some are still to be ended."""
+        """True while there are budgets, or rows of some are still open."""
         return bool(self._budgets or self._reports.binding)
 
     def _granted(self, command: ApplyControl) -> ApplyControl:
@@ -184,7 +184,7 @@ class Enforcer:
         """Take in what runs decided and asked for under what they are allowed by now."""
         self._accounts.stale |= any(isinstance(row, DecisionRow) for row in done.rows)
         for command in done.instructions:
-            if isinstance(command, ApplyControl):  # nothing is taken by what is given back
+            if _sets_limit(command):  # nothing is taken by what is given back
                 self._accounts.asked(command)
 
     def _look(self, host: str) -> None:
@@ -219,7 +219,7 @@ class Enforcer:
             self._on.setdefault(self._fleet.gpus[gpu].host, []).append(gpu)
         commanders = {run.name: run for gpu in left if (run := self._shares.commander(gpu)) is not None}
         done = self._reallocate(commanders.values())
-        set_again = {command.gpu for command in done.instructions if isinstance(command, ApplyControl)}
+        set_again = {command.gpu for command in done.instructions if _sets_limit(command)}
         for gpu, account in left.items():
             if gpu not in set_again:
                 done |= self._give_back(gpu, account)
@@ -292,6 +292,10 @@ class Enforcer:
 
     def _now_ns(self, gpu: str) -> int:
         return self._now[self._fleet.gpus[gpu].host]
+
+
+def _sets_limit(instruction: Instruction) -> TypeGuard[ApplyControl]:
+    return isinstance(instruction, ApplyControl) and instruction.control == "power_limit"
 
 
 def _command(command: Command) -> Result:

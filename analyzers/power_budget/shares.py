@@ -13,7 +13,7 @@ from zeus_stream.protocol.notes import Budget
 
 
 class Shares:
-    """What everybody is to have of the budgets in force."""
+    """The share of each run in the budgets in force."""
 
     def __init__(
         self,

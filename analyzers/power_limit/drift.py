@@ -9,7 +9,7 @@ enough, and the mean of so many windows counts that it is known to `KNOWN`.
 From then on two hypotheses are weighed for each direction and each of both figures' logarithms x: it is off
 by `CALM` at most, or by `CHANGED` at least. Their log likelihood ratio is summed, never below 0, and a sum
 above `SURE` is an alarm: the CUSUM test. Under the first hypothesis there are exp(`SURE`) windows and more
-until a false one, in the mean; no test of which that can be said is quicker. Between the hypotheses lies what
+until a false one, in the mean; no test with that property is quicker. Between the hypotheses lies what
 no alarm should be raised for: a GPU that warms up, noise that is not quite what is believed, first windows
 that were off.
 
@@ -83,7 +83,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What was seen since the limit was chosen."""
+    """The observations since the limit was chosen."""
 
     chosen: Window | None = None
     """What was measured of it then."""
@@ -103,12 +103,12 @@ class Watch:
 
     @property
     def alarm(self) -> bool:
-        """Whether the workload has changed."""
+        """True if the workload has changed."""
         return max(*self.more, *self.less) > SURE
 
     @property
     def change(self) -> Pair:
-        """How much more energy and time a step has taken in the latest windows than usual, as shares."""
+        """The excess of energy and time of a step in the latest windows over the usual, as shares."""
         if self.usual is None:
             return 0.0, 0.0
         energy, time = _middle(self.windows[-LATEST:])

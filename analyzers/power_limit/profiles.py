@@ -1,4 +1,4 @@
-"""What a job's steps cost at each power limit, kept for later runs of it. Pure.
+"""The cost of a job's steps at each power limit, kept for later runs of it. Pure.
 
     what a round measured -> Profile -> `learned` ... `recall` -> what a later run starts from
 
@@ -14,14 +14,15 @@ from dataclasses import asdict, dataclass, field, fields
 
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+from zeus_stream.protocol.fields import Control
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
 MAX_KNOWN = 2_000
 """Workloads whose profiles are remembered; the oldest go."""
 
-Workload = tuple[str, str, int, int, int | None]
-"""Job, GPU model, number of GPUs, world size, batch size."""
+Workload = tuple[str, str, int, int, int | None, Control]
+"""Job, GPU model, number of GPUs, world size, batch size, control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +39,18 @@ class Identity:
     least_limit_w: float | None
     """The limits that all its GPUs may have; None: they have none."""
     highest_limit_w: float | None
+    control: Control = "power_limit"
+    """Of a clock, limits are nominal powers: see `levels`."""
 
     @property
     def workload(self) -> Workload:
         """Everything but the driver and the range of limits."""
-        return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size
+        return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What one round of one machine has left."""
+    """The record of one round of one machine."""
 
     identity: Identity
     session: str
@@ -85,11 +88,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an interpreter starts with."""
+    """The profiles that an interpreter starts with."""
 
     profiles: tuple[Profile, ...] = ()
     recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
-    """What runs remembered when they were heard the first time, by session of the lead and round."""
+    """The memory of runs at their first interpretation, by session of the lead and round."""
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:

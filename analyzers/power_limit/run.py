@@ -16,8 +16,9 @@ and may have a lower limit. It works while the first one keeps watch, and ends w
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from analyzers.dispatch.pending import Pending
+from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit import run_events
@@ -39,6 +40,7 @@ from analyzers.power_limit.run_events import (
     EpochPassed,
     LimitLost,
     LimitSet,
+    PipelineJoined,
     RankEnded,
     ReadingsCame,
     RunEvent,
@@ -100,6 +102,8 @@ class Run:
                 return self._epoch_passed(session)
             case SearchAsked(wish):
                 return self._asked(wish)
+            case PipelineJoined():
+                return self._leave_to_pipeline()
             case RankEnded(session):
                 return self._rank_ended(session)
             case LimitSet(host, applied):
@@ -149,21 +153,22 @@ class Run:
 
     def _lost(self, lost: LimitLost) -> Result:
         held, gpu = self._pending.holding(self.name).held, lost.gpu
-        if gpu not in held:
+        if (gpu, lost.control) not in held:
             return NOTHING
-        del held[gpu]
-        what = f"{gpu}: the lease on its power limit ended: {lost.reason}"
+        del held[gpu, lost.control]
+        what = f"{gpu}: the lease on its {lost.control.replace('_', ' ')} ended: {lost.reason}"
         match lost.cause:
-            case "released" | "run" | "plan":  # a plan has no power limit
+            case "released" | "run" | "plan":  # of a plan, that is a pipeline's
                 return NOTHING
             case "stranger" | "device":
                 return self._search.feed(Barred(what))
             case "lapsed" | "shutdown" | "restart":
                 return self._search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))
 
-    def holds(self, host: str) -> list[str]:
-        """Return the GPUs of a host whose limit is ours."""
-        return [gpu for gpu in self._pending.holding(self.name).held if self._fleet.gpus[gpu].host == host]
+    def holds(self, host: str) -> list[ControlOfGpu]:
+        """Return the controls of GPUs of a host that are ours."""
+        held = self._pending.holding(self.name).held
+        return [(gpu, control) for gpu, control in held if self._fleet.gpus[gpu].host == host]
 
     def _rank_ended(self, session: Session) -> Result:
         assert session.ended is not None
@@ -223,6 +228,14 @@ class Run:
         if self._search.state is None:
             self._search.settings = self.settings.wished(wish)
         return NOTHING
+
+    def _leave_to_pipeline(self) -> Result:
+        """Search nothing where clocks are planned for pipelines: this run is one."""
+        settings = self.settings
+        if settings.pipelines is None or settings.selector is None:
+            return NOTHING
+        self._search.settings = replace(settings, selector=None)
+        return NOTHING if self._search.state is None else self._break_up("it runs a pipeline")
 
     def _start(self, lead: Session, t_ns: int) -> Result:
         """Start the machine once all ranks are there, or have been waited for."""

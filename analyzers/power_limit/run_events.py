@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from analyzers.fleet.session import Session
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 
@@ -38,8 +39,13 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineJoined:
+    """A rank runs a stage of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitSet:
-    """The limit of a GPU was set as asked."""
+    """A control of a GPU was set as asked."""
 
     host: str
     note: ControlApplied
@@ -47,20 +53,21 @@ class LimitSet:
 
 @dataclass(frozen=True, slots=True)
 class LimitRefused:
-    """The limit of a GPU was not set."""
+    """A control of a GPU was not set."""
 
     note: ControlRefused
 
 
 @dataclass(frozen=True, slots=True)
 class LimitLost:
-    """A lease on the limit of a GPU has ended."""
+    """A lease on a control of a GPU has ended."""
 
     gpu: str
     cause: LeaseCause
     reason: str
     t_ns: int | None = None
     """On the clock of its host; None: that is not known."""
+    control: Control = "power_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ RunEvent: TypeAlias = (
     StepPassed
     | EpochPassed
     | SearchAsked
+    | PipelineJoined
     | RankEnded
     | LimitSet
     | LimitRefused

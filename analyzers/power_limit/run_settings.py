@@ -1,17 +1,20 @@
 """The settings under which a run is measured, and its power limits are chosen. Pure."""
 
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
 from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted
 from zeus_stream.settings import Settings
 
+Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
+"""The controls that are searched. ``both``: the limit first, and then the clock at that limit."""
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (
     "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "window_timeout_ms", "per_gpu", "profiling_share", "control", "slowdown",
+    "window_timeout_ms", "profile_only", "per_gpu", "profiling_share", "control", "slowdown",
 )  # fmt: skip
 """The settings that `RunSettings` is made of."""
 
@@ -44,6 +47,8 @@ class RunSettings:
     """Frame time that readings of a window, ranks of a run and outcomes of commands are waited for."""
     exhaustive: bool = False
     """Measure every limit, for ``profile_steps`` after ``warmup_steps``."""
+    profile_only: bool = False
+    """Measure every limit, then keep the one found: Zeus's observer mode."""
     per_gpu: bool = False
     """Lower GPUs that wait for others below the limit of their job."""
     profiling_share: float = 0.05
@@ -51,7 +56,8 @@ class RunSettings:
     only_mw: int | None = None
     """The one limit to use; None: it is searched for."""
     only_measures: bool = False
-    """``select`` is ``none``, or clocks are controlled: no wish of a script changes that."""
+    """``select`` is ``none``: no wish of a script changes that."""
+    control: Searched = "power_limit"
     pipelines: PipelineSettings | None = None
     """None: no clocks are planned for pipelines."""
     start: int | None = None
@@ -70,14 +76,15 @@ class RunSettings:
                 f"search = {settings.search!r}: could not be understood: there is no such search."
                 " Choose adaptive or exhaustive."
             )
-        if settings.control not in ("power_limit", "graphics_clock"):
+        control = next((each for each in get_args(Searched) if each == settings.control), None)
+        if control is None:
             raise SettingsError(
                 f"control = {settings.control!r}: could not be understood: there is no such control."
-                " Choose power_limit or graphics_clock."
+                " Choose power_limit, graphics_clock or both."
             )
-        clocks = settings.control == "graphics_clock"
         return cls(
-            selector=None if clocks else selector,
+            selector=selector,
+            control=control,
             stride_mw=round(settings.stride_w * 1000),
             wait_steps=settings.wait_steps,
             warmup_steps=settings.warmup_steps,
@@ -85,22 +92,23 @@ class RunSettings:
             settle_ns=settings.settle_ms * 1_000_000,
             refreshes=settings.refreshes,
             timeout_ns=settings.window_timeout_ms * 1_000_000,
-            exhaustive=settings.search == "exhaustive",
+            exhaustive=settings.search == "exhaustive" or settings.profile_only,
+            profile_only=settings.profile_only,
             per_gpu=settings.per_gpu,
             profiling_share=settings.profiling_share,
-            only_measures=clocks or settings.select == "none",
+            only_measures=settings.select == "none",
             start=start,
             pipelines=PipelineSettings(
                 slowdown=settings.slowdown,
                 iterations=settings.pipeline_iterations,
                 switching_s=settings.switching_ms / 1000,
             )
-            if clocks
+            if control != "power_limit"
             else None,
         )
 
     def wished(self, wish: SearchWanted) -> "RunSettings":
-        """Return these settings with the search that a script wishes, if they allow it."""
+        """Return these settings with the search for a limit that a script wishes, if they allow it."""
         if self.only_measures or is_foreign(wish.select):
             return self
         try:
@@ -111,6 +119,7 @@ class RunSettings:
             self,
             selector=selector,
             exhaustive=True,
+            control="power_limit",
             wait_steps=wish.wait_steps,
             warmup_steps=wish.warmup_steps,
             profile_steps=wish.profile_steps,

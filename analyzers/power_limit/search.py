@@ -83,6 +83,8 @@ def advise(
     visits: Sequence[Visit],
     remembered: Sequence[Trial] = (),
     more_blocks: int = 0,
+    *,
+    clocks: bool = False,
 ) -> Measure | Choose:
     """Return what to do next.
 
@@ -94,11 +96,12 @@ def advise(
         remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
             others.
         more_blocks: that may be measured on top of `most_blocks`.
+        clocks: the limits are nominal powers of clocks.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
     visits = settled(visits)
-    memory = curves.recall(limits_mw, gpus, goal, remembered, visits)
+    memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks)
     if not visits and (memory is None or goal.factor is not None):
         return Measure(limits_mw[0])  # at whose time a bound is set
     if not visits and memory is not None:
@@ -111,7 +114,7 @@ def advise(
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
     if left > 1 - least and (counts < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)
-    belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory)
+    belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory, clocks=clocks)
     best = belief.best()
     risk = belief.risk(best)
     sure = bool(belief.steps[best]) and float(risk.sum()) < RISK

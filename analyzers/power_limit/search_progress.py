@@ -23,7 +23,9 @@ class SearchProgress:
 
     phase: Phase
     limit_mw: int | None = None
-    """That is measured, or that is chosen."""
+    """That is measured, or that is chosen; the nominal power of a clock."""
+    clock_mhz: int | None = None
+    """The clock whose power that is; None: a power limit is searched."""
     found_mw: int | None = None
     trial: int | None = None
     trials_planned: int | None = None
@@ -50,6 +52,7 @@ def progress(state: State | None, plan: Plan | None) -> SearchProgress:
         return SearchProgress(
             phase="within a budget" if capped else phase,
             limit_mw=state.chosen.limit_mw,
+            clock_mhz=plan.clock_mhz(state.chosen.limit_mw),
             found_mw=found_mw,
             reason=state.cap.by if capped else "",
         )
@@ -63,6 +66,7 @@ def progress(state: State | None, plan: Plan | None) -> SearchProgress:
     return SearchProgress(
         phase="measuring",
         limit_mw=limit_mw,
+        clock_mhz=plan.clock_mhz(limit_mw),
         found_mw=found_mw,
         trial=len(others) + 1,
         trials_planned=len(plan.limits_mw) if plan.goal is None else None,

@@ -19,7 +19,7 @@ Design", IEEE Symposium on Low Power Electronics, 1994.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 
 import numpy as np
@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a selector minimizes, for a search that does not measure every limit."""
+    """The objective of a selector, for a search that does not measure every limit."""
 
     energy_weight: float
     """Least ``energy_weight`` * energy + (1 - ``energy_weight``) * MAXPOWER * time."""
@@ -135,6 +135,18 @@ def within_slowdown(factor: float) -> Choose:
         return min(trial.limit_mw for trial in trials if trial.step_ns <= bound_ns)
 
     return choose
+
+
+def with_slack_left(selector: Selector, slower: float) -> Selector:
+    """Return the selector for a second control, where the first makes a step ``slower`` times as long.
+
+    A bound on the time is one for both controls together.
+    """
+    goal = selector.goal
+    if goal is None or goal.factor is None:
+        return selector
+    factor = max(1.0, goal.factor / slower)
+    return replace(selector, choose=within_slowdown(factor), goal=replace(goal, factor=factor))
 
 
 def cost_mj(trial: Trial, eta: float, top_mw: int, gpus: int) -> float:

@@ -1,4 +1,4 @@
-"""What steps took at a limit, over all ranks and GPUs of a run. Pure.
+"""The cost of steps at a limit, over all ranks and GPUs of a run. Pure.
 
 spans of steps, ranks, meters of their GPUs -> `taken` -> `trial_row`, and with another block of it `joined`
 rows of trials -> `added_up`: what is known of each limit
@@ -20,7 +20,7 @@ from analyzers.results.rows import TrialRow
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What some steps took."""
+    """The cost of some steps."""
 
     energy_uj: Mapping[str, int]
     """By GPU."""
@@ -101,7 +101,14 @@ def _settled(meter: Meter, t_ns: int, now_ns: int) -> bool:
     return meter.settled(t_ns, now_ns) if _shaped(meter) else meter.timeline.settled(t_ns)
 
 
-def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, lead: Session) -> TrialRow:
+def trial_row(
+    run: str,
+    asked: MeasureTrial,
+    took: Taken,
+    cost: float | None,
+    lead: Session,
+    clock_mhz: int | None = None,
+) -> TrialRow:
     """Return the row of a trial. ``cost``: in joules, by the run's selector. The instants are the lead's."""
     first, last = lead.edges(asked.spans[0]), lead.edges(asked.spans[-1])
     assert first is not None
@@ -111,6 +118,7 @@ def trial_row(run: str, asked: MeasureTrial, took: Taken, cost: float | None, le
         number=asked.visit,
         round=asked.round,
         power_limit_w=asked.limit_mw / 1000,
+        clock_mhz=clock_mhz,
         steps=asked.steps,
         duration_s=took.duration_ns / 1e9,
         energy_j=took.energy_mj / 1000,

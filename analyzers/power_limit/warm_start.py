@@ -1,4 +1,4 @@
-"""What one run knows from earlier ones of its workload, and what it leaves to later ones. Pure.
+"""The memory of a run: earlier runs of its workload, and its record for later ones. Pure.
 
 known profiles  -> `begin`: what its search starts from -> RecallRow
 measured trials -> `keep`                               -> ProfileRows, and known profiles
@@ -13,6 +13,7 @@ from analyzers.fleet.session import Session
 from analyzers.power_limit.profiles import Identity, KnownProfiles, Profile
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+from zeus_stream.protocol.fields import Control
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,12 +92,13 @@ def begin(
     ranks: Sequence[Session],
     lead: Session,
     limits_mw: Sequence[int],
+    control: Control = "power_limit",
 ) -> Recollection:
     """Return what is known of a run's workload as its ranks begin a round.
 
-    When it is heard again, that is what it was the first time, whatever is known by now.
+    When its events are read again, the answer is that of the first time, whatever is known by now.
     """
-    who = _identify(fleet, ranks, lead, limits_mw)
+    who = _identify(fleet, ranks, lead, limits_mw, control)
     recalled = known.recalled.get((lead.session, number)) or _recall(
         known, who, RecallRow(session=lead.session, run=run, round=number)
     )
@@ -121,7 +123,7 @@ def _recall(known: KnownProfiles, who: Identity | None, nothing: RecallRow) -> R
 
 
 def _identify(
-    fleet: Fleet, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int]
+    fleet: Fleet, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int], control: Control
 ) -> Identity | None:
     """Return what a run's trials can be compared by; None for GPUs of several models."""
     gpus = dict.fromkeys(gpu for session in ranks for gpu in session.gpus)
@@ -138,4 +140,5 @@ def _identify(
         batch_size=lead.batch_size,
         least_limit_w=limits_mw[-1] / 1000 if limits_mw else None,
         highest_limit_w=limits_mw[0] / 1000 if limits_mw else None,
+        control=control,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from analyzers.results.table import Table
+from zeus_stream.protocol.fields import Control
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,9 @@ class TrialRow:
     round: int
     """a drift begins a new round"""
     power_limit_w: float
-    """watts; a search may visit a limit more than once, each visit is a row"""
+    """watts; a search may visit a limit more than once, each visit is a row. Of a clock: its nominal power"""
+    clock_mhz: int | None = None
+    """MHz at which the graphics clock was locked; NULL: the power limit was searched"""
     steps: int
     """number of steps measured"""
     duration_s: float
@@ -59,11 +62,16 @@ class DecisionRow:
     selector: str
     """who chose, as the settings have it"""
     power_limit_w: float | None
-    """watts; NULL: none was chosen"""
+    """watts; NULL: none was chosen. Of a clock: its nominal power"""
+    clock_mhz: int | None = None
+    """MHz: the graphics clock chosen, beside the power limit of the decision before where both are searched;
+    NULL: a power limit, or none"""
     steps: int
     """of the run until then"""
     default_limit_w: float | None
     """watts: the limit found at the start"""
+    default_clock_mhz: int | None = None
+    """MHz: the highest graphics clock, where a clock is searched"""
     energy_per_step_j: float | None
     """at the chosen limit"""
     step_s: float | None
@@ -143,6 +151,8 @@ class ProfileRow:
     batch_size: int | None
     least_limit_w: float | None
     highest_limit_w: float | None
+    control: Control = "power_limit"
+    """``power_limit``, or ``graphics_clock``: then every limit is the nominal power of a clock"""
     power_limit_w: float
     """watts"""
     steps: int

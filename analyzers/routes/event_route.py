@@ -11,7 +11,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, SearchAsked, StepPassed
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
@@ -70,7 +70,7 @@ class EventRoute:
             begin = partial(self._sessions.begin, host, body, started, now)
             result |= self._attempts.make(frame, "events", now, begin)
         if session := self._sessions.of.get(body.session):
-            session.heard_ns = now[host]
+            session.received_ns = now[host]
             given: list[Result] = []
             work = partial(self._events, session, events, now, given)
             failed = self._attempts.make(frame, "events", now, work, session=session)
@@ -109,7 +109,8 @@ class EventRoute:
                 dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
                 return rows_only([dropped])
             case PipelineBegan():
-                return self._pipelines.handle(StageBegan(session, event), now)
+                left = self._sessions.runs[session.started.run].handle(PipelineJoined(), now)
+                return left | self._pipelines.handle(StageBegan(session, event), now)
             case IterationRan():
                 return self._pipelines.handle(StageRan(session, event), now)
             case RunEnded(t_ns, failure):

@@ -118,7 +118,7 @@ class NoteRoute:
         ours = tuple(uuid for uuid in note.gpus if uuid in owned)
         return rows_only(gaps) | self._sessions.admit(host, replace(note, gpus=ours))
 
-    # ---- power limits
+    # ---- controls
 
     def _control(
         self, host: str, note: ControlApplied | ControlRefused | ControlLeaseEnded, now: Clocks
@@ -130,31 +130,35 @@ class NoteRoute:
             case ControlApplied() | ControlRefused():
                 row = self._pending.settle(host, note)
                 clocks = self._pipelines.handle(ClockSettled(host, note), now)
-                is_limit = isinstance(note, ControlRefused) or note.control == "power_limit"
-                return clocks | (self._outcome(host, note, row, now) if is_limit else NOTHING)
+                return clocks | self._outcome(host, note, row, now)
             case ControlLeaseEnded(control=control, gpu=uuid, cause=cause, reason=reason):
                 self._pending.lost(host, note)
+                clocks = NOTHING
                 if control == "graphics_clock":
-                    return self._pipelines.handle(ClockLost(uuid, cause, reason), now)
-                if control != "power_limit":
-                    return NOTHING
-                if self._gpus.belongs(host, uuid):
+                    clocks = self._pipelines.handle(ClockLost(uuid, cause, reason), now)
+                elif control == "power_limit" and self._gpus.belongs(host, uuid):
                     self._enforcer.handle(note, now)
-                lost = LimitLost(uuid, cause, reason, note.t_ns)
-                return in_order([run.handle(lost, now) for run in self._sessions.runs.values()])
+                lost = LimitLost(uuid, cause, reason, note.t_ns, control)
+                runs = self._sessions.runs.values()
+                return clocks | in_order([run.handle(lost, now) for run in runs])
 
     def _outcome(
         self, host: str, note: ControlApplied | ControlRefused, row: CommandRow | None, now: Clocks
     ) -> Result:
         """Take in the outcome of a command. Those of other analyzers are none of ours."""
-        if self._gpus.belongs(host, note.gpu):
+        is_limit = note.control == "power_limit" if isinstance(note, ControlApplied) else True
+        if row is not None:
+            is_limit = row.control == "power_limit"
+        if is_limit and self._gpus.belongs(host, note.gpu):
             self._enforcer.handle(CommandSettled(row, note), now)
         if row is None:
             return NOTHING
-        run = self._sessions.runs.get(row.run) if row.limit_w is not None else None
+        sets = row.limit_w is not None or row.clock_mhz is not None
+        run = self._sessions.runs.get(row.run) if sets else None
         match note:
-            case ControlApplied(t_ns=t_ns, value=limit_mw):
-                settled = replace(row, outcome="applied", outcome_ns=t_ns, outcome_limit_w=limit_mw / 1000)
+            case ControlApplied(t_ns=t_ns, value=value):
+                limit_w = value / 1000 if is_limit else None
+                settled = replace(row, outcome="applied", outcome_ns=t_ns, outcome_limit_w=limit_w)
                 follows = NOTHING if run is None else run.handle(LimitSet(host, note), now)
             case ControlRefused(t_ns=t_ns, reason=reason):
                 settled = replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)
@@ -166,13 +170,14 @@ class NoteRoute:
         self._fleet.parts.pop(host, None)  # it may not look at them any more
         result = NOTHING
         for run in list(self._sessions.runs.values()):
-            for gpu in run.holds(host):
-                result |= run.handle(LimitLost(gpu, "restart", "its collector started again"), now)
+            for gpu, control in run.holds(host):
+                lost = LimitLost(gpu, "restart", "its collector started again", control=control)
+                result |= run.handle(lost, now)
         if self._boots.setdefault(host, boot_id) == boot_id:
             return result
         self._boots[host] = boot_id
         for session in tuple(self._sessions.on[host].values()):
-            result |= self._sessions.end(session, session.heard_ns, "the host was restarted", now)
+            result |= self._sessions.end(session, session.received_ns, "the host was restarted", now)
             result |= self._windows.measure(session, NO_MORE_NS, now)
             self._sessions.drop(session)
         self._sessions.host_restarted(host)

@@ -166,7 +166,7 @@ class OpenSessions:
         self._jobs.handle(job_events.RankJoined(session, run), now)
         result = rows_only([session.row()])
         if before:
-            result |= self.end(before, before.heard_ns, "it goes on in another session", now)
+            result |= self.end(before, before.received_ns, "it goes on in another session", now)
         return result
 
     def _named_apart(

@@ -52,6 +52,8 @@ class ReadingRoute:
         """Add readings to a GPU's timeline. Return what was learned."""
         gpu = self._gpus.get(host, uuid)
         gpu.timeline.add(rows)
+        if gpu.sessions and (clock_mhz := int(rows["clock_mhz"][-1])) > 0:
+            gpu.clocks_mhz.append(clock_mhz)
         found: list[Row] = [*hangs(host, uuid, gpu.timeline)]
         if gpu.timeline.crowded:
             users = self._sessions.users(uuid)

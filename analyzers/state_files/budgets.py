@@ -1,4 +1,4 @@
-"""The power budgets of a setup, one file; what is written there, and what people are told of them."""
+"""The power budgets of a setup, one file: what is written there, and what people read of them."""
 
 import json
 import re

@@ -44,7 +44,7 @@ def load(path: Path) -> dict[str, Gain]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as wrong:
         raise StorageError(
-            f"{path}: the calibrations could not be read: {wrong}. Calibrate anew, after moving it away."
+            f"{path}: the calibrations could not be read: {wrong}. Move it away, then calibrate again."
         ) from wrong
 
 

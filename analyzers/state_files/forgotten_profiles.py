@@ -24,7 +24,7 @@ def load(path: Path) -> dict[str, int]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as wrong:
         raise StorageError(
-            f"{path}: what was forgotten could not be read: {wrong}. Move it away, then forget anew."
+            f"{path}: what was forgotten could not be read: {wrong}. Move it away, then forget again."
         ) from wrong
 
 

@@ -1,4 +1,4 @@
-"""What a device's thread is told, and what it reports. `Mail` takes the reports to the event loop."""
+"""The instructions to a device's thread, and its reports. `Mail` takes the reports to the event loop."""
 
 import os
 from collections import deque
@@ -16,7 +16,7 @@ from zeus_stream.protocol.fields import Control
 if TYPE_CHECKING:
     from collectors.controls.device_thread import Watch
 
-# ---- what a thread is told -------------------------------------------------------------------------
+# ---- instructions to a thread -------------------------------------------------------------------------
 
 
 Step: TypeAlias = (
@@ -88,7 +88,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What came of an instruction of `leases`."""
+    """The outcome of an instruction of `leases`."""
 
     t_ns: int
     control: Control
@@ -109,7 +109,7 @@ class ProcessesSeen:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """An error that nobody foresaw: the thread reads no more, but does what it is told."""
+    """An unexpected error: the thread reads no more, but carries out its instructions."""
 
     error: BaseException
 

@@ -1,4 +1,4 @@
-"""One thread a device: it reads at the times the schedule gives, and does between two reads what it is told.
+"""One thread a device: it reads at the times of the schedule, and carries out instructions between two reads.
 
 Every call to a device is made here, and every write of its restore record. What comes of it, and what
 happens to the device, goes to the event loop through the `Mail`.
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A device's thread. What it is told it does in order; its attributes may be read at any time."""
+    """A device's thread. It carries out instructions in order; its attributes may be read at any time."""
 
     def __init__(
         self, device: Device, place: int, mail: Mail, records: Path, *, poll_ns: int, heartbeat_ns: int
@@ -91,7 +91,7 @@ class Watch:
 
     @property
     def period_ns(self) -> int | None:
-        """How often the device refreshes, as far as it was seen."""
+        """The refresh interval of the device, as far as it was seen."""
         return self._schedule.period_ns
 
     def start(self) -> None:
@@ -240,7 +240,7 @@ class Watch:
         self._schedule = schedule.failed(self._schedule)
         return schedule.next_poll_ns(self._schedule, monotonic_ns())
 
-    # ---- doing what it is told -------------------------------------------------------------------
+    # ---- carrying out instructions -------------------------------------------------------------------
 
     def _carry_out(self, job: Job) -> None:
         match job:

@@ -67,7 +67,7 @@ class FollowedPlan:
     position: int = -1
     """In the plan, of the instruction under way; -1: the plan is not active yet."""
     iteration: int = 0
-    heard_ns: int
+    received_ns: int
     """When the last position came, or the plan."""
     raise_at_ns: int | None = None
     """When to ask for the next instruction's clock."""
@@ -84,13 +84,13 @@ PlanAnswer: TypeAlias = tuple[FollowedPlan, tuple[PlanInstruction, ...]]
 
 def authorize(plan: SetPlan, now_ns: int) -> FollowedPlan:
     """Return the state of a plan whose highest clock was just locked."""
-    return FollowedPlan(plan=plan, in_force_mhz=max(plan.clocks_mhz), heard_ns=now_ns, counted_ns=now_ns)
+    return FollowedPlan(plan=plan, in_force_mhz=max(plan.clocks_mhz), received_ns=now_ns, counted_ns=now_ns)
 
 
 def activate(state: FollowedPlan, plan: SetPlan, now_ns: int) -> FollowedPlan:
     """Return the state after the same plan came again with its first iteration, or another plan came."""
     if plan.plan == state.plan.plan and not state.ended:
-        return replace(state, plan=plan, in_force_mhz=max(plan.clocks_mhz), heard_ns=now_ns)
+        return replace(state, plan=plan, in_force_mhz=max(plan.clocks_mhz), received_ns=now_ns)
     return replace(authorize(plan, now_ns), changes=state.changes, counted_ns=state.counted_ns)
 
 
@@ -100,7 +100,7 @@ def step_plan(state: FollowedPlan, event: PlanEvent, now_ns: int) -> PlanAnswer:
         return state, ()
     match event:
         case PositionReached():
-            return _move(replace(state, heard_ns=now_ns), event, now_ns)
+            return _move(replace(state, received_ns=now_ns), event, now_ns)
         case TimePassed():
             return _wait(state, now_ns)
 
@@ -132,7 +132,7 @@ def _move(state: FollowedPlan, reached: PositionReached, now_ns: int) -> PlanAns
 def _wait(state: FollowedPlan, now_ns: int) -> PlanAnswer:
     plan = state.plan
     silent_ns = SILENT_NS + SILENT_ITERATIONS * plan.iteration_ms * 1_000_000
-    if state.position >= 0 and now_ns - state.heard_ns > silent_ns:
+    if state.position >= 0 and now_ns - state.received_ns > silent_ns:
         return _end(state, f"no instruction began for {silent_ns / 1e9:g} s")
     if state.raise_at_ns is None or now_ns < state.raise_at_ns:
         return state, ()

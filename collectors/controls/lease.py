@@ -6,8 +6,8 @@ The rules, for one control (its power limit, or the lock of one of its clocks):
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
   when its run ends, when the collector stops, or when it starts over a dead collector's record.
 - Restored is only what is ours: the value last read back, or the one being set (within a driver's
-  rounding). Any other value is a stranger's: it stays, the lease ends, and it is the new "found".
-- A clock's lock cannot be read: unlocked counts as found, the lock as ours, and a stranger's is not seen.
+  rounding). Any other value is another program's: it stays, the lease ends, and it is the new "found".
+- A clock's lock cannot be read: unlocked counts as found, the lock as ours, that of another program unseen.
 - One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
   its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
   that comes again gets the outcome it had; one older than its owner's last is stale.
@@ -19,13 +19,13 @@ What is under way at the device, and what follows:
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
     Setting     SetDone, as asked                   -> nothing     WriteRecord, applied
-                SetDone or SetFoundStranger, else   -> nothing     ClearRecord, refused: stranger
+                SetDone or SetFoundOther, else   -> nothing     ClearRecord, refused: "stranger"
                 SetFailed                           -> nothing     refused; if it was the first, restored
                                                                    unless what was found is seen there
     Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
                 RestoreFailed                       -> nothing     tried again, ever more slowly
 
-Commands that come meanwhile wait, at most MAX_WAITING of them.
+Commands that come in the meantime wait, at most MAX_WAITING of them.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ from collectors.controls.lease_messages import (
     Say,
     SetDone,
     SetFailed,
-    SetFoundStranger,
+    SetFoundOther,
     Stopping,
     WriteRecord,
     close,
@@ -111,7 +111,7 @@ def begin(
         requested: what is requested now; of a clock, what its record says.
         left: what a dead collector's record says; None: there is no record.
         same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
-        settled: how somebody else has settled the record meanwhile.
+        settled: how another process has settled the record in the meantime.
     """
     if left is None:
         return Guarded(limits=Limits(requested)), ()
@@ -182,7 +182,7 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
             state = replace(state, limits=limits, busy=None)
             state, said = _conclude(state, _applied(rules, command, requested, now_ns))
             return state, (WriteRecord(limits), *said)
-        case SetFoundStranger(requested), Setting(command):
+        case SetFoundOther(requested), Setting(command):
             return _lose_set(rules, state, command, requested, now_ns)
         case SetFailed(), Setting(command):
             return _fail_set(rules, state, command, event, now_ns)
@@ -266,7 +266,7 @@ def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     confirmed = limits.confirmed
     if lease is None or confirmed is None or lease.over(now_ns) or close(requested, confirmed):
         return state, ()
-    return _end_for_stranger(rules, state, requested, now_ns)
+    return _end_for_other_setter(rules, state, requested, now_ns)
 
 
 def _give_up_set(
@@ -294,7 +294,7 @@ def _fail_set(rules: Rules, state: Guarded, command: SetControl, failed: SetFail
     if limits.ours(seen):
         limits = Limits(limits.found, seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
-    state, ended = _end_for_stranger(rules, state, seen, now_ns)
+    state, ended = _end_for_other_setter(rules, state, seen, now_ns)
     return state, (*said, *ended)
 
 
@@ -305,11 +305,11 @@ def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int,
     state, said = _conclude(replace(state, busy=None), refused)
     if state.limits.confirmed is None:  # the lease had not begun
         state = replace(state, lease=None)
-    state, ended = _end_for_stranger(rules, state, requested, now_ns)
+    state, ended = _end_for_other_setter(rules, state, requested, now_ns)
     return state, (*said, *ended)
 
 
-def _end_for_stranger(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
+def _end_for_other_setter(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     said: tuple[Instruction, ...] = ()
     if state.lease is not None:
         ending = Ending("stranger", f"somebody else set {spell(rules.control, requested)}, which stays")

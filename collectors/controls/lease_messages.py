@@ -1,4 +1,4 @@
-"""What the lease of a control is told, and what it asks for. Pure.
+"""The events of a control's lease, and its instructions. Pure.
 
 Events go to `lease.step`, instructions come from it: the device's thread carries them out.
 """
@@ -18,7 +18,7 @@ Outcome: TypeAlias = ControlApplied | ControlRefused
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a restore must know of a control, in its unit: the content of its record."""
+    """The content of a control's restore record, in the control's unit."""
 
     found: int
     """Requested before any change of ours."""
@@ -34,16 +34,16 @@ class Limits:
 
     @property
     def last(self) -> int:
-        """What is in force if nobody but us changed anything, as far as it is known."""
+        """The value in force if only we changed anything, as far as it is known."""
         return self.confirmed or self.pending or self.found
 
     def ours(self, requested: int) -> bool:
-        """Whether what is requested now was set by us."""
+        """True if we set what is requested now."""
         return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
 
 
 def close(one: int, other: int) -> bool:
-    """Whether two limits differ by no more than a driver's rounding."""
+    """Return True if two limits differ by no more than a driver's rounding."""
     return abs(one - other) < ROUNDING_MW
 
 
@@ -108,7 +108,7 @@ class SetDone:
 
 
 @dataclass(frozen=True, slots=True)
-class SetFoundStranger:
+class SetFoundOther:
     """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
 
     requested: int
@@ -125,7 +125,7 @@ class SetFailed:
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone:
-    """``requested`` is requested now: the value found, or a ``stranger``'s that was left alone."""
+    """``requested`` is requested now: the value found, or another program's (``stranger``) that stays."""
 
     requested: int
     stranger: bool
@@ -147,7 +147,7 @@ Event: TypeAlias = (
     | RecordWritten
     | RecordFailed
     | SetDone
-    | SetFoundStranger
+    | SetFoundOther
     | SetFailed
     | RestoreDone
     | RestoreFailed
@@ -168,7 +168,7 @@ class WriteRecord:
 class CallSet:
     """Set ``value`` if what is requested is still ``expected``.
 
-    Outcome: SetDone, SetFoundStranger or SetFailed.
+    Outcome: SetDone, SetFoundOther or SetFailed.
     """
 
     value: int

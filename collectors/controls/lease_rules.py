@@ -41,7 +41,7 @@ def objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tu
 
 
 def _one_run(one: str, other: str) -> bool:
-    """Whether of one owner leases of these names may follow each other: one run, or one is a budget's."""
+    """Return True if one owner's leases of these names may follow each other: one run, or a budget's."""
     return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
 
 

@@ -13,7 +13,7 @@ DEAD = "a collector that died"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What does not change while a control is leased, and what its machine has to know of the rest."""
+    """The constants of a leased control, and what its machine has to know of the rest."""
 
     gpu: str
     incarnation: str
@@ -103,5 +103,5 @@ class Guarded:
         return self.busy is None and not self.limits.changed and not self.waiting
 
     def unmoved(self, requested: int | None) -> bool:
-        """Whether a `Beat` with this value would change nothing."""
+        """Return True if a `Beat` with this value would change nothing."""
         return self.at_rest and self.lease is None and requested in (None, self.limits.found)

@@ -31,7 +31,7 @@ AGAIN_MOST_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one record."""
+    """The outcome of one record."""
 
     says: str
     """A sentence for people."""

@@ -11,7 +11,7 @@ with ``_mhz`` for ``_mw`` and 0 for unlocked. A version that does not know one o
 A record exists as long as something of ours may be in force. One that a restorer dealt with stays until the
 next collector has logged it: another key, ``settled``, says how.
 
-Whoever changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
+A process that changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
 replaced at each write), from before it reads the records until it lets go of the device: so a restorer
 and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
 Unknown keys are ignored.
@@ -190,7 +190,7 @@ def _whole(value: object, control: Control) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What became of a restore: what is requested now, and whether a ``stranger`` set it."""
+    """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
 
     requested: int
     stranger: bool
@@ -198,11 +198,11 @@ class PutBack:
 
 def put(
     device: Device, control: Control, value: int, expected: int
-) -> lease_messages.SetDone | lease_messages.SetFoundStranger:
+) -> lease_messages.SetDone | lease_messages.SetFoundOther:
     """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
     requested = device.read_control(control)
     if requested is not None and not close(requested, expected):
-        return lease_messages.SetFoundStranger(requested)
+        return lease_messages.SetFoundOther(requested)
     device.set_control(control, value)
     confirmed = device.read_control(control)
     return lease_messages.SetDone(value if confirmed is None else confirmed)

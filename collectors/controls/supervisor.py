@@ -90,7 +90,7 @@ class Guards:
         reply: Callable[[lease_messages.Outcome], None],
         unguarded: Callable[[], str | None],
     ) -> None:
-        """``reply`` is told the outcome of every command; ``unguarded`` says why none may change a device."""
+        """``reply`` gets the outcome of every command; ``unguarded`` says why none may change a device."""
         self._settings = settings
         self._bus = bus
         self._records = records
@@ -125,7 +125,7 @@ class Guards:
 
     @property
     def looked(self) -> bool:
-        """Every device that the bus named was found, or has said why not."""
+        """Every device that the bus named was found, or has given its reason."""
         watches = self._watches.values()
         return bool(watches) and all(watch.gpu or watch.trouble for watch in watches)
 
@@ -217,7 +217,7 @@ class Guards:
         while True:
             try:
                 devices = await run_sync(self._bus.discover)
-                await anyio.lowlevel.checkpoint()  # told to stop meanwhile: no thread may start any more
+                await anyio.lowlevel.checkpoint()  # stopped in the meantime: no thread may start any more
             except DeviceError as wrong:
                 if self.trouble != str(wrong):
                     _log.warning("%s", wrong)

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _clean(records: str) -> bool:
-    """Whether there is no record, as after a clean stop. Seen at once: nothing has to be loaded for it."""
+    """Return True if there is no record, as after a clean stop. Quick: nothing has to be loaded for it."""
     try:
         with os.scandir(records) as found:
             return not any(entry.name.endswith(".json") for entry in found)
@@ -67,7 +67,7 @@ def _say(sentence: str) -> None:
         # Not through a buffer: what that could not write is tried again at the exit, whose code it becomes.
         os.write(2, f"guard: {sentence}\n".encode())
     except OSError:
-        # Whoever read the collector's stderr died with it. The record says it to the next collector.
+        # The reader of the collector's stderr died with it. The record says it to the next collector.
         return
 
 

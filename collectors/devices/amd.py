@@ -274,7 +274,7 @@ class AmdBus:
     def discover(self) -> tuple[AmdDevice, ...]:
         """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
 
-        Counters that are new are tried, all together, for TRIAL_S. Starts amdsmi anew if a GPU was lost.
+        Counters that are new are tried, all together, for TRIAL_S. Starts amdsmi again if a GPU was lost.
         Raises LostError while there is no driver.
         """
         with self.lock:

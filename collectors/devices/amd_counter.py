@@ -1,4 +1,4 @@
-"""Whether an AMD GPU's energy counter can be trusted: the verdict on a trial. Pure."""
+"""The verdict on an AMD GPU's energy counter: can it be trusted? Pure."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,7 +10,7 @@ finds what is off by a factor, not by a gain of some percent."""
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was read of a counter and its GPU's power, side by side."""
+    """A reading of a counter and its GPU's power, side by side."""
 
     t_ns: tuple[int, ...]
     energy_mj: tuple[int, ...]

@@ -5,9 +5,9 @@ does not have falls back, once, to the older call that says the same, and then t
 not say". What NVML answers becomes one of four errors by one table (`nvml_calls.ANSWERS`).
 
 A GPU that is lost ends alone: its other calls raise LostError without asking the driver, until
-`NvmlDevice.describe` or `NvmlBus.discover` finds it again. Finding it means starting NVML anew,
+`NvmlDevice.describe` or `NvmlBus.discover` finds it again. Finding it means starting NVML again,
 which makes every handle stale. So a driver call is made inside its device's `gate`, and the bus
-holds all gates while it starts NVML anew and hands out new handles: the other GPUs pause, and
+holds all gates while it starts NVML again and hands out new handles: the other GPUs pause, and
 their counters count on.
 """
 

@@ -28,7 +28,7 @@ class NvmlBus:
     def discover(self) -> tuple[NvmlDevice, ...]:
         """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
 
-        Starts NVML, and starts it anew if a GPU was lost or could not be opened. A GPU that cannot
+        Starts NVML, and starts it again if a GPU was lost or could not be opened. A GPU that cannot
         be opened is left out, with a warning in the log; if none can be, its error is raised. Raises
         LostError while there is no driver, and RetryError while a driver call does not end.
         """
@@ -49,7 +49,7 @@ class NvmlBus:
 
     @contextmanager
     def _all_gates(self) -> Iterator[None]:
-        """Keep every device out of the driver meanwhile."""
+        """Keep every device out of the driver in the meantime."""
         with ExitStack() as gates:
             for device in self._devices.values():
                 if not device.gate.acquire(timeout=self._patience_s):

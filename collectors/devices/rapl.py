@@ -7,7 +7,7 @@ whole board, packages included, so neither is one.
 The counter moves every millisecond and starts over at ``max_energy_range_uj``, after minutes under full
 load. A device reads it every REFRESH_NS, says the same value in between, as a GPU's counter does, and adds
 up what it grew by. Where the growth is not certain (`growth_uj`), nothing is added: the device is lost, and
-comes back with a counter that begins anew.
+comes back with a counter that starts over.
 """
 
 import re
@@ -66,7 +66,7 @@ class RaplDevice:
         self._there = False
 
     def describe(self) -> Description:
-        """Return what the device is. Its counter begins anew."""
+        """Return the device's identity. Its counter starts over."""
         self.check()
         self._range_uj, self._last = self._read("max_energy_range_uj"), None
         return Description(
@@ -81,7 +81,7 @@ class RaplDevice:
         )
 
     def sample(self) -> Sample:
-        """Return the counter as of at most REFRESH_NS ago. Raises LostError where it has to begin anew."""
+        """Return the counter as of at most REFRESH_NS ago. Raises LostError where it has to start over."""
         before_ns = self._now()
         if self._last is None or before_ns - self._last[0] >= REFRESH_NS:
             self._refresh(before_ns)
@@ -125,7 +125,7 @@ class RaplDevice:
             self._last = None
             raise LostError(
                 f"{self.gpu}: could not count on: {elapsed_ns / 1e9:.1f} s after the last read its counter"
-                " may have started over. It is counted anew."
+                " may have started over. It is counted from zero."
             )
         self._energy_uj += grown_uj
 

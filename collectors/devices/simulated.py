@@ -72,7 +72,7 @@ class Schedule:
 
     first: LimitChange
     pending: list[Load] = field(default_factory=list)
-    """Loads the GPU has not been told of. Append a load later than it begins, and it arrives late."""
+    """Loads the GPU does not know yet. Append a load later than it begins, and it arrives late."""
     _changes: list[LimitChange] = field(init=False)
     _limit_mw: int = field(init=False)
     _told: int = 0

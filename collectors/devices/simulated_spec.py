@@ -1,4 +1,4 @@
-"""What a simulated GPU is like, and how to write it. Pure.
+"""The description of a simulated GPU, and its text form. Pure.
 
     simulated:v100x4
     simulated:a40x3,seed=7,noise=0.02+a40,seed=7,fault=lost@5-8
@@ -65,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What one simulated GPU is like. The module's docstring tells its text form."""
+    """The description of one simulated GPU. The module's docstring has its text form."""
 
     key: str
     """Short name of the model, e.g. ``v100``."""

@@ -4,7 +4,7 @@ Power is piecewise constant: idle, or what the workload draws under limit and cl
 is fixed by a seed for every `NOISE_SLOT_NS`. So the energy of any interval is a sum, exact in pJ
 (1 mW for 1 ns), and the same question has the same answer whenever it is asked.
 
-Loads may become known after their time, since whoever works writes it down a moment later. What is told
+Loads may become known after their time, since a worker writes them down a moment later. What is reported
 here may therefore change the past; the counter then counts the difference in at its next refresh.
 """
 
@@ -38,7 +38,7 @@ def unit(seed: int, index: int) -> float:
 
 
 class Draw:
-    """What one GPU draws, from what is known of its limits and loads.
+    """The power of one GPU, from what is known of its limits and loads.
 
     Args:
         model: the GPU model.
@@ -56,7 +56,7 @@ class Draw:
         self.known_since_ns = first.since_ns
         """Nothing, or not all, is known of earlier times."""
         self.loads_lost = 0
-        """Loads nobody told of, by the gaps in their numbers."""
+        """Loads that were never reported, by the gaps in their numbers."""
 
     @property
     def limit_mw(self) -> int:
@@ -191,7 +191,7 @@ class Refreshes:
 
 
 class Kind(Enum):
-    """What a counter adds up at each refresh."""
+    """The sum that a counter shows at each refresh."""
 
     INTEGRATING = "integrating"
     """All energy since the last."""

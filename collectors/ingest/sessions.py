@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the collector knows of one publisher. Outlives the collector in the log."""
+    """The state of one publisher. Outlives the collector in the log."""
 
     session: str
     next_sequence: int = 0
@@ -49,7 +49,7 @@ class Session:
     gpus: tuple[str, ...] = ()
     may_command: bool = False
     over: bool = False
-    """It said that its run ended, or its process is gone."""
+    """It reported the end of its run, or its process is gone."""
     gone: bool = False
     """Its process is gone."""
     process_known: bool = True
@@ -222,7 +222,7 @@ def admit(
 
 @dataclass(slots=True)
 class _Sent:
-    """What one process, or one user, has sent within a second."""
+    """The messages of one process, or one user, within a second."""
 
     second: int = 0
     messages: int = 0

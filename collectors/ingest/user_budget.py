@@ -1,4 +1,4 @@
-"""What each user may write into the log in an hour: bytes and events, as token buckets. Pure.
+"""The hourly budget of each user in the log: bytes and events, as token buckets. Pure.
 
 The log is bounded, so that what one user writes displaces what others wrote. A user may write one log's worth
 of bytes an hour, a quarter of it at once.
@@ -10,13 +10,13 @@ EVENTS_PER_H = 36_000_000
 AT_ONCE = 4
 """A quarter of an hour's budget may be used at once."""
 MAX_USERS = 1_000
-"""Whose use is remembered; the one heard least recently is forgotten."""
+"""Users whose use is remembered; the least recent is forgotten."""
 HOUR_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """How much of the budget of an hour a user has used; it decreases as time passes."""
+    """The part of an hour's budget that a user has used; it decreases as time passes."""
 
     log_bytes: float = 0.0
     events: float = 0.0

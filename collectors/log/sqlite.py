@@ -3,7 +3,7 @@
 Frames have offsets 0, 1, 2, ... within one log id. What was acknowledged is in the log, together with
 the next sequence number of each session, in one transaction. A process that is
 killed loses nothing; after a loss of power, or when the file is broken, was cut or exchanged, offsets
-that were handed out may be gone: then the log begins anew, with another id. Two things tell that:
+that were handed out may be gone: then the log starts over, with another id. Two things show that:
 every row has a checksum, and beside the log lies a mark, the next offset after each transaction.
 (SQLite drops without a word what follows a damaged place in its write-ahead log.)
 
@@ -40,7 +40,7 @@ EVENT_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """What was removed, and the oldest offset after that."""
+    """The frames removed, and the oldest offset after that."""
 
     first: int
     frames: int
@@ -53,16 +53,16 @@ class Log:
     """The log of one collector. Used from one thread; one process at a time (the collector's claim)."""
 
     def __init__(self, path: Path, host: str, boot_id: str) -> None:
-        """Open or create the log; one that cannot be trusted is begun anew. Raises StorageError.
+        """Open or create the log; one that cannot be trusted starts over. Raises StorageError.
 
-        ``begun_anew`` then says what was wrong with it.
+        ``started_over`` then says what was wrong with it.
         """
         self._path = path
         self._host = host
         with self._explained("be opened"):
             self._mark = os.open(beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._db, self.begun_anew = open_database(path, boot_id, read_mark(self._mark))
+                self._db, self.started_over = open_database(path, boot_id, read_mark(self._mark))
                 self._begin(boot_id)
             except BaseException:
                 os.close(self._mark)

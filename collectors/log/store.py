@@ -14,7 +14,7 @@ UNKNOWN_UID = -1
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """What a restarted collector must know of a session: ``about`` is the caller's own text."""
+    """The state of a session that a restarted collector needs: ``about`` is the caller's own text."""
 
     session: str
     next_sequence: int

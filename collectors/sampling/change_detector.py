@@ -9,7 +9,7 @@ process), that stays true, and the stamps say how little is known.
     counter grew                           CHANGED
     counter fell                           RESET
     counter as before                      UNCHANGED, once a heartbeat and when a limit changed
-    no counter                             POWER, when the power changed and likewise
+    no counter                             POWER, when the power changed, and as above
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _ROW = Struct(READING_STRUCT)
 
 
 class Reading(NamedTuple):
-    """What reads saw between two instants (CLOCK_MONOTONIC, ns)."""
+    """The result of reads between two instants (CLOCK_MONOTONIC, ns)."""
 
     t_lo_ns: int
     t_hi_ns: int
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is remembered of a device's reads. One that was lost and is back starts from a new one."""
+    """The memory of a device's reads. One that was lost and is back starts from a new one."""
 
     last: Sample | None = None
     before_ns: int = 0

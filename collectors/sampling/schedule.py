@@ -50,7 +50,7 @@ RETURN_NS = 3_000_000_000
 
 
 class Schedule(NamedTuple):
-    """What decides when a device is read next."""
+    """The facts that decide when a device is read next."""
 
     begun_ns: int
     poll_ns: int = 0

@@ -193,6 +193,20 @@ def test_without_permission_the_reason_the_cure_and_what_is_missing_are_told() -
     assert "Let one run of it set power limits" in decision.reason
 
 
+def test_a_run_that_is_only_profiled_ends_at_the_limit_found_and_says_what_would_be_saved() -> None:
+    chose, profiled = world(), world(plan=replace(QUICK, profile_only=True))
+    chose.run()
+    profiled.run()
+    (chosen,), (decision,) = chose.rows(DecisionRow), profiled.rows(DecisionRow)
+    assert (decision.power_limit_w, decision.applied) == (chosen.power_limit_w, False)
+    assert decision.default_limit_w == 250
+    assert decision.default_energy_per_step_j == pytest.approx(chosen.default_energy_per_step_j, rel=0.02)
+    assert decision.energy_per_step_j == pytest.approx(chosen.energy_per_step_j, rel=0.02)
+    assert [trial.power_limit_w for trial in profiled.rows(TrialRow)] == [250, 175, 100]
+    steps = [row for row in profiled.rows(WindowRow) if row.kind == "step"]
+    assert steps[-1].power_limit_w == 250
+
+
 def test_without_permission_earlier_trials_of_the_job_tell_what_would_be_saved() -> None:
     profiled = world()
     profiled.run()

@@ -13,7 +13,7 @@ from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
-from analyzers.replay import hear
+from analyzers.replay import interpret
 from analyzers.results.instructions import RestoreControl
 from analyzers.results.rows import GapRow, RunRow, WindowRow
 from tests.analyzers.readings import steady
@@ -57,7 +57,7 @@ def test_a_boundary_of_any_uncertainty_is_interpreted_and_every_step_is_measured
     assert len(steps) == STEPS
     assert all(row.energy_j is not None for row in steps)
     assert not [row for row in outputs if isinstance(row, GapRow)]
-    assert hear(frames, MEASURE_ONLY, {}).frames == len(frames)  # `replay` ends in order, too
+    assert interpret(frames, MEASURE_ONLY, {}).frames == len(frames)  # `replay` ends in order, too
 
 
 def test_a_fit_that_fails_leaves_its_stretch_to_the_counter_and_says_so() -> None:

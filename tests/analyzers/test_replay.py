@@ -20,14 +20,14 @@ from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.replay import (
-    Anew,
-    Heard,
-    anew,
+    OtherChoice,
+    Replayed,
+    choose_again,
     compared,
     decided,
     differences,
     differing,
-    hear,
+    interpret,
     replay,
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
@@ -78,8 +78,8 @@ def rows_of(world: World) -> list[Row]:
     return [output for output in world.outputs if isinstance(output, Row)]
 
 
-def heard(world: World, under: Settings) -> Heard:
-    return hear(world.frames, RunSettings.of(under, selectors.parse(under.select)), {})
+def heard(world: World, under: Settings) -> Replayed:
+    return interpret(world.frames, RunSettings.of(under, selectors.parse(under.select)), {})
 
 
 TRAINING = Training("imagenet", 0.02, 60)
@@ -379,7 +379,7 @@ def test_another_selector_chooses_what_it_would_have_decided_itself(pair: list[s
     first, second = (simulated(under(text), training, seed=seed) for text in (select, other))
     parsed = selectors.parse(other)
     assert parsed is not None
-    (choice,) = anew(heard(first, under(select)), parsed, 50_000, ["run"])
+    (choice,) = choose_again(heard(first, under(select)), parsed, 50_000, ["run"])
     (decision,) = second.rows(DecisionRow)
     assert choice.decided == first.rows(DecisionRow)[0]
     assert (choice.limit_mw or 0) / 1000 == decision.power_limit_w
@@ -392,7 +392,7 @@ def test_another_selector_chooses_what_it_would_have_decided_itself(pair: list[s
 def test_what_was_not_visited_stays_unknown_and_is_said() -> None:
     world = simulated(under("energy"), replace(TRAINING, steps=20))
     assert not world.rows(DecisionRow), "it ended before"
-    (choice,) = anew(heard(world, under("energy")), time(), 50_000, ["run"])
+    (choice,) = choose_again(heard(world, under("energy")), time(), 50_000, ["run"])
     measured = [tried.limit_mw for tried in choice.tried]
     assert choice.decided is None
     assert choice.limit_mw == max(measured)
@@ -411,16 +411,18 @@ def time() -> selectors.Selector:
     return found
 
 
-def derived(decision: DecisionRow, trials: Sequence[TrialRow]) -> Heard:
+def derived(decision: DecisionRow, trials: Sequence[TrialRow]) -> Replayed:
     runs: dict[str, RunRow] = {RUN.session: RUN}
     gpus: dict[str, GpuRow] = {gpu: replace(GPU, gpu=gpu) for gpu in RUN.gpus}
-    return Heard(0, runs, gpus, {(row.run, row.number): row for row in trials}, {(decision.run, 0): decision})
+    return Replayed(
+        0, runs, gpus, {(row.run, row.number): row for row in trials}, {(decision.run, 0): decision}
+    )
 
 
 def test_what_was_observed_is_chosen_anew_from_the_earlier_run_it_was_known_from() -> None:
     trials = [trial(0, 300.0, run="earlier"), trial(1, 200.0, run="earlier")]
     observed = replace(DECISION, applied=False, trials_run="earlier", trials_round=1)
-    (choice,) = anew(derived(observed, trials), time(), 100_000, [RUN.run])
+    (choice,) = choose_again(derived(observed, trials), time(), 100_000, [RUN.run])
     assert [tried.limit_mw for tried in choice.tried] == [300_000, 200_000]
     assert choice.limit_mw == 300_000
     assert choice.unmeasured_mw == (100_000,)
@@ -428,19 +430,19 @@ def test_what_was_observed_is_chosen_anew_from_the_earlier_run_it_was_known_from
 
 def test_where_nothing_was_measured_nothing_is_chosen() -> None:
     nothing = replace(DECISION, power_limit_w=None, applied=False, reason="No permission.")
-    (choice,) = anew(derived(nothing, []), time(), 100_000, [RUN.run])
+    (choice,) = choose_again(derived(nothing, []), time(), 100_000, [RUN.run])
     assert (choice.limit_mw, choice.reason) == (None, "No permission.")
 
 
 def test_measurements_of_one_limit_are_added_up_and_confirming_ones_left_out() -> None:
     trials = [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0), trial(3, 200.0, confirms=True)]
-    (choice,) = anew(derived(DECISION, trials), time(), 100_000, [RUN.run])
+    (choice,) = choose_again(derived(DECISION, trials), time(), 100_000, [RUN.run])
     assert choice.tried == (Trial(300_000, 1_500_000, 5 * 10**9, 5), Trial(200_000, 2_000_000, 10**10, 10))
 
 
 def test_both_choices_are_shown_per_step() -> None:
     tried = (Trial(300_000, 400_000, 800_000_000, 1), Trial(200_000, 300_000, 10**9, 1))
-    choice = Anew(
+    choice = OtherChoice(
         run=RUN.run,
         round=1,
         decided=DECISION,

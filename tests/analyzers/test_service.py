@@ -12,6 +12,7 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Received
+from analyzers.archive.tables import Values
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
 from analyzers.interpretation import Interpretation
@@ -112,7 +113,7 @@ class StalledArchive(Archive):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Row] | Values = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

@@ -14,7 +14,7 @@ RATE, SECONDS = 200, 0.3
 
 
 def calls_per_step(sessions: int) -> float:
-    """Return the number of function calls that a step event takes, its share of measuring windows included."""
+    """Return the number of function calls that a step event takes, with its share of measuring windows."""
     interpreter, steps, profile = Interpreter(RunSettings(selector=None)), 0, cProfile.Profile()
     for offset, (t_ns, body) in enumerate(frames(sessions, RATE, SECONDS)):
         frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")

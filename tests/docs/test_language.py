@@ -1,17 +1,14 @@
-"""Plain English: no word to avoid, no docstring that begins as a question, but in files not yet converted."""
+"""Plain English: no word to avoid, no docstring that begins as a question."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.docs.language import counts, exceptions, findings, place, share_of_long, sources
+from tests.docs.language import findings, share_of_long, sources
 
 
-def test_no_folder_or_page_has_more_findings_than_its_exception_allows() -> None:
-    allowed = exceptions()
-    over = {name for name, count in counts().items() if count > allowed.get(name, 0)}
-    wrong = {str(path): found for path in sources() if place(path) in over and (found := findings(path))}
-    assert wrong == {}, "Write plain English. Exceptions shrink: python -m tests.docs.language."
+def test_no_text_has_a_word_to_avoid_or_begins_as_a_question() -> None:
+    assert {str(path): found for path in sources() if (found := findings(path))} == {}, "Write plain English."
 
 
 @pytest.mark.parametrize(

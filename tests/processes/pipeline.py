@@ -147,7 +147,7 @@ class Setup:
 
     def kill(self, name: str) -> None:
         process = self._running.pop(name)
-        assert process.poll() is None, f"{name} ended by itself: {self.said(name)}"
+        assert process.poll() is None, f"{name} ended by itself: {self.output(name)}"
         process.kill()
         process.wait()
 
@@ -163,7 +163,7 @@ class Setup:
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
         """Return what a process of this name has written to stderr."""
         return (self.directory / f"{name}.err").read_text(errors="replace")
 
@@ -240,16 +240,16 @@ class Setup:
             until(lambda run=self._run_of[name]: self.told(run)[1] > 100)  # type: ignore[misc]  # mypy cannot type a lambda's default
         (self.directory / "told" / "stop").touch()
         for name in publishers:
-            assert self.wait(name) == 0, self.said(name)
-        assert self.stop("collector") == 0, self.said("collector")
+            assert self.wait(name) == 0, self.output(name)
+        assert self.stop("collector") == 0, self.output("collector")
         # One that starts again has everything in its log, and an end that cannot move while it is reached.
         end = self._end_of_log()
         self.start("collector")
         until(self.welcome)
         until(lambda: self.archived(*end))
         until(lambda: self.sql(UNMEASURED) == [{"n": 0}])
-        assert self.stop("analyzer") == 0, self.said("analyzer")
-        assert self.stop("collector") == 0, self.said("collector")
+        assert self.stop("analyzer") == 0, self.output("analyzer")
+        assert self.stop("collector") == 0, self.output("collector")
         return self.account(archive or self.directory / "energy.duckdb")
 
     def _end_of_log(self) -> tuple[str, int]:

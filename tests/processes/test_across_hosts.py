@@ -40,7 +40,7 @@ class Host:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.directory / "said").read_text(encoding="utf-8")
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -147,7 +147,7 @@ def test_a_role_that_is_missing_is_named_and_given_back_is_enough_to_go_on(site:
     until(lambda: site.frames(site.alpha) > followed + 10)  # it is followed, though not commanded
 
     give(all_roles.replace(', "follow"', ""))
-    until(lambda: "could not let in 127.0.0.1: key desk has no role" in site.alpha.said)
+    until(lambda: "could not let in 127.0.0.1: key desk has no role" in site.alpha.output)
     give(all_roles)
     until(lambda: site.trouble(site.alpha) == "none")
     followed = site.frames(site.alpha)
@@ -174,8 +174,8 @@ def test_one_analyzer_measures_what_runs_on_two_hosts_until_a_key_is_revoked(sit
     assert "desk" in site.alpha.run("keys", "list")
     site.alpha.run("keys", "revoke", "desk")
     until(lambda: "refused the key desk" in site.trouble(site.alpha))
-    until(lambda: "could not let in 127.0.0.1" in site.alpha.said)
-    until(lambda: "zeus-stream keys create" in site.desk.said)
+    until(lambda: "could not let in 127.0.0.1" in site.alpha.output)
+    until(lambda: "zeus-stream keys create" in site.desk.output)
     goes_on = site.frames(site.beta)
     until(lambda: site.frames(site.beta) > goes_on + 10)  # what came in before the cut is interpreted by now
     stopped = site.frames(site.alpha)
@@ -193,8 +193,8 @@ def test_a_second_collector_that_speaks_for_a_host_is_not_followed_and_told_the_
             processes.enter_context(running(host.start(*collect)))
         followed = f"{first.directory},{second.directory}"
         processes.enter_context(running(desk.start("analyze", "--follow", followed)))
-        until(lambda: "speaks for alpha" in desk.said)
-    assert "Give one of them another name with --host" in desk.said
+        until(lambda: "speaks for alpha" in desk.output)
+    assert "Give one of them another name with --host" in desk.output
 
 
 def test_a_host_that_has_no_key_is_told_how_to_get_one(zeus_dir: Path) -> None:

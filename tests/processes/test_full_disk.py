@@ -74,7 +74,7 @@ def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_
         until(lambda: setup.status("collector", "log", "trouble") == "none")
         until(lambda: setup.told("run-1")[0] < setup.told("run-1")[1] + 100)
         account = setup.finish(archive)
-    assert "could not be written" in setup.said("collector")
+    assert "could not be written" in setup.output("collector")
     assert (account.lost, account.twice) == (0, 0)
     assert account.archived >= account.emitted
     [dropped] = account.gaps
@@ -132,8 +132,8 @@ def test_an_analyzer_without_room_ends_with_a_sentence_and_the_next_misses_nothi
         until(lambda: setup.sql("SELECT 1 FROM events LIMIT 1"))
         filler = fill(tmp_path)
         assert setup.wait("analyzer") == 1
-        assert "Make room on its disk" in setup.said("analyzer")
-        assert "Traceback" not in setup.said("analyzer")
+        assert "Make room on its disk" in setup.output("analyzer")
+        assert "Traceback" not in setup.output("analyzer")
         filler.unlink()
         setup.start("analyzer")
         account = setup.finish(archive)
@@ -181,5 +181,5 @@ def test_a_log_whose_tail_was_damaged_is_left_for_another_and_the_gap_is_named(
     assert account.twice == 0
     # What only the damaged tail had is gone, at most one batch: before it and after it, all is there.
     assert account.archived >= account.acknowledged - BATCH
-    assert any("log: begun anew: it was cut" in gap for gap in account.gaps)
+    assert any("log: started over: it was cut" in gap for gap in account.gaps)
     assert any(f"the collector began a new log, {second.log_id}" in gap for gap in account.gaps)

@@ -46,7 +46,7 @@ def test_an_open_run_keeps_its_selector_and_the_next_one_has_the_new(
         setup._analyze = ("--select", "time", *QUICK)
         setup.start("analyzer")
         kept = f"run run-1 keeps to what it began with, select = {selector}"
-        until(lambda: kept in setup.said("analyzer"))
+        until(lambda: kept in setup.output("analyzer"))
         until(lambda: setup.sql(DECIDED))
         setup.kill("publisher 0")
         setup.start("publisher 0")

@@ -124,8 +124,8 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
         assert setup.sql("FROM tries WHERE job = 'digits' ORDER BY number") == tries
         with pytest.raises(RefusedError, match="none of this name is known"):
             forget(where, "unheard of")
-        assert setup.stop("analyzer") == 0, setup.said("analyzer")
-        assert setup.stop("collector") == 0, setup.said("collector")
+        assert setup.stop("analyzer") == 0, setup.output("analyzer")
+        assert setup.stop("collector") == 0, setup.output("collector")
     finally:
         setup.close()
 

@@ -179,7 +179,7 @@ class Trainer(Process):
         self.outbox = Outbox(self.started, self._new_session)
         self._stream: Stream | None = None
         self._sent: tuple[str, int] | None = None
-        self._heard_ns = world.now_ns
+        self._received_ns = world.now_ns
         self._step = 0
         self._over = False
         self.after(0, self._tick)
@@ -212,19 +212,19 @@ class Trainer(Process):
             world.streams.append(self._stream)
         batch = self.outbox.batch(world.now_ns)
         if batch is None:
-            self._heard_ns = world.now_ns
+            self._received_ns = world.now_ns
         elif self._sent != (batch.session, batch.sequence) and world.collector.alive:
             self._sent = batch.session, batch.sequence
             stream = self._stream
             stream.send(0, lambda message: world.collector.take_in(self, stream, message), batch)
-        if world.now_ns - self._heard_ns > S:
+        if world.now_ns - self._received_ns > S:
             self._stream.open = False  # nothing was acknowledged for so long
-            self._heard_ns = world.now_ns
+            self._received_ns = world.now_ns
         self.after(20 * MS, self._tick)
 
     def acknowledge(self, ack: Ack) -> None:
         if self.alive and self.outbox.acknowledge(ack):
-            self._heard_ns = self.world.now_ns
+            self._received_ns = self.world.now_ns
 
     def kill(self) -> None:
         self.alive = False
@@ -276,7 +276,7 @@ class Collector(Process):
         super().__init__(world)
         self.incarnation = f"incarnation-{number}"
         self.log = FillingLog(world.path, HOST, BOOT)
-        if self.log.begun_anew is not None:
+        if self.log.started_over is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
         self._rules = lease_state.Rules(
@@ -302,8 +302,8 @@ class Collector(Process):
                 observe=False,
             )
         )
-        if self.log.begun_anew is not None:
-            self._say(Lost(world.now_ns, "log", 1, f"begun anew: {self.log.begun_anew}"))
+        if self.log.started_over is not None:
+            self._say(Lost(world.now_ns, "log", 1, f"begun anew: {self.log.started_over}"))
         for session in self._sessions.values():
             if not session.gone:
                 self._see_out(session.session)
@@ -490,7 +490,7 @@ class Collector(Process):
         try:
             requested_mw = device.read_control("power_limit") or 0
             if not lease_messages.close(requested_mw, expected_mw):
-                return lease_messages.SetFoundStranger(requested_mw)
+                return lease_messages.SetFoundOther(requested_mw)
             device.set_control("power_limit", limit_mw)
             self.world.report.sets += 1
             done_mw = self._requested_mw = device.read_control("power_limit") or 0
@@ -654,13 +654,11 @@ class Stored(Archive):
                 DecisionRow(**dict(zip(_DECISION.split(", "), row, strict=True)))
                 for row in rows(f"SELECT {_DECISION} FROM decisions")  # noqa: S608  (our own names)
             ]
-        heard_again = replay.hear(self._file.heard(), PLAN, {}, self._file.recalled())
+        replayed = replay.interpret(self._file.stored_frames(), PLAN, {}, self._file.recalled())
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"
-        assert replay.differences(decisions, heard_again.decisions.values()) == (), (
-            "it decides otherwise again"
-        )
+        assert replay.differences(decisions, replayed.decisions.values()) == (), "it decides otherwise again"
 
 
 class Analyzer(Process):
@@ -673,7 +671,7 @@ class Analyzer(Process):
         self._interpreter = Interpreter(PLAN, world.archive.memory())
         self._waiting: list[Frame] = []
         self._asked: Hello | Fetch | None = None
-        self._asked_ns = self._heard_ns = 0
+        self._asked_ns = self._received_ns = 0
         self._welcome: Welcome | None = None
         self._held: set[str] = set()
         self._unanswered: dict[str, SetControl | ReleaseControl] = {}
@@ -687,7 +685,7 @@ class Analyzer(Process):
         now_ns = self.world.now_ns
         if self._asked is not None and now_ns - self._asked_ns > S:
             self._asked = None
-        if self._asked is None and (self._welcome is None or now_ns - self._heard_ns > S):
+        if self._asked is None and (self._welcome is None or now_ns - self._received_ns > S):
             self._ask(Hello("analyzer", "analyzer"))
         self.after(100 * MS, self._tick)
 
@@ -725,7 +723,7 @@ class Analyzer(Process):
     def _take_in(self, ready: list[Part]) -> None:
         """Archive what is in order, interpret it a little later, and fetch what is missing."""
         if ready:
-            self._heard_ns = self.world.now_ns
+            self._received_ns = self.world.now_ns
         self._to_interpret += self.world.archive.put(ready)
         if ready:
             self.after(self.world.rng.uniform(0, 20) * MS, self._interpret_all)

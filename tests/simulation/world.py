@@ -33,6 +33,7 @@ from zeus_stream.protocol.events import (
     WindowBegan,
     WindowEnded,
 )
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
     Cause,
@@ -179,6 +180,7 @@ class Host:
                     default_limit_mw=told.default_limit_mw,
                     found_limit_mw=gpu.found_mw,
                     mig=False,
+                    graphics_clocks_mhz=told.graphics_clocks_mhz,
                 )
             )
             self._poll(gpu)
@@ -258,9 +260,9 @@ class Host:
             gpu.left_s = max(0.0, gpu.left_s - for_ns / 1e9 / self.slowdown(gpu, workload))
 
     def slowdown(self, gpu: Gpu, workload: str) -> float:
-        return gpu.device._spec.model.workloads[workload].slowdown(
-            gpu.device.read_control("power_limit") or 0
-        )
+        limit_mw = gpu.device.read_control("power_limit") or 0
+        locked_mhz = gpu.device.locked_mhz("graphics_clock")
+        return gpu.device._spec.model.workloads[workload].slowdown(limit_mw, locked_mhz)
 
     def set_limit(self, gpu: str, limit_mw: int) -> None:
         """Set a limit as anybody on the host may."""
@@ -405,6 +407,14 @@ class World:
     def _obey(self, command: ApplyControl | RestoreControl) -> None:
         host = next(host for host in self.hosts if host.name == command.host)
         gpu = host.gpus[command.gpu]
+        if command.control == "graphics_clock":
+            value = command.value if isinstance(command, ApplyControl) else UNLOCKED
+            self._advance()
+            gpu.device.set_control("graphics_clock", value)
+            note = ControlApplied(host.now(), command.command, command.gpu, "graphics_clock", value)
+            host.note(note)
+            self._go_on()
+            return
         limit_mw = command.value if isinstance(command, ApplyControl) else gpu.found_mw
         cause = self._refuse.get(limit_mw) or ("range" if limit_mw > gpu.found_mw else None)
         if cause and isinstance(command, ApplyControl):

@@ -214,8 +214,8 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
         done = archive_replay.replay(archive or where.archive, settings, gains, select, watch)
     if done.left_out:
         click.echo(f"{done.left_out} run(s) are left out: retention has removed their readings.", err=True)
-    if done.anew:
-        write(archive_replay.compared(done.anew, select or ""), form, sys.stdout)
+    if done.chosen_again:
+        write(archive_replay.compared(done.chosen_again, select or ""), form, sys.stdout)
         click.echo(
             "Chosen from what was measured. The cost at limits that were not measured is not known.", err=True
         )

@@ -20,8 +20,8 @@ COLLECTOR = (
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
-    "archive", "select", "policy", "search", "per_gpu", "control", "slowdown",
-    "pipeline_iterations", "switching_ms", "stride_w", "wait_steps", "warmup_steps",
+    "archive", "select", "policy", "search", "profile_only", "per_gpu", "control",
+    "slowdown", "pipeline_iterations", "switching_ms", "stride_w", "wait_steps", "warmup_steps",
     "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
     "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen", "nice", *RETENTION,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the callbacks of frameworks have in common: steps, epochs and pauses in, energies for their logs out.
+"""The common part of the frameworks' callbacks: steps, epochs and pauses in, energies for their logs out.
 
     begin_step, end_step, begin_step, ...  -> steps, and windows of the name INTERVAL over steps in a row
     log                                    -> the interval ends, and what earlier ones cost
@@ -42,7 +42,7 @@ class Interval:
 
     @property
     def costs(self) -> Sequence[WindowEnergy] | None:
-        """What its parts cost. None: that of one is missing, and a sum without it would be another sum."""
+        """The cost of its parts. None: that of one is missing, and a sum without it would be another sum."""
         known = [cost for energy in self.energies if isinstance(cost := energy(), WindowEnergy)]
         return known if len(known) == len(self.energies) else None
 

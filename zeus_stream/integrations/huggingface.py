@@ -23,7 +23,7 @@ CHECKPOINT = "checkpoint"
 
 
 class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """What `measure` puts into a trainer. As one of ``callbacks=`` it comes after those that write logs."""
+    """The callback that `measure` adds. As one of ``callbacks=`` it comes after those that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
         """Begin.
@@ -68,7 +68,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._expect(control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not self._training.pausing:  # nobody has said that it begins: its first batch is not in it
+        if not self._training.pausing:  # its beginning was not reported: its first batch is not in it
             self._training.begin_pause(EVALUATION)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -26,7 +26,7 @@ class OptimizerSteps(Training):
     """
 
     def __init__(self, publisher: Publisher) -> None:
-        from torch.compiler import disable  # noqa: PLC0415  (whoever only looks for `auto` needs no torch)
+        from torch.compiler import disable  # noqa: PLC0415  (`auto` alone needs no torch)
         from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
 
         super().__init__(publisher)

@@ -260,7 +260,7 @@ def _one_of(allowed: tuple[Any, ...]) -> Check:
 
 
 def _either(options: Sequence[Any]) -> Check:
-    """Return the check for a union: of messages (told apart by kind), or of a scalar and None."""
+    """Return the check for a union: of messages (distinguished by kind), or of a scalar and None."""
     kinds = {
         str(option.__name__): option
         for option in options

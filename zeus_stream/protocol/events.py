@@ -70,7 +70,7 @@ class StepBoundary:
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
 
     ``index`` counts over the whole run, from 0. At the first boundary of a loop nothing ended; at the
-    last nothing began. Where neither is told, step ``index - 1`` was begun and is cancelled.
+    last nothing began. Where neither is given, step ``index - 1`` was begun and is cancelled.
     """
 
     index: Count
@@ -145,7 +145,7 @@ class TryBegan:
 
 @dataclass(frozen=True, slots=True)
 class TryEnded:
-    """How the session's try ended; one whose session ends without it was lost."""
+    """The end of the session's try; a try whose session ends without it was lost."""
 
     t_ns: Ns
     attempt: Count

@@ -103,7 +103,7 @@ Cause = Literal[
 ]
 """Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
 ended lease; the run does not own the GPU; no restore record could be written; the device failed; somebody
-else set another limit meanwhile."""
+else set another limit in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ControlLeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a bounded buffer, a full disk or a broken log had to drop. Becomes a row in ``gaps``."""
+    """The loss of a bounded buffer, a full disk or a broken log. Becomes a row in ``gaps``."""
 
     t_ns: Ns
     what: Name
@@ -196,6 +196,6 @@ Note = (
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What the collector itself has to say."""
+    """A message of the collector itself."""
 
     notes: Annotated[tuple[Note | Unknown, ...], Within(0, 1000)]

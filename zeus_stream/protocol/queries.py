@@ -92,7 +92,7 @@ class ResultsPage:
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob:
-    """Let a job that recurs begin anew. Its tries stay in the archive, and count no more."""
+    """Let a job that recurs start over. Its tries stay in the archive, and count no more."""
 
     job: Name
 

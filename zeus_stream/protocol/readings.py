@@ -8,7 +8,7 @@ from zeus_stream.protocol.fields import Gpus, Within
 
 
 class Seen(IntEnum):
-    """What a reading saw at ``t_hi_ns``."""
+    """The change that a reading saw at ``t_hi_ns``."""
 
     FIRST = 0
     """First read since start or return: the counter's value, but not when it changed to it."""

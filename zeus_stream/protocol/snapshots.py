@@ -83,7 +83,7 @@ class PartNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialNow:
-    """One power limit that a run has measured, or measures."""
+    """One power limit or clock that a run has measured, or measures."""
 
     limit_mw: Milliwatts
     steps: Count
@@ -91,15 +91,19 @@ class TrialNow:
     step_ms: Figure | None
     confirms: bool = False
     """Measured again after the choice."""
+    clock_mhz: Count | None = None
+    """The clock whose nominal power the limit is. None: it is a power limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchNow:
-    """The search for the power limit of one run."""
+    """The search for the power limit or the clock of one run."""
 
     phase: Phase
     limit_mw: Milliwatts | None
-    """That is measured, or that is chosen."""
+    """That is measured, or that is chosen; the nominal power of a clock."""
+    clock_mhz: Count | None = None
+    """The clock whose power that is. None: a power limit is searched."""
     found_mw: Milliwatts | None
     """The limit that everything is compared with."""
     trial: Count | None

@@ -27,7 +27,8 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps,
     count(*) FILTER (ended_ns IS NULL) AS open_sessions,
-    (SELECT count(DISTINCT power_limit_w) FROM trials WHERE run = {run}) AS limits,
+    (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
+    (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,
     (SELECT value FROM settings
         WHERE name = 'select' AND start = (SELECT max(start) FROM runs WHERE run = {run})) AS selector,
     (SELECT count(*) > 0 FROM events JOIN runs AS own USING (session)
@@ -49,7 +50,7 @@ FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
-    average_power_w AS power_w, temperature_c, confirms
+    average_power_w AS power_w, temperature_c, confirms, clock_mhz
 FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
 """
 SAVING = "FROM saving_of({run})"
@@ -134,13 +135,21 @@ def summarize(
         run=run,
         totals=totals,
         whole=whole,
-        trials=ask(_TRIALS),
+        trials=_levels(ask(_TRIALS)),
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
     )
+
+
+def _levels(trials: pa.Table) -> pa.Table:
+    """Return trials with their clock in place of its nominal power, where a clock was searched."""
+    clocks = trials.column("clock_mhz")
+    if clocks.null_count == len(trials):
+        return trials.drop_columns(["clock_mhz"])
+    return trials if clocks.null_count else trials.drop_columns(["limit_w"])
 
 
 def last_run(answer: Callable[[str], pa.Table]) -> str | None:
@@ -263,22 +272,23 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     if saving["power_limit_w"] is None:
         return [("chosen", f"no power limit: {saving['reason']}")]
     applied = "" if saving["applied"] else ", not set"
-    facts = [("chosen", f"{saving['power_limit_w']:g} W{applied}: {saving['reason']}")]
+    facts = [("chosen", f"{level(saving)}{applied}: {saving['reason']}")]
     if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
         return facts
     verb = "saves" if saving["applied"] else "would save"
     cost = (
         f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
         f" {_interval(saving, 'time_added', '+.1f')} of its time,"
-        f" compared with {saving['default_limit_w']:g} W, the limit found"
+        f" compared with {found_level(saving)}"
     )
     facts.append((verb, cost))
     if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
         facts.append(("warning", "the interval is not known: too few steps were measured at these limits"))
     if saving["applied"]:
         if saving["saved_j"] is not None:
+            what = "limit" if saving["clock_mhz"] is None else "clock"
             facts.append(
-                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this limit")
+                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this {what}")
             )
         return facts
     if saving["would_save_j"] is not None:
@@ -287,6 +297,20 @@ def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
     if saving["trials_run"] != saving["run"]:
         facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
     return facts
+
+
+def level(saving: Mapping[str, Any]) -> str:
+    """Return the limit or clock chosen, from a row of the view ``savings``."""
+    clock_mhz = saving.get("clock_mhz")
+    return f"{saving['power_limit_w']:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
+
+
+def found_level(saving: Mapping[str, Any]) -> str:
+    """Return what the level chosen is compared with."""
+    clock_mhz = saving.get("default_clock_mhz")
+    if clock_mhz is None:
+        return f"{saving['default_limit_w']:g} W, the limit found"
+    return f"{clock_mhz} MHz, the highest clock"
 
 
 def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -56,16 +56,18 @@ WITH {recent}, opened AS (
 ), tried AS (
     SELECT run, count(*) AS trials, max(round) AS round FROM trials GROUP BY run
 ), decided AS (
-    SELECT run, arg_max(power_limit_w, number) AS chosen_w, arg_max(applied, number) AS applied,
+    SELECT run, arg_max(power_limit_w, number) AS chosen_w, arg_max(clock_mhz, number) AS chosen_mhz,
+        arg_max(steps, number) AS since, arg_max(applied, number) AS applied,
         arg_max(reason, number) AS reason, max(round) AS round,
         arg_max(default_energy_per_step_j, number) AS found_step_j
     FROM decisions GROUP BY run
 ), at_limit AS (
     SELECT windows.run, count(DISTINCT index) AS steps, sum(energy_j) AS energy_j
-    FROM windows JOIN decided ON windows.run = decided.run AND abs(power_limit_w - chosen_w) < 0.5
+    FROM windows JOIN decided ON windows.run = decided.run
+        AND CASE WHEN chosen_mhz IS NULL THEN abs(power_limit_w - chosen_w) < 0.5 ELSE index >= since END
     WHERE kind = 'step' AND windows.run IN ({opened}) AND NOT of_host(gpu) GROUP BY windows.run
 )
-SELECT opened.*, paced.steps, steps_per_s, used.energy_j, trials, chosen_w, applied, reason,
+SELECT opened.*, paced.steps, steps_per_s, used.energy_j, trials, chosen_w, chosen_mhz, applied, reason,
     tried.round > decided.round AS again,
     at_limit.steps * found_step_j - at_limit.energy_j AS saved_j
 FROM opened LEFT JOIN paced USING (run) LEFT JOIN used USING (run) LEFT JOIN tried USING (run)
@@ -192,7 +194,8 @@ def _phase(row: Row) -> str:
         return f"measuring limit {row['trials'] + 1}" if row["trials"] else "waiting for steps"
     if row["chosen_w"] is None:
         return f"no limit: {row['reason']}"
-    return f"{row['chosen_w']:g} W chosen" if row["applied"] else f"{row['chosen_w']:g} W would be chosen"
+    level = f"{row['chosen_w']:g} W" if row["chosen_mhz"] is None else f"{row['chosen_mhz']} MHz"
+    return f"{level} chosen" if row["applied"] else f"{level} would be chosen"
 
 
 def _services(process: str, state: Status) -> list[ServiceLine]:

@@ -18,24 +18,25 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
     ``totals``: the row of `TOTALS`.
     """
     limits = totals["limits"]
-    measured = f"{limits} limit{'' if limits == 1 else 's'} measured"
+    what, level = ("clock", "clock") if totals["clocks"] else ("power limit", "limit")
+    measured = f"{limits} {level}{'' if limits == 1 else 's'} measured"
     searched = totals["selector"] not in (None, *NO_SEARCH)
     if not limits and not (searched or (totals["selector"] == "script" and totals["search_wanted"])):
         return None
     if totals["open_sessions"]:
         return f"not yet: the end of the run is not in the archive; {measured}"
     if not totals["gpus"]:
-        return "no power limit: the run uses no GPU"
+        return f"no {what}: the run uses no GPU"
     if not totals["steps"]:
-        return "no power limit: the run has no steps. Wrap its loop in zeus_stream.steps"
-    when = "during the search" if limits else "before a limit was measured"
+        return f"no {what}: the run has no steps. Wrap its loop in zeus_stream.steps"
+    when = "during the search" if limits else f"before a {level} was measured"
     if (totals["behind_s"] or 0) > BEHIND_S:
         return (
-            f"no power limit: the training ended {when}, and limits came into force up to"
+            f"no {what}: the training ended {when}, and {level}s came into force up to"
             f" {totals['behind_s']:.0f} s late. Leave the services more of the processor, or train longer"
         )
-    cure = "Train longer, or set a larger --stride-w" if limits else "Train longer"
-    return f"no power limit: the training ended {when}. {cure}"
+    cure = "Train longer, or set a larger --stride-w" if limits and level == "limit" else "Train longer"
+    return f"no {what}: the training ended {when}. {cure}"
 
 
 def why_no_energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:

@@ -145,7 +145,7 @@ class Board:
         return None if saved is None else (saved[0], saved[1])
 
     def save_counter(self, refresh: int, energy_nj: int) -> None:
-        """Keep the counter for whoever runs this GPU next."""
+        """Keep the counter for the next process that runs this GPU."""
         self._state.put(COUNTER, COUNTER_AT, refresh, energy_nj)
 
     def locked_mhz(self, control: Control) -> int:
@@ -231,7 +231,7 @@ class Ring:
         return max(self.newest() - self._slots + 1, 1)
 
     def since(self, number: int) -> list[tuple[int, ...]]:
-        """Return the records from ``number`` on, without those overwritten meanwhile."""
+        """Return the records from ``number`` on, without those overwritten in the meantime."""
         found = []
         while (record := self._region.get(self._layout, self._at(number))) and record[0] >= number:
             if record[0] == number:

@@ -1,4 +1,4 @@
-"""What published workloads draw, and how fast they run, under a power limit: simulated GPUs live by it.
+"""The power and speed of published workloads under a power limit, for simulated GPUs.
 
 The figures in ``workloads.json`` were fitted by ``benchmarks/fit_workloads.py`` to measurements on real V100,
 A40, P100 and RTX 6000 GPUs; their source, licence and residuals stand beside them. Nobody published such a

@@ -1,6 +1,6 @@
-"""Who a training process is: its job, run, rank and GPUs, from its environment. Pure.
+"""The identity of a training process: its job, run, rank and GPUs, from its environment. Pure.
 
-GPUs are said as well as the process knows them, for the collector to resolve:
+GPUs are named as well as the process knows them; the collector resolves them:
 
     GPU-...     a UUID, or the beginning of one, as CUDA allows
     MIG-...     a MIG instance: its parent GPU is meant
@@ -38,7 +38,7 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a `RunStarted` says of its process."""
+    """The part of a `RunStarted` that describes its process."""
 
     job: str
     run: str
@@ -51,7 +51,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What an environment cannot tell."""
+    """The facts that an environment lacks."""
 
     script: str
     """``sys.argv[0]``."""

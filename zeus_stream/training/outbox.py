@@ -1,4 +1,4 @@
-"""What a publisher has still to hand over: events in order, each once, in bounded memory. Pure.
+"""The events that a publisher has yet to hand over: in order, each once, in bounded memory. Pure.
 
     put -> entries (at most ROOM) -> flight (one batch, sent until acknowledged) -> gone
 

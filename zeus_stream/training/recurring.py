@@ -8,7 +8,7 @@
         job.report(evaluate())
 
 The analyzer is asked for the batch size, and after each epoch whether to go on. Who does not get an answer
-trains with the default, until the target is reached or the epochs are used up. What is done is told as
+trains with the default, until the target is reached or the epochs are used up. Progress is sent as
 events: `TryWanted`, `TryBegan`, `TryEnded`, and those of epochs and of the metric.
 """
 
@@ -43,7 +43,7 @@ Rule: TypeAlias = Literal["sqrt", "linear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What recurs, and what it is for: what a `TryWanted` says beside its stamp."""
+    """The recurring job and its target: the content of a `TryWanted` beside its stamp."""
 
     job: str
     batch_sizes: tuple[int, ...]
@@ -161,7 +161,7 @@ class Recurring:
 
     @property
     def batch_size(self) -> int:
-        """What to train with. Waits for the analyzer's answer at most ``timeout_s`` (2 s), once a try."""
+        """Return the batch size to train with. Waits for an answer at most ``timeout_s`` (2 s) once a try."""
         if self._size is None:
             self._size = self._begin()
         return self._size
@@ -252,7 +252,7 @@ class Recurring:
         except queue.Empty:
             return ""
         self._word = None
-        return "" if advice.go_on else advice.reason or "the analyzer said so"
+        return "" if advice.go_on else advice.reason or "the analyzer asked for it"
 
     def _end(self, how: Literal["converged", "stopped", "exhausted", "lost"], reason: str) -> None:
         """End the try, if it has not ended."""

@@ -26,11 +26,11 @@ from zeus_stream.training.outbox import Outbox, Question
 TICK_S = 0.02
 MAX_FLUSH_S = 3600.0
 FLUSH_S = 0.5
-"""At exit, the training waits at most so long for its last events to be acknowledged, unless told longer."""
+"""Time that the training waits at exit until its last events are acknowledged, unless a setting says more."""
 LOOK_NS = 1_000_000_000
 """Between two looks for a collector while there is none."""
 PATIENCE_NS = 1_000_000_000
-"""Without an acknowledgement for so long, the socket is made anew: doubled each time, up to the most."""
+"""Without an acknowledgement for so long, the socket is opened again: doubled each time, up to the most."""
 MOST_PATIENCE_NS = 8_000_000_000
 STUCK_NS, STUCK_TICKS = 300_000_000, 10
 """Without one for so long, it wakes so many times less often: who trains has no use for its trying."""
@@ -82,6 +82,8 @@ class Courier:
         self._path: Path | None = None
         self._sent: tuple[str, int] | None = None
         """Session and sequence of the batch that was sent on this socket."""
+        self._offered: tuple[str, int] | None = None
+        """Session and sequence of the batch that waits for its acknowledgement."""
         self._progress_ns = self._next_look_ns = 0
         self._found = False
         """A collector was there at some time: it may come back."""
@@ -117,7 +119,7 @@ class Courier:
         return self._question(Ask, (window,), until_ns)
 
     def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
-        """Ask the analyzer, likewise, what to try or whether to go on."""
+        """Ask the analyzer in the same way what to try or whether to go on."""
         return self._question(AskTry, (attempt, epochs), until_ns)
 
     def _question(
@@ -138,7 +140,7 @@ class Courier:
     def _run(self) -> None:
         try:
             self._deliver()
-        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: said, and over)
+        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training: logged, and over)
             self.errors += 1
             self._fail(wrong)
 
@@ -173,11 +175,13 @@ class Courier:
             return
         self._receive(self._socket, now_ns)
         batch = self._outbox.batch(now_ns)
-        if batch is None:
-            self._progress_ns = now_ns
+        offered = None if batch is None else (batch.session, batch.sequence)
+        if batch is None or offered != self._offered:
+            # The wait begins with this turn: a script may have held the interpreter since the last one.
+            self._offered, self._progress_ns = offered, now_ns
         if _is(self._socket, zmq.POLLOUT):
-            if batch and self._sent != (batch.session, batch.sequence) and self._send(self._socket, batch):
-                self._sent = batch.session, batch.sequence
+            if batch and self._sent != offered and self._send(self._socket, batch):
+                self._sent = offered
             for ask in self._outbox.asks(now_ns):
                 self._send(self._socket, ask)
         if now_ns - self._progress_ns > self._patience_ns:

@@ -149,7 +149,7 @@ class Gate:
                 told = True
                 _log.warning(
                     "%s: could not let somebody in at %s: it knows another key of this host, or none."
-                    " Give it the file of a key that was made here. This is said once.",
+                    " Give it the file of a key that was made here. This message comes once.",
                     listener.door, listener.address,
                 )  # fmt: skip
 

@@ -26,7 +26,7 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256
 """Messages taken from a socket before other tasks have their turn."""
 DRAIN_BYTES = 1_000_000
-"""Likewise, about."""
+"""About the same in bytes."""
 MESSAGE_BYTES = 16 * 1024 * 1024
 """Of a larger message only the first part is taken, which means nothing by itself: replies to fetches, the
 largest there are, have a few MB. (SQL answers are read whole, by `exchange`.)"""
@@ -128,7 +128,7 @@ class Channel:
                 raise
             return False
         finally:
-            # Sending may swallow the descriptor's edge for a message that came in meanwhile.
+            # Sending may swallow the descriptor's edge for a message that came in the meantime.
             if self._waiting is not None and self._readable():
                 self._waiting.cancel()
         return True
@@ -237,7 +237,7 @@ class Channel:
                 return
             self._socket.unbind(self._distant[0])
             with anyio.move_on_after(2 * HANDSHAKE_MS / 1000):
-                while not _can_open_files(_most_files() // 2):  # noqa: ASYNC110  (likewise)
+                while not _can_open_files(_most_files() // 2):  # noqa: ASYNC110  (the kernel reports no event for it)
                     await anyio.sleep(CUT_S)
             while not self._bound_again(*self._distant):  # noqa: ASYNC110  (ZeroMQ closes the port in a thread)
                 await anyio.sleep(CUT_S)

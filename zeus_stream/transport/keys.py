@@ -48,7 +48,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What lets this host in at another."""
+    """The key with which this host connects to another."""
 
     path: Path
     name: str
@@ -138,7 +138,7 @@ def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
             public, roles = content["public"], frozenset(content["roles"])
             if not _Z85.fullmatch(public) or not roles <= set(ROLES) or public in found:
-                raise ValueError("its key or roles are none")  # noqa: TRY301  (said below, with the others)
+                raise ValueError("its key or roles are none")  # noqa: TRY301  (reported below, with the others)
         except FileNotFoundError:
             continue  # revoked this moment
         except OSError as error:

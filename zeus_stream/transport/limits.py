@@ -1,4 +1,4 @@
-"""What others may take of a process that listens: descriptors and memory.
+"""The limits on what others take of a listening process: descriptors and memory.
 
 ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
 has no descriptor left. So both are looked at, often: past a bound all connections are cut. Who means

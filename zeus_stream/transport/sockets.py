@@ -108,7 +108,7 @@ def listen(
     Raises:
         SettingsError: the path is too long, or the file cannot be given to the group.
 
-    Whoever calls has `places.claim`-ed the directory: binding takes over a socket file that is there.
+    The caller has called `places.claim` on the directory: binding takes over a socket file that is there.
     """
     socket = open_socket(context, zmq.PUB if feed else zmq.ROUTER, queue)
     if not feed:

@@ -148,9 +148,9 @@ class StoreClient:
         value: dict[str, int] = self._call("job_owners")
         return value
 
-    def heard_again(self) -> list[str]:
+    def sessions_to_replay(self) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
-        value: list[str] = self._call("heard_again")
+        value: list[str] = self._call("sessions_to_replay")
         return value
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:

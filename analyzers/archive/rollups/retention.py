@@ -53,10 +53,9 @@ class Retained(ReplaySource):
         """
         with self.cursor() as cursor:
             needed = {
-                log_id: self._lead(log_id, offset)
-                for log_id, offset in self._heard_again_since(cursor).items()
+                log_id: self._lead(log_id, offset) for log_id, offset in self._replay_since(cursor).items()
             }
-        open_sessions = self.heard_again()
+        open_sessions = self.sessions_to_replay()
         removed: dict[str, int] = {}
         now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
         with self._transaction({}) as connection:

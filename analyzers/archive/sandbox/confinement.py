@@ -34,7 +34,7 @@ _CHANGES_BY_VERSION = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may use."""
+    """The limits of a child process."""
 
     seconds: float
     memory_bytes: int

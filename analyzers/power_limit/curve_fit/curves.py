@@ -12,6 +12,9 @@ not looked at may be better; where they follow a smooth curve, those between the
 fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves they explain the other half
 to 1 % of the log evidence that its own have.
 
+A clock stands for its nominal power (`levels`). It binds whatever a workload draws: there ``s`` is the
+logarithm of the highest nominal power over that of the clock, and time rises by `CLOCK_TIME`.
+
 Time adds what all limits have in common: noise that is not white (`noise`), and a GPU that warms up in its
 first seconds. Every model of the noise is combined with every kind of curve, weighed by the evidence.
 
@@ -44,6 +47,8 @@ SOFT = 0.25
 """Width of the bend where a cap begins to bind, in log(limit)."""
 SLOPE = 1.45
 """Logarithm of time over the square of s."""
+CLOCK_TIME = 0.25, 0.16
+"""The same for clocks: over s, and over its square. The simulated workloads are like that."""
 MOST = 10.0
 """More times its limit no GPU draws, whatever is read."""
 LINE, PARABOLA = 0.4, 0.75
@@ -85,7 +90,13 @@ class Memory:
 
 
 def recall(
-    limits_mw: Sequence[int], gpus: int, goal: Goal, remembered: Sequence[Trial], measured: Sequence[Visit]
+    limits_mw: Sequence[int],
+    gpus: int,
+    goal: Goal,
+    remembered: Sequence[Trial],
+    measured: Sequence[Visit],
+    *,
+    clocks: bool = False,
 ) -> Memory | None:
     """Return what a remembered curve says of limits, among which its own need not be.
 
@@ -95,7 +106,7 @@ def recall(
         return None
     known = [Visit((trial,), 0) for trial in remembered]
     known_mw = sorted({*limits_mw, *(trial.limit_mw for trial in remembered)}, reverse=True)
-    whole = believe(known_mw, limits_mw[0], gpus, goal, known, noisy=measured).as_one
+    whole = believe(known_mw, limits_mw[0], gpus, goal, known, noisy=measured, clocks=clocks).as_one
     at = [known_mw.index(limit) for limit in limits_mw]
     curve = Curve(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
     return Memory(curve, {trial.limit_mw: trial for trial in remembered})
@@ -109,6 +120,8 @@ def believe(
     measured: Sequence[Visit],
     memory: Memory | None = None,
     noisy: Sequence[Visit] | None = None,
+    *,
+    clocks: bool = False,
 ) -> Belief:
     """Return the belief after some visits, one at least.
 
@@ -120,6 +133,7 @@ def believe(
         measured: visits of some of the limits, in order.
         memory: of an earlier run.
         noisy: visits by whose blocks steps are noisy, where those ``measured`` are what is remembered.
+        clocks: the limits are nominal powers of clocks.
     """
 
     def value(trial: Trial) -> float:
@@ -132,7 +146,12 @@ def believe(
     at = np.array([limits_mw.index(limit) for limit in seen_mw])
     wholes = [visit.whole for visit in measured]
     level = float(means.mean[np.argmax(means.log_weight), 0])
-    curves = _before(limits_mw, top_mw, gpus, goal, wholes, memory, at[0], level)
+    power_mw, s = _binding(limits_mw, gpus, wholes, clocks=clocks)
+    time = np.exp(CLOCK_TIME[0] * s + CLOCK_TIME[1] * s**2) if clocks else np.exp(SLOPE * s**2)
+    usual = np.log(goal.of_step(power_mw * time * np.exp(-s), time, top_mw))
+    usual += level - usual[at[0]]
+    likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
+    curves = _before(limits_mw, s, usual, likely, wholes, memory, int(at[0]))
     steps = np.zeros(len(limits_mw))
     for whole in wholes:
         steps[limits_mw.index(whole.limit_mw)] += whole.steps
@@ -163,33 +182,40 @@ def _remembered_means(
     return means, [whole.limit_mw for whole in wholes]
 
 
+def _binding(
+    limits_mw: Sequence[int], gpus: int, wholes: Sequence[Trial], *, clocks: bool
+) -> tuple[float, Floats]:
+    """Return the mean power at the highest limit, mW, and ``s`` of every limit, shape (n,)."""
+    high = max(wholes, key=lambda whole: whole.limit_mw)
+    power_mw, limit = high.energy_mj / high.duration_ns * 1e9 / gpus, np.array(limits_mw, dtype=float)
+    if clocks:
+        return power_mw * limits_mw[0] / high.limit_mw, np.log(limit[0] / limit)
+    power_mw = _at_highest(power_mw, high.limit_mw, limits_mw[0])
+    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
+    return power_mw, s - s[0]
+
+
 def _before(
     limits_mw: Sequence[int],
-    top_mw: int,
-    gpus: int,
-    goal: Goal,
+    s: Floats,
+    usual: Floats,
+    likely: Sequence[float],
     wholes: Sequence[Trial],
     memory: Memory | None,
     at: int,
-    level: float,
 ) -> list[Curve]:
     """Return the curves that are believed in before they are compared with what was measured.
 
     Args:
-        limits_mw, top_mw, gpus, goal: as of `believe`.
-        wholes: what was measured; its mean power says where limits begin to bind.
+        limits_mw: as of `believe`.
+        s: of every limit.
+        usual: what the objective's logarithm is most likely like.
+        likely: of each of `KINKS`.
+        wholes: what was measured.
         memory: of an earlier run.
-        at: index of a limit, at which the logarithm of the objective is about ``level``.
-        level: see there.
+        at: index of a limit that was measured.
     """
-    high = max(wholes, key=lambda whole: whole.limit_mw)
-    power_mw = _at_highest(high.energy_mj / high.duration_ns * 1e9 / gpus, high.limit_mw, limits_mw[0])
-    limit = np.array(limits_mw, dtype=float)
-    s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
-    s -= s[0]
-    time = np.exp(SLOPE * s**2)
-    usual = np.log(goal.of_step(power_mw * time * np.exp(-s), time, top_mw))
-    x = np.log(limit)
+    x = np.log(np.array(limits_mw, dtype=float))
     apart = np.abs(x[:, None] - x)
     alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     around = UNLIKE[0] ** 2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
@@ -198,18 +224,16 @@ def _before(
     weight, again = 1.0, list[Curve]()
     if memory is not None:
         of, power = memory.curve, memory.power(wholes)
-        level = float(of.mean[at])
+        usual = usual + float(of.mean[at]) - usual[at]
         again = [
             Curve(
-                likely * _density(power, power_deviation),
+                share * _density(power, power_deviation),
                 of.mean,
                 of.covariance + ALIKE**2 * alike + deviation**2,
             )
-            for deviation, power_deviation, likely in AGAIN
+            for deviation, power_deviation, share in AGAIN
         ]
         weight = (1 - sum(likely for *_, likely in AGAIN)) * _density(power, UNLIKE[1])
-    usual += level - usual[at]
-    likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
     new = [
         Curve(weight * share, usual, around + kink**2 * np.exp(-apart / KINK_LENGTH))
         for kink, share in zip(KINKS, likely, strict=True)

@@ -1,4 +1,4 @@
-"""The commands of one run: the limits it asks of its GPUs, and what came of that. Pure."""
+"""The commands of one run: the levels it asks of its GPUs, and what came of that. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
+from analyzers.power_limit.levels import Level
 from analyzers.power_limit.profiler import LimitApplied, StepBegan
 from analyzers.results.instructions import ApplyControl, Command, RestoreControl
 from analyzers.results.result import Result
 from analyzers.results.rows import Row
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Limits that were asked of GPUs of the run: one of all, or (``single``) of some their own."""
+    """Levels that were asked of GPUs of the run: one of all, or (``single``) of some their own."""
 
     number: int
     single: bool = False
@@ -59,45 +61,61 @@ class Commands:
         """From when a limit was asked for, in frame time, until it was in force: the longest since the last
         decision. An analyzer that is behind asks late."""
 
-    def ask(self, attempt: Attempt, limits_mw: Mapping[str, int], now: Clocks) -> Result:
-        """Ask for limits of GPUs; what was asked for before is not waited for any longer."""
+    def ask(
+        self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks, held_mw: int | None = None
+    ) -> Result:
+        """Ask for levels of GPUs; what was asked for before is not waited for any longer.
+
+        ``held_mw``: the power limit that clocks are to be set beside; None: the one there is.
+        """
         self._attempt = attempt
-        self._pending.holding(self._run).asked_mw |= limits_mw
+        asked_mw = self._pending.holding(self._run).asked_mw
         rows, commands = list[Row](), list[Command]()
-        for gpu, limit_mw in limits_mw.items():
-            share, host = self._allocations.get(gpu), self._fleet.gpus[gpu].host
-            command = ApplyControl(
-                command=self._name(gpu),
-                run=self._run if share is None else share.holder,
-                host=host,
-                gpu=gpu,
-                control="power_limit",
-                value=limit_mw,
-            )
-            attempt.waiting.add(command.command)
-            attempt.asked_ns[host] = now[host]
-            rows.append(self._pending.ask(command, self._run, now[host]))
-            commands.append(command)
+        for gpu, level in levels.items():
+            wanted: list[tuple[Control, int]] = []
+            if level.clock_mhz is None:
+                asked_mw[gpu] = level.limit_mw
+                wanted.append(("power_limit", level.limit_mw))
+            else:
+                wanted += [] if held_mw is None else [("power_limit", held_mw)]
+                wanted.append(("graphics_clock", level.clock_mhz))
+            for control, value in wanted:
+                command = self._command(gpu, control, value)
+                attempt.waiting.add(command.command)
+                attempt.asked_ns[command.host] = now[command.host]
+                rows.append(self._pending.ask(command, self._run, now[command.host]))
+                commands.append(command)
         return Result(tuple(rows), tuple(commands))
 
+    def _command(self, gpu: str, control: Control, value: int) -> ApplyControl:
+        share = self._allocations.get(gpu) if control == "power_limit" else None
+        return ApplyControl(
+            command=self._name(gpu),
+            run=self._run if share is None else share.holder,
+            host=self._fleet.gpus[gpu].host,
+            gpu=gpu,
+            control=control,
+            value=value,
+        )
+
     def give_back(self, now: Clocks) -> Result:
-        """Give back every limit that is ours, but where it is a power budget's to say."""
+        """Give back every control that is ours, but a limit where it is a power budget's to say."""
         holding = self._pending.holding(self._run)
         held, holding.held, holding.asked_mw, self._attempt = holding.held, {}, {}, None
         rows, commands = list[Row](), list[Command]()
-        for gpu in held:
-            if gpu not in self._allocations:
+        for gpu, control in held:
+            if control != "power_limit" or gpu not in self._allocations:
                 host = self._fleet.gpus[gpu].host
                 command = RestoreControl(
-                    command=self._name(gpu), run=self._run, host=host, gpu=gpu, control="power_limit"
+                    command=self._name(gpu), run=self._run, host=host, gpu=gpu, control=control
                 )
                 rows.append(self._pending.ask(command, self._run, now[host]))
                 commands.append(command)
         return Result(tuple(rows), tuple(commands))
 
     def applied(self, note: ControlApplied, host: str) -> None:
-        """Take in that a GPU's limit was set as asked."""
-        self._pending.holding(self._run).held[note.gpu] = None
+        """Take in that a control of a GPU was set as asked."""
+        self._pending.holding(self._run).held[note.gpu, note.control] = None
         attempt = self._attempt
         if attempt is not None and note.command in attempt.waiting:
             attempt.waiting.discard(note.command)

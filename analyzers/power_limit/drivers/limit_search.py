@@ -1,7 +1,10 @@
-"""The search for one run's power limit: its machines, fed with events; what they want is carried out. Pure.
+"""The search for one run's power limit or clock: its machines; what they want is carried out. Pure.
 
-events -> the profiling machine -> limits to ask for, trials to measure, decisions
+events -> the profiling machine -> levels to ask for, trials to measure, decisions
        -> the machine of single GPUs, which works while the first one keeps watch
+
+Of ``both`` controls the limit is searched first. When it is chosen and confirmed, a second machine takes the
+place of the first: it searches the clock, and asks for the limit with every clock.
 """
 
 from collections.abc import Sequence
@@ -17,6 +20,7 @@ from analyzers.power_limit.drivers.commands import Attempt, Commands
 from analyzers.power_limit.drivers.ranks import Ranks, instants_ns
 from analyzers.power_limit.drivers.run_decisions import At, RunDecisions
 from analyzers.power_limit.drivers.single_limits import SEARCH_SETTLE_NS, SingleLimits
+from analyzers.power_limit.levels import Level, limit_levels
 from analyzers.power_limit.profiler import (
     Apply,
     Barred,
@@ -38,10 +42,10 @@ from analyzers.power_limit.profiler import (
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress, progress
-from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
-from analyzers.results.rows import Row, TrialRow
+from analyzers.results.rows import RecallRow, Row, TrialRow
 
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
@@ -98,6 +102,8 @@ class LimitSearch:
         self._commands = commands
         self._single = SingleLimits()
         self._trials: list[_Trial] = []
+        self._held_mw: int | None = None
+        """The power limit that clocks are searched at; None: the one there is."""
 
     @property
     def progress(self) -> SearchProgress:
@@ -106,12 +112,21 @@ class LimitSearch:
 
     @property
     def commands_limits(self) -> bool:
-        """True if it sets the limits of its GPUs."""
-        return self.state is not None and not isinstance(self.state.phase, Observing | Over)
+        """True if it sets the power limits of its GPUs."""
+        if self.state is None or isinstance(self.state.phase, Observing | Over):
+            return False
+        return not self.by_clock or self._held_mw is not None
+
+    @property
+    def by_clock(self) -> bool:
+        """True if the machine under way searches a clock."""
+        return self.plan is not None and bool(self.plan.clocks_mhz)
 
     @property
     def wanted_mw(self) -> int | None:
         """The limit that it wants although it might have a higher one; None: the higher, the better."""
+        if self.by_clock:
+            return self._held_mw
         if self.state is None or self.plan is None or self.state.chosen is None:
             return None
         chosen = self.state.chosen
@@ -120,8 +135,11 @@ class LimitSearch:
 
     @property
     def profile(self) -> tuple[Trial, ...]:
-        """The cost of its steps at each limit: as measured, and where they were not, as remembered."""
-        if self.plan is None:
+        """The cost of its steps at each limit: as measured, and where they were not, as remembered.
+
+        Of clocks nothing: they say little about limits.
+        """
+        if self.plan is None or self.by_clock:
             return ()
         return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
 
@@ -138,9 +156,29 @@ class LimitSearch:
 
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
-        gpus, plan = self._ranks.gpus(), self.settings
-        self._commands.behind_ns = 0
-        limits_mw, goal = self._ranks.limits_mw(plan), None if plan.exhaustive else selector.goal
+        self._held_mw, self._commands.behind_ns = None, 0
+        settings = self.settings
+        clocks = settings.control == "graphics_clock"
+        found = (
+            self._ranks.clock_levels(at_limit=False)
+            if clocks
+            else limit_levels(self._ranks.limits_mw(settings))
+        )
+        recalled = self._begin(lead, selector, found, settings.wait_steps)
+        if (barred := self._ranks.barred(found, settings.control)) is not None:
+            return rows_only([recalled]) | self.feed(Barred(barred)), False
+        assert self.plan is not None
+        self._pending.appoint(self._run, self._ranks.gpus())
+        rows: list[Row] = [recalled]
+        if (why := self._ranks.gathered(settings.timeout_ns)) is not None:
+            rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
+        return rows_only(rows), True
+
+    def _begin(self, lead: Session, selector: Selector, found: Sequence[Level], wait_steps: int) -> RecallRow:
+        """Begin a machine that chooses from levels, with what is remembered of them."""
+        plan, limits_mw = self.settings, tuple(level.limit_mw for level in found)
+        goal = None if plan.exhaustive else selector.goal
+        clocks_mhz = tuple(level.clock_mhz for level in found if level.clock_mhz is not None)
         recollection = warm_start.begin(
             self._fleet,
             self._known,
@@ -149,32 +187,45 @@ class LimitSearch:
             self._ranks.about,
             lead,
             limits_mw,
+            control="graphics_clock" if clocks_mhz else "power_limit",
         )
-        self._rows.begin(recollection)
-        recalled = recollection.recalled
+        self._rows.begin(recollection, beside=self._held_mw is not None)
         self.plan = profiler.Plan(
             limits_mw=limits_mw,
-            gpus=len(gpus),
+            clocks_mhz=clocks_mhz,
+            gpus=len(self._ranks.gpus()),
             selector=selector,
-            wait_steps=plan.wait_steps,
+            wait_steps=wait_steps,
             warmup_steps=plan.warmup_steps if goal is None else 0,
             profile_steps=plan.profile_steps,
             settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
             window_ns=0,
             outcome_ns=plan.timeout_ns,
             goal=goal,
-            remembered=profiles.trials(recalled.limits),
+            remembered=profiles.trials(recollection.recalled.limits),
             profiling_share=plan.profiling_share,
+            profile_only=plan.profile_only,
         )
         self.state = profiler.start(self.plan, self.numbers, self.rounds)
         self.rounds = self.state.round
-        if (barred := self._ranks.barred(limits_mw)) is not None:
-            return rows_only([recalled]) | self.feed(Barred(barred)), False
-        self._pending.appoint(self._run, gpus)
-        rows: list[Row] = [recalled]
-        if (why := self._ranks.gathered(self.settings.timeout_ns)) is not None:
-            rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
-        return rows_only(rows), True
+        return recollection.recalled
+
+    def _go_on_with_clocks(self) -> Result:
+        """Search the clock at the limit that was chosen and confirmed, if both controls are searched."""
+        state, plan, selector, lead = self.state, self.plan, self.settings.selector, self._ranks.lead
+        if self.settings.control != "both" or state is None or plan is None or plan.clocks_mhz:
+            return NOTHING
+        chosen = state.chosen
+        if chosen is None or chosen.unsure or selector is None or lead is None:
+            return NOTHING
+        if not isinstance(state.phase, Measuring) or not (found := self._ranks.clock_levels(at_limit=True)):
+            return NOTHING
+        known = {trial.limit_mw: trial.step_ns for trial in profiler.curve(state, plan)}
+        if chosen.limit_mw in known:
+            selector = with_slack_left(selector, known[chosen.limit_mw] / known[max(known)])
+        self._trials.clear()
+        self._held_mw = chosen.limit_mw
+        return rows_only([self._begin(lead, selector, found, 0)]) | self.feed(state.cap)
 
     def feed(self, event: profiler.Event) -> Result:
         """Pass an event to the machine and carry out what it wants."""
@@ -217,7 +268,8 @@ class LimitSearch:
         periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
         self.plan = replace(self.plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
         self._single.begin_again()
-        return self._commands.ask(Attempt(attempt), dict.fromkeys(gpus, limit_mw), self._ranks.now)
+        levels = dict.fromkeys(gpus, Level(limit_mw, self.plan.clock_mhz(limit_mw)))
+        return self._commands.ask(Attempt(attempt), levels, self._ranks.now, self._held_mw)
 
     def land(self) -> Result:
         """Pass on to a machine that its limits are in force, once they are."""
@@ -250,7 +302,7 @@ class LimitSearch:
             match instruction:
                 case per_gpu.Set(attempt, limits_mw):
                     wished = zip(self._single.gpus, limits_mw, strict=True)
-                    others = {gpu: mw for gpu, mw in wished if mw != asked_mw.get(gpu)}
+                    others = {gpu: Level(mw) for gpu, mw in wished if mw != asked_mw.get(gpu)}
                     result |= self._commands.ask(Attempt(attempt, single=True), others, self._ranks.now)
                 case per_gpu.Measure():
                     self._trials.append(_Trial(instruction, self._ranks.now_ns))
@@ -306,6 +358,8 @@ class LimitSearch:
             follows = self.feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
             if row is not None:
                 follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
+            if asked.purpose is Purpose.CONFIRM:
+                follows |= self._go_on_with_clocks()
             return follows | self._look_for_waiting(asked, took)
         if isinstance(took, Missing):
             return self.feed_single(TrialMissing(asked.number, took.reason))

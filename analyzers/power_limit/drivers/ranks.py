@@ -1,11 +1,13 @@
 """The ranks of a run: those that are there, their lead, and those that a machine is about. Pure."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session, Span
-from analyzers.power_limit import profiler
+from analyzers.power_limit import levels, profiler
+from analyzers.power_limit.levels import Level
 from analyzers.power_limit.profiler import StepBegan
 from analyzers.power_limit.run_settings import RunSettings
 
@@ -95,6 +97,26 @@ class Ranks:
             return (min(max(only_mw, *least_mw), *found_mw),)
         return profiler.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
 
+    def clock_levels(self, *, at_limit: bool) -> tuple[Level, ...]:
+        """Return the clocks that every GPU may have, as far as a search visits them.
+
+        ``at_limit``: those near the clock at which GPUs work now, under the power limit in force.
+        """
+        known: list[frozenset[int]] = []
+        found_mw, busy_mhz = [], []
+        for gpu in self.gpus():
+            device = self._fleet.gpus[gpu].found
+            busy_mhz.append(self._fleet.gpus[gpu].busy_mhz)
+            if device is None or device.found_limit_mw is None:
+                return ()
+            known.append(frozenset(device.graphics_clocks_mhz))
+            found_mw.append(device.found_limit_mw)
+        if not known:
+            return ()
+        seen_mhz = [mhz for mhz in busy_mhz if mhz is not None]
+        near_mhz = median(seen_mhz) if at_limit and seen_mhz else None
+        return levels.clock_levels(frozenset.intersection(*known), min(found_mw), near_mhz)
+
     def under_way(self, gpu: str, t_ns: int | None) -> StepBegan | None:
         """Return the lead's step that was under way when something happened to a GPU.
 
@@ -109,8 +131,8 @@ class Ranks:
         began_ns = None if index is None else self.lead.began_ns(index)
         return None if index is None or began_ns is None else StepBegan(index, began_ns)
 
-    def barred(self, limits_mw: Sequence[int]) -> str | None:
-        """Return why this run may not command, if it may not."""
+    def barred(self, levels: Sequence[Level], what: str) -> str | None:
+        """Return why this run may not command, if it may not. ``what`` it controls: see `Searched`."""
         for session in self.about:
             if session.barred is not None:
                 return session.barred
@@ -119,10 +141,11 @@ class Ranks:
         gpus = self.gpus()
         for gpu in gpus:
             if (other := self._pending.commander(gpu)) not in (None, self._run):
-                return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
+                return f"{gpu}: run {other} controls it already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
-        return None if limits_mw else "its GPUs have no power limit in common that could be set"
+        lacking = "graphics clock" if what == "graphics_clock" else "power limit"
+        return None if levels else f"its GPUs have no {lacking} in common that could be set"
 
 
 def instants_ns(session: Session, spans: Sequence[Span], opened: Sequence[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """The rows of one run: its trials, its decisions, and what they leave to later runs. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
@@ -40,10 +40,18 @@ class RunDecisions:
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
         self._recollection: Recollection | None = None
         """None: no machine has begun."""
+        self._decided: DecisionRow | None = None
+        """The last decision."""
+        self._default: DecisionRow | None = None
+        """Has what everything is compared with; None: that is the highest level measured."""
 
-    def begin(self, recollection: Recollection) -> None:
-        """Begin a round, with what is remembered of earlier runs."""
+    def begin(self, recollection: Recollection, *, beside: bool = False) -> None:
+        """Begin a round, with what is remembered of earlier runs.
+
+        ``beside``: it chooses a control beside the one chosen last, so it is compared with the same default.
+        """
         self._recollection = recollection
+        self._default = self._decided if beside else None
 
     def trial(
         self,
@@ -59,7 +67,7 @@ class RunDecisions:
         tried = state.trials if state else ()
         top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
         cost = None if eta is None else cost_mj(trial, eta, top_mw, plan.gpus) / 1000
-        row = trial_row(self._run, asked, took, cost, lead)
+        row = trial_row(self._run, asked, took, cost, lead, plan.clock_mhz(asked.limit_mw))
         if self._recollection:
             self._recollection.measured(row.ended_ns)
         if asked.visit in self._visited:
@@ -88,6 +96,15 @@ class RunDecisions:
         decision = self._decision(
             plan, at, number, known, decided.limit_mw, reason, decided.confidence, applied=True, source=source
         )
+        if (before := self._default) is not None:
+            decision = replace(
+                decision,
+                default_limit_w=before.default_limit_w,
+                default_clock_mhz=None,
+                default_energy_per_step_j=before.default_energy_per_step_j,
+                default_step_s=before.default_step_s,
+            )
+        self._decided = decision
         return [decision, *kept]
 
     def gathered(self, plan: profiler.Plan, at: At, number: int, reason: str) -> DecisionRow:
@@ -149,8 +166,10 @@ class RunDecisions:
             t_ns=at.t_ns,
             selector=plan.selector.text,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            clock_mhz=plan.clock_mhz(limit_mw),
             steps=at.steps,
             default_limit_w=plan.limits_mw[0] / 1000 if plan.limits_mw else None,
+            default_clock_mhz=plan.clocks_mhz[0] if plan.clocks_mhz else None,
             energy_per_step_j=chosen.step_mj / 1000 if chosen else None,
             step_s=chosen.step_ns / 1e9 if chosen else None,
             default_energy_per_step_j=default.step_mj / 1000 if default else None,

@@ -61,6 +61,8 @@ class SingleLimits:
         settings: RunSettings,
     ) -> Sequence[per_gpu.Instruction]:
         """Begin to try which GPUs may have a lower limit, after a window at the chosen one, if wanted."""
+        if settings.control != "power_limit":
+            return ()  # single GPUs are lowered by their limit
         if not settings.per_gpu or self.trying or self._evened or asked.purpose is Purpose.PROFILE:
             return ()
         phase, looks = state.phase, self._looks[1] if self._looks[0] == state.round else 0

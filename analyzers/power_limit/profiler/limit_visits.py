@@ -1,4 +1,4 @@
-"""Visit one limit after another, choose the best and set it: rules 4, 5, 8 and 9 of the profiler. Pure."""
+"""Visit one limit after another, choose the best and set it: rules 4, 5 and 8 to 10 of the profiler. Pure."""
 
 from dataclasses import replace
 
@@ -60,14 +60,16 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
     more = 0
     if state.background:
         more = BACKGROUND * state.background + sum(len(of.blocks) for of in visits if of.watched)
-    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory, more):
+    clocks = bool(plan.clocks_mhz)
+    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory, more, clocks=clocks):
         case Measure(limit_mw) if limit_mw == now_mw:
             return state, ()
         case Measure(limit_mw):
             return apply_limit(state, limit_mw)
         case Choose(limit_mw, confidence, remembered, sure):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
-            reason = f"{plan.selector.text} of {len(limits_mw)} limits, {seen} of them measured"
+            levels = "clocks" if clocks else "limits"
+            reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
                 reason += ", as remembered" if as_remembered else ", not as remembered"
@@ -201,7 +203,11 @@ def _decide_if_last(state: State, plan: Plan) -> Answer:
         limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return observe_only(state, str(wrong))
-    reason = f"{plan.selector.text} of {len(trials)} limits measured"
+    reason = f"{plan.selector.text} of {len(trials)} {'clocks' if plan.clocks_mhz else 'limits'} measured"
+    if plan.profile_only:
+        reason = f"{reason}; --profile-only keeps the limit found{_by(state)}"
+        seen = Observing(f"{plan.spell(limit_mw)} would be chosen: {reason}")
+        return replace(state, phase=seen), (Release(), Observe(state.round, trials, reason))
     return _choose(state, Chosen(limit_mw=limit_mw), reason, plan)
 
 

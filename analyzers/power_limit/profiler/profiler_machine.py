@@ -46,6 +46,8 @@ The rules:
  9. A search whose budget of steps ends while its bound is above `TOLERATED` chooses the limit that may be off
     by the least, and says so. It goes on in the background: what is measured at that limit counts, and from
     time to time other limits are visited, for `BACKGROUND` blocks, within the share of rule 7.
+10. With ``profile_only`` an exhaustive search does not set its choice. It gives back what it changed, says
+    what the choice would save, and only observes from then on: the observer mode of Zeus (NSDI'23).
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
 

@@ -15,6 +15,8 @@ class Plan:
 
     limits_mw: tuple[int, ...]
     """To be visited, descending; see `limits_mw`."""
+    clocks_mhz: tuple[int, ...] = ()
+    """Of which these are the nominal powers (`levels`), in the same order; empty: they are power limits."""
     gpus: int
     selector: Selector
     wait_steps: int
@@ -30,6 +32,17 @@ class Plan:
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
+    profile_only: bool = False
+    """Give back the limit after the last trial, and say what the best would save (rule 10)."""
+
+    def clock_mhz(self, limit_mw: int | None) -> int | None:
+        """Return the clock whose nominal power this is; None: it is a power limit, or none of these."""
+        return dict(zip(self.limits_mw, self.clocks_mhz, strict=False)).get(limit_mw or 0)
+
+    def spell(self, limit_mw: int) -> str:
+        """Return a level in words."""
+        clock_mhz = self.clock_mhz(limit_mw)
+        return f"{limit_mw / 1000:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(
     with opened(path) as archive:
         archive.put_frames(stored[2:])
         archive.put_rows([], {"one": 3, "two": 2}, replaying=False)
-        heard = [(frame.log_id, frame.offset) for frame, _ in archive.heard()]
+        heard = [(frame.log_id, frame.offset) for frame, _ in archive.stored_frames()]
         to_replay = [(frame.log_id, frame.offset) for page in archive.to_replay() for frame, _ in page]
         turns = ask(archive, "FROM turns")
     assert heard == [turn for turn in order if turn not in (("two", 2), ("three", 0))], "of which rows came"

@@ -35,7 +35,7 @@ def test_when_readings_are_looked_at_does_not_matter(seed: int) -> None:
             unasked.interrupt("gone")
         asked.add(part)
         unasked.add(part)
-        t_ns = rng.choice((asked.heard_ns, int(part["t_lo_ns"][-1])))
+        t_ns = rng.choice((asked.received_ns, int(part["t_lo_ns"][-1])))
         assert asked.settled(t_ns) == unasked.settled(t_ns)
     for one, other in zip(asked.knots(), unasked.knots(), strict=True):
         assert one.tolist() == other.tolist()
@@ -82,7 +82,7 @@ def test_it_is_settled_once_a_change_surely_came_later() -> None:
     assert not line.settled(451 * MS)
     line.add(readings(row(Seen.UNCHANGED, 600 * MS, 601 * MS, energy_mj=50_000)))
     assert not line.settled(451 * MS)
-    assert line.heard_ns == 601 * MS
+    assert line.received_ns == 601 * MS
     line.interrupt("gone")
     assert line.settled(451 * MS)
 
@@ -130,7 +130,7 @@ def test_forgetting_keeps_what_is_needed_and_stays_small() -> None:
         if line.crowded:
             line.forget(needed)
     assert len(line.knots().mid_ns) < 2 * RECENT_NS // period_ns + 600
-    end_ns = line.heard_ns - 1
+    end_ns = line.received_ns - 1
     answers = measure(line, [*needed, 500 * MS], [end_ns, end_ns, 7 * S])
     used = [answer.energy_uj for answer in answers if isinstance(answer, Energy)]
     assert used == [pytest.approx((end_ns - t_ns) / 10) for t_ns in needed] + [650_000_000]
@@ -158,7 +158,7 @@ def test_what_is_forgotten_is_given_back_limits_as_well() -> None:
     assert all(
         base is not None and base.nbytes <= 7 * 8 * (kept + 2) for base in (c.base for c in line.knots())
     )
-    end_ns = line.heard_ns
+    end_ns = line.received_ns
     assert line.limits_mw([0, end_ns - IDLE_NS], [1, end_ns - IDLE_NS]) == [None, 195]
 
 
@@ -167,7 +167,7 @@ def test_memory_is_bounded_even_when_everything_is_needed() -> None:
     line = Timeline()
     line.add(steady(100, MAX_KNOTS + 1000, 1 * MS))
     assert line.crowded
-    line.forget(range(0, line.heard_ns, MS))
+    line.forget(range(0, line.received_ns, MS))
     assert len(line.knots().mid_ns) == MAX_KNOTS
     assert CROWDED < MAX_KNOTS
 

@@ -248,6 +248,18 @@ def test_who_may_not_command_observes_and_says_why(cause: Cause) -> None:
     assert [observed.reason for observed in bench.observed] == ["refused"]
 
 
+def test_profile_only_measures_every_limit_gives_back_and_says_what_is_best() -> None:
+    bench = Bench(replace(SHORT, profile_only=True))
+    bench.best_mw = 200_000
+    bench.steps(60)
+    assert bench.limits == list(SHORT.limits_mw), "nothing is set after the last trial"
+    assert (bench.released, bench.decided) == (1, [])
+    (observed,) = bench.observed
+    assert [trial.limit_mw for trial in observed.trials] == sorted(SHORT.limits_mw, reverse=True)
+    assert observed.reason == "energy of 3 limits measured; --profile-only keeps the limit found"
+    assert bench.reason.startswith("200 W would be chosen: ")
+
+
 def test_when_every_limit_is_refused_the_last_refusal_is_told() -> None:
     bench = Bench(SHORT)
     bench.refuse = dict.fromkeys(SHORT.limits_mw, "device")

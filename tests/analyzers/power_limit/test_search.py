@@ -52,6 +52,8 @@ class World:
     steps: int = 0
     t_ns: int = 5 * S
     visits: list[Visit] = field(default_factory=list)
+    clocks: bool = False
+    """Its limits are nominal powers of clocks."""
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
@@ -72,7 +74,7 @@ class World:
     def searched(self, of: Goal, remembered: Sequence[Trial] = ()) -> Choose:
         """Do what is advised until it is to choose."""
         while True:
-            match advise(self.limits, self.gpus, of, self.visits, remembered):
+            match advise(self.limits, self.gpus, of, self.visits, remembered, clocks=self.clocks):
                 case Choose() as chosen:
                     return chosen
                 case Measure(limit_mw):

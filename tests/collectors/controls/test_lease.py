@@ -31,7 +31,7 @@ from collectors.controls.lease_messages import (
     Say,
     SetDone,
     SetFailed,
-    SetFoundStranger,
+    SetFoundOther,
     Stopping,
     WriteRecord,
 )
@@ -277,7 +277,7 @@ def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
     played = Played()
     played.play(Asked(ask("c1")))
     played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
-    asked = played.play(SetFoundStranger(200 * W))
+    asked = played.play(SetFoundOther(200 * W))
     assert causes(asked) == ["stranger"]
     assert ClearRecord() in asked
     assert played.state == replace(played.state, limits=Limits(200 * W), lease=None)
@@ -647,7 +647,7 @@ class World:
         assert self.record is not None, "a set without a record"
         assert self.record.ours(limit_mw), "a set that the record does not know of"
         if not lease_messages.close(self.card.limit_mw, expected_mw):
-            return SetFoundStranger(self.card.limit_mw)
+            return SetFoundOther(self.card.limit_mw)
         assert self.record.found == self.administrator_mw
         assert limit_mw <= self.administrator_mw, "above what was found"
         if not failed:

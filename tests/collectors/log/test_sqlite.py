@@ -75,7 +75,7 @@ def test_offsets_count_from_0_without_holes_over_a_restart(path: Path) -> None:
     log_id = log.log_id
     log.close()
     log = opened(path)
-    assert log.begun_anew is None
+    assert log.started_over is None
     second = log.append([("c", b"3")], 8)
     assert [frame.offset for frame in (*first, *second)] == [0, 1, 2]
     assert log.fetch(0, 10, 10**6) == [*first, *second]
@@ -86,7 +86,7 @@ def test_offsets_count_from_0_without_holes_over_a_restart(path: Path) -> None:
 def test_a_killed_process_loses_nothing_it_had_appended(path: Path) -> None:
     log_id = killed_while_writing(path)
     log = opened(path)
-    assert (log.log_id, log.begun_anew) == (log_id, None)
+    assert (log.log_id, log.started_over) == (log_id, None)
     assert [frame.body for frame in log.fetch(0, 100, 10**6)] == [bytes([i]) for i in range(20)]
     assert log.sessions() == [SessionMemory("s", 20, "")]
     log.close()
@@ -96,7 +96,7 @@ def test_after_a_loss_of_power_the_log_begins_anew_with_another_id(path: Path) -
     log_id = killed_while_writing(path)
     log = opened(path, "boot-2")
     assert log.log_id != log_id
-    assert log.begun_anew is not None
+    assert log.started_over is not None
     assert log.extent.next_offset == 0
     log.close()
 
@@ -129,7 +129,7 @@ def test_a_log_whose_tail_was_cut_begins_anew(path: Path, at: int) -> None:
     wal.write_bytes(wal.read_bytes()[:at])
     log = opened(path)
     assert log.log_id != log_id
-    assert log.begun_anew == "it was cut: frames 19 to 19 are gone"
+    assert log.started_over == "it was cut: frames 19 to 19 are gone"
     log.close()
 
 
@@ -139,11 +139,11 @@ def test_a_log_that_was_removed_or_exchanged_begins_anew(path: Path) -> None:
     log.close()
     path.rename(path.with_name("kept"))
     log = opened(path)
-    assert log.begun_anew == "it is gone"
+    assert log.started_over == "it is gone"
     log.close()
     path.with_name("kept").rename(path)
     log = opened(path)
-    assert (log.begun_anew or "").startswith("it was exchanged")
+    assert (log.started_over or "").startswith("it was exchanged")
     log.close()
 
 
@@ -168,7 +168,7 @@ def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
             ]
             assert log.sessions() == [SessionMemory("s", 400, "")]
         else:
-            assert log.begun_anew is not None
+            assert log.started_over is not None
             assert log.extent.next_offset == 0
         log.close()
 
@@ -176,7 +176,7 @@ def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
 def test_a_broken_file_is_moved_aside_and_another_log_begun(path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to be one" * 100)
     log = opened(path)
-    assert log.begun_anew is not None
+    assert log.started_over is not None
     fill(log, 1)
     log.close()
     assert path.with_name("log.sqlite.old").read_bytes().startswith(b"not a database")
@@ -192,7 +192,7 @@ def test_damage_inside_the_file_is_found(path: Path) -> None:
             file.seek(page * 4096)
             file.write(bytes(range(200)))
     log = opened(path)
-    assert log.begun_anew is not None
+    assert log.started_over is not None
     assert log.log_id != log_id
     log.close()
 
@@ -202,7 +202,7 @@ def test_another_programs_database_is_moved_aside_not_written_into(path: Path) -
         db.execute("CREATE TABLE theirs (x)")
         db.commit()
     log = opened(path)
-    assert log.begun_anew == "it is not a log of zeus-stream"
+    assert log.started_over == "it is not a log of zeus-stream"
     log.close()
     with contextlib.closing(sqlite3.connect(path.with_name("log.sqlite.old"))) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
@@ -373,7 +373,7 @@ def test_holes_and_shares_survive_a_restart(path: Path) -> None:
     before, extent, size = everything(log), log.extent, log.size_bytes
     log.close()
     log = opened(path)
-    assert log.begun_anew is None
+    assert log.started_over is None
     assert (everything(log), log.extent, log.size_bytes) == (before, extent, size)
     flooded(log)
     topics = Counter(part.topic for part in everything(log) if isinstance(part, Frame))
@@ -389,8 +389,8 @@ def test_a_hole_that_nobody_made_is_damage(path: Path) -> None:
         db.execute('DELETE FROM frames WHERE "offset" = (SELECT max("offset") - 3 FROM frames)')
         db.commit()
     log = opened(path)
-    assert log.begun_anew is not None
-    assert "is gone" in log.begun_anew
+    assert log.started_over is not None
+    assert "is gone" in log.started_over
     log.close()
 
 

@@ -10,7 +10,8 @@ GPU = {
 }  # fmt: skip
 RUN = {
     "run": "r", "job": "train", "ranks": 1, "steps": 1683, "steps_per_s": 43.9, "energy_j": 13049.0,
-    "trials": 4, "chosen_w": 200.0, "applied": True, "reason": "cost:0.5", "again": False, "saved_j": 1772.0,
+    "trials": 4, "chosen_w": 200.0, "chosen_mhz": None, "applied": True, "reason": "cost:0.5",
+    "again": False, "saved_j": 1772.0,
 }  # fmt: skip
 COLLECTOR = Status((("collector", "host", "gpu7"), ("collector", "observes only", "no")))
 ANALYZER = Status(

@@ -33,6 +33,7 @@ ENDED: Mapping[str, Any] = {
     "gpus": 1,
     "steps": 40,
     "limits": 2,
+    "clocks": False,
     "behind_s": 0.1,
     "steps_not_fitted": 0,
 }
@@ -47,6 +48,10 @@ SITUATIONS: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "it ended between two limits": (
         {},
         f"{ENDED_EARLY} during the search. Train longer, or set a larger --stride-w",
+    ),
+    "it ended between two clocks": (
+        {"clocks": True},
+        "no clock: the training ended during the search. Train longer",
     ),
     "it ended before the first": (
         NOTHING_MEASURED,

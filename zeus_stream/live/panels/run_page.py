@@ -164,7 +164,7 @@ Runs
   trial 3 of 7: 200 W    this limit is measured now
   chosen 175 W           the search is over, and the limit is in force
   recalled 175 W         chosen from what an earlier run measured
-  only observed          the run sets no limit; its page says why
+  only observed          the run keeps the limit found; its page says why
   budget: 150 W          a power budget allows no more
   saved                  energy of a step, against the limit found
 

@@ -60,7 +60,7 @@ def phase(run: RunNow) -> str:
     search = run.search
     if search is None:
         return "ended" if run.ended_wall_ns else "only measured" if run.step is not None else ABSENT
-    limit = "" if search.limit_mw is None else f" {watts(search.limit_mw)} W"
+    limit = "" if search.limit_mw is None else f" {_level(search.limit_mw, search.clock_mhz).strip()}"
     match search.phase:
         case "waiting":
             words = "waiting for steps"
@@ -74,6 +74,11 @@ def phase(run: RunNow) -> str:
         case _:
             words = f"{search.phase}{limit}"
     return f"{words}, ended" if run.ended_wall_ns else words
+
+
+def _level(limit_mw: int, clock_mhz: int | None) -> str:
+    """Format a power limit, or the clock whose nominal power it is."""
+    return f"{watts(limit_mw):>4} W " if clock_mhz is None else f"{clock_mhz:>4} MHz "
 
 
 def _phase(run: RunNow) -> Span:
@@ -118,7 +123,7 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
         mark = "again" if trial.confirms else "chosen" if chosen else "best" if best else ""
         lines.append(
             (
-                Span(f"{watts(trial.limit_mw):>4} W ", "good" if chosen or best else "plain"),
+                Span(_level(trial.limit_mw, trial.clock_mhz), "good" if chosen or best else "plain"),
                 Span(f"{significant(trial.step_j):>7} J {significant(trial.step_ms):>6} ms "),
                 *bar(trial.step_j, most_j, most_j, min(wide, 24)),
                 Span(f" {mark}", "good"),
@@ -127,7 +132,7 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
     if search.phase == "measuring" and search.limit_mw is not None:
         lines.append(
             (
-                Span(f"{watts(search.limit_mw):>4} W ", "accent"),
+                Span(_level(search.limit_mw, search.clock_mhz), "accent"),
                 Span(
                     f"measuring, {known(search.steps_done)} of {known(search.steps_wanted)} steps", "accent"
                 ),

@@ -100,7 +100,7 @@ def phase(search: SearchNow | None) -> str:
     """Describe the state of a search in a few words."""
     if search is None:
         return "no search"
-    limit = _mw(search.limit_mw)
+    limit = _mw(search.limit_mw) if search.clock_mhz is None else f"{search.clock_mhz} MHz"
     match search.phase:
         case "measuring":
             planned = f" of {search.trials_planned}" if search.trials_planned else ""

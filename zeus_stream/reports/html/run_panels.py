@@ -22,7 +22,7 @@ from zeus_stream.reports.html.panels import (
 )
 from zeus_stream.reports.html.power_question import Power, find_power
 from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
-from zeus_stream.reports.run_cost import COMMAND, SAVING, TOTALS, WHOLE
+from zeus_stream.reports.run_cost import COMMAND, SAVING, TOTALS, WHOLE, found_level, level
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
@@ -48,8 +48,8 @@ _SCATTER = """
 SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}
 """
 _TRIALS = """
-SELECT number, round, power_limit_w, steps, duration_s / steps AS step_s, energy_j / steps AS step_j,
-    average_power_w, cost / steps AS cost_j, temperature_c, confirms
+SELECT number, round, power_limit_w, clock_mhz, steps, duration_s / steps AS step_s,
+    energy_j / steps AS step_j, average_power_w, cost / steps AS cost_j, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY number
 """
 _PARTS = """
@@ -80,7 +80,7 @@ def headline(saving: Row | None, totals: Row) -> str:
         return "No power limit was searched for." if undecided is None else f"{capitalized(undecided)}."
     if saving["power_limit_w"] is None:
         return f"No power limit was chosen: {saving['reason']}."
-    chosen = f"{saving['power_limit_w']:g} W"
+    chosen = level(saving)
     if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
         return f"{chosen} was chosen: {saving['reason']}."
     verb = "saves" if saving["applied"] else "would save"
@@ -141,7 +141,11 @@ def _saving(saving: Row) -> list[tuple[str, str, str]]:
         )
 
     items = [
-        ("chosen limit", watts(saving["power_limit_w"]), f"found: {watts(saving['default_limit_w'])}"),
+        (
+            "chosen limit" if saving["clock_mhz"] is None else "chosen clock",
+            level(saving),
+            found_level(saving),
+        ),
         (f"energy {verb}saved", percent(saving["energy_saved_percent"]), note("energy_saved")),
         (f"time {verb}added", percent(saving["time_added_percent"]), note("time_added")),
     ]
@@ -213,11 +217,14 @@ def limits(run: Run) -> Asking[Panel | None]:
     savings = yield SAVING.format(run=quoted(run.run))
     within = {(row["round"], row["power_limit_w"]): row for row in scatter}
     measured = _frontier(rows, within, savings[0] if savings else None)
-    text = "Each point is a power limit; further left is faster, lower needs less energy."
+    clocks = measured[0].clock_mhz is not None
+    what = "clock" if clocks else "power limit"
+    text = f"Each point is a {what}; further left is faster, lower needs less energy."
     if any(each.within_j for each in measured):
         text += " Lines are 95 % intervals."
     columns: Columns = {
-        "power_limit_w": ("limit", watts), "steps": ("steps", plain), "step_s": ("ms a step", _ms),
+        **({"clock_mhz": ("clock", _megahertz)} if clocks else {"power_limit_w": ("limit", watts)}),
+        "steps": ("steps", plain), "step_s": ("ms a step", _ms),
         "step_j": ("J a step", figure), "average_power_w": ("power", watts),
         "cost_j": ("cost, J a step", figure),
         "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
@@ -228,7 +235,12 @@ def limits(run: Run) -> Asking[Panel | None]:
         "div", element("figure", chart) if chart else None,
         table(rows, columns, "Trials in the order of time"), class_="two",
     )  # fmt: skip
-    return Panel(name="limits", title="Power limits measured", body=body, text=text, rows=rows, charts=charts)
+    title = f"{'Clocks' if clocks else 'Power limits'} measured"
+    return Panel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
+
+
+def _megahertz(value: float | None) -> str:
+    return figure(value, "MHz")
 
 
 def _celsius(value: float | None) -> str:
@@ -260,7 +272,7 @@ def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row |
                 step_ms=1000 * sum(row["step_s"] * row["steps"] for row in visits) / steps,
                 step_j=sum(row["step_j"] * row["steps"] for row in visits) / steps,
                 within_ms=None if step_within_s is None else 1000 * step_within_s,
-                within_j=known.get("energy_within_j"), role=role,
+                within_j=known.get("energy_within_j"), role=role, clock_mhz=visits[0]["clock_mhz"],
             )
         )  # fmt: skip
     return found

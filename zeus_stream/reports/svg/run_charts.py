@@ -32,7 +32,7 @@ class PowerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLimit:
-    """A power limit and what a step costs there."""
+    """A power limit or a clock, and what a step costs there."""
 
     limit_w: float
     step_ms: float
@@ -42,6 +42,12 @@ class MeasuredLimit:
     """Half widths of the 95 % intervals."""
     role: str
     """``chosen``, ``found`` or nothing."""
+    clock_mhz: int | None = None
+    """None: it is a power limit."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.limit_w:g} W" if self.clock_mhz is None else f"{self.clock_mhz} MHz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +154,7 @@ def frontier_chart(limits: Sequence[MeasuredLimit], alternative: str) -> Markup:
 
 def _limit(made: Frame, each: MeasuredLimit, labels: list[tuple[float, float]]) -> list[Markup]:
     x, y = made.across(each.step_ms), made.up(each.step_j)
-    title = f"{each.limit_w:g} W: {each.step_j:.4g} J, {each.step_ms:.4g} ms a step"
+    title = f"{each.name}: {each.step_j:.4g} J, {each.step_ms:.4g} ms a step"
     parts = [element("title", title)]
     if each.within_ms:
         half = made.across(each.step_ms + each.within_ms) - x
@@ -157,7 +163,7 @@ def _limit(made: Frame, each: MeasuredLimit, labels: list[tuple[float, float]]) 
         half = y - made.up(each.step_j + each.within_j)
         parts.append(element("path", class_="whisker", d=f"M{x:.1f} {y - half:.1f}v{2 * half:.1f}"))
     parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
-    text = f"{each.limit_w:g} W {each.role}".rstrip()
+    text = f"{each.name} {each.role}".rstrip()
     right = x + 10 + 6.6 * len(text) < made.right
     at = x + 9 if right else x - 9
     for shift in (-8, 16, -22, 30):

@@ -28,7 +28,7 @@ Corner = tuple[float, float]
 
 @dataclass(slots=True)
 class _Fit:
-    """What the events since ``gpu_ns`` say. Offsets count from the first event, so that floats hold them."""
+    """Sums over the events since ``gpu_ns``. Offsets count from the first event, so that floats hold them."""
 
     gpu_ns: int
     host_ns: int

@@ -31,7 +31,7 @@ class Nudge:
             interrupt_main(SIGNAL)  # type: ignore[arg-type]  # a real-time signal's number has no name
 
     def disarm(self) -> None:
-        """Give the signal back. Asked for in vain from then on."""
+        """Give the signal back. From then on a request does nothing."""
         if self._call is not None and _in_main_thread():
             self._call = None
             signal.signal(SIGNAL, signal.SIG_DFL)

@@ -2,7 +2,7 @@
 
     training thread                                  courier
       mark -> pending -> seen complete, by a look ->   clock fitted -> boundary settled, in order
-                    \\-> too many, too late, in vain -> boundary by dispatch
+                    \\-> too many, too late, no result -> boundary by dispatch
 
 A look asks the oldest marks whether they are complete, and waits for nothing. It happens at boundaries, where
 the script waits anyway, and when the courier nudges; in the thread of the loop only, and never while that
@@ -53,7 +53,7 @@ class Queue(Protocol):
     def event(self) -> TimingEvent: ...
 
     def capturing(self) -> bool:
-        """Whether what is queued now is kept for later, and not run."""
+        """Return True if what is queued now is kept for later, and not run."""
 
 
 class Nudge(Protocol):
@@ -187,7 +187,7 @@ class Boundaries:
             if self._queue is not None and self._queue.capturing():
                 return False
             self._look(self._now_ns())
-        except Exception as wrong:  # noqa: BLE001  (likewise)
+        except Exception as wrong:  # noqa: BLE001  (nothing of ours may reach the training)
             self._fail(wrong)
         finally:
             self._busy = False

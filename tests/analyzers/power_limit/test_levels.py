@@ -1,0 +1,205 @@
+"""Searches of the graphics clock, and of both controls, for jobs of simulated GPUs."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from analyzers.power_limit import selectors
+from analyzers.power_limit.levels import LOWEST, MOST, MOST_NEAR, clock_levels, nominal_mw
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
+from tests.analyzers.power_limit.test_search import World as Searched
+from tests.analyzers.power_limit.test_search import goal
+from tests.simulation.world import Training, World
+from zeus_stream.errors import SettingsError
+from zeus_stream.protocol.fields import UNLOCKED
+from zeus_stream.protocol.notes import ControlLeaseEnded, LeaseCause
+from zeus_stream.settings import Settings
+from zeus_stream.simulated_gpu.workloads import load
+
+CLOCKS_MHZ = range(1380, 134, -15)
+SEARCH = RunSettings(selector=selectors.parse("cost:0.5"), refreshes=2, control="graphics_clock")
+QUICK = replace(SEARCH, exhaustive=True, warmup_steps=2, profile_steps=3, settle_ns=0)
+TRAINING = Training("imagenet", 0.05, 180)
+
+
+def played(plan: RunSettings, training: Training = TRAINING, seconds: float = float("inf")) -> World:
+    made = World("simulated:v100x1", training, plan)
+    made.run(seconds)
+    return made
+
+
+def decided(world: World) -> list[DecisionRow]:
+    return [row for row in world.rows(DecisionRow) if row.power_limit_w is not None]
+
+
+def locked_mhz(world: World) -> list[int]:
+    return [gpu.device.locked_mhz("graphics_clock") for host in world.hosts for gpu in host.gpus.values()]
+
+
+def test_of_hundreds_of_clocks_a_search_visits_no_more_than_of_limits() -> None:
+    listed = list(CLOCKS_MHZ)
+    Random(1).shuffle(listed)
+    levels = clock_levels(listed, 250_000)
+    clocks = [level.clock_mhz or 0 for level in levels]
+    assert len(levels) == MOST
+    assert clocks == sorted(clocks, reverse=True)
+    assert (clocks[0], levels[0].limit_mw) == (1380, 250_000)
+    assert clocks[-1] == pytest.approx(LOWEST * 1380, abs=15)
+    assert all(level.limit_mw == nominal_mw(level.clock_mhz or 0, 1380, 250_000) for level in levels)
+
+
+def test_near_the_clock_of_a_limit_few_are_visited_beside_the_highest() -> None:
+    clocks = [level.clock_mhz or 0 for level in clock_levels(CLOCKS_MHZ, 250_000, 1000)]
+    assert clocks[0] == 1380
+    assert len(clocks) == 1 + MOST_NEAR
+    assert 750 <= clocks[-1] < 1000 < clocks[1] <= 1100
+    assert clock_levels(CLOCKS_MHZ, 250_000, 1379) == clock_levels(CLOCKS_MHZ, 250_000)
+
+
+def test_a_gpu_without_clocks_has_no_levels() -> None:
+    assert clock_levels((), 250_000) == ()
+    assert [level.clock_mhz for level in clock_levels((900, 900), 250_000)] == [900]
+
+
+def test_every_clock_is_measured_and_the_best_is_locked_until_the_end() -> None:
+    world = played(QUICK)
+    (decision,) = decided(world)
+    truth = load()["v100"].workloads["imagenet"]
+    rows = [row for row in world.rows(TrialRow) if not row.confirms]
+
+    def cost(clock_mhz: int) -> float:
+        time = truth.slowdown(250_000, clock_mhz)
+        return time * (truth.power_mw(250_000, clock_mhz) + 250_000)
+
+    measured = [row.clock_mhz or 0 for row in rows]
+    assert len(measured) == MOST
+    assert measured == sorted(measured, reverse=True)
+    assert cost(decision.clock_mhz or 0) == pytest.approx(min(map(cost, measured)), rel=0.01)
+    assert decision.default_clock_mhz == 1380
+    assert f"{MOST} clocks measured" in decision.reason
+    assert decision.energy_per_step_j is not None
+    assert decision.default_energy_per_step_j is not None
+    assert decision.energy_per_step_j < decision.default_energy_per_step_j
+    asked = [row for row in world.rows(CommandRow) if row.outcome == "applied" and row.clock_mhz]
+    assert {row.control for row in asked} == {"graphics_clock"}
+    assert asked[-1].clock_mhz == decision.clock_mhz
+    assert {each.control for each in world.rows(ApplyControl)} == {"graphics_clock"}
+    assert locked_mhz(world) == [UNLOCKED]
+
+
+@pytest.mark.parametrize("text", ["cost:0.5", "slowdown:1.1"])
+@pytest.mark.parametrize("name", ["a100", "h100", "v100"])
+def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, text: str) -> None:
+    model = load()[name]
+    truth = model.workloads["imagenet"]
+    levels = clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), model.default_limit_mw)
+    clocks = {level.limit_mw: level.clock_mhz or 0 for level in levels}
+
+    def seconds(nominal: int) -> float:
+        return 0.25 * truth.slowdown(model.default_limit_mw, clocks[nominal])
+
+    def watts(nominal: int) -> float:
+        return truth.power_mw(model.default_limit_mw, clocks[nominal]) / 1000
+
+    limits = tuple(round(model.default_limit_mw - 5000 * at) for at in range(MOST))
+    by_limit = Searched(
+        limits,
+        lambda limit_mw: 0.25 * truth.slowdown(limit_mw),
+        lambda limit_mw: truth.power_mw(limit_mw) / 1000,
+        noise=0.02,
+    )
+    by_clock = Searched(tuple(clocks), seconds, watts, noise=0.02, clocks=True)
+    by_limit.searched(goal(text))
+    chosen = by_clock.searched(goal(text))
+    assert by_clock.steps <= 1.6 * by_limit.steps + 40
+    truths = {
+        each: goal(text).of_step(seconds(each) * watts(each) * 1000, seconds(each), model.default_limit_mw)
+        for each in clocks
+    }
+    if goal(text).factor is None:
+        assert truths[chosen.limit_mw] <= 1.04 * min(truths.values())
+    else:
+        assert seconds(chosen.limit_mw) <= 1.1 * 1.04 * seconds(limits[0])
+
+
+def test_both_find_the_limit_and_then_the_clock_at_that_limit() -> None:
+    world = played(replace(QUICK, control="both", stride_mw=75_000))
+    limit, clock = decided(world)
+    assert (limit.clock_mhz, limit.round) == (None, 1)
+    assert clock.clock_mhz is not None
+    assert clock.round == 2
+    assert clock.default_limit_w == limit.default_limit_w == 250.0
+    assert clock.default_energy_per_step_j == limit.default_energy_per_step_j
+    of_clock = [row for row in world.rows(TrialRow) if row.round == 2]
+    assert all(row.clock_mhz is not None for row in of_clock)
+    held = [each for each in world.rows(ApplyControl) if each.control == "power_limit"]
+    assert held[-1].value == round((limit.power_limit_w or 0) * 1000)
+    given_back = {each.control for each in world.rows(RestoreControl)}
+    assert given_back == {"power_limit", "graphics_clock"}
+    assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
+
+
+def test_a_bound_on_the_time_is_one_for_both_controls() -> None:
+    bound = selectors.parse("slowdown:1.1")
+    assert bound is not None
+    left = selectors.with_slack_left(bound, 1.06)
+    assert left.goal is not None
+    assert left.goal.factor == pytest.approx(1.1 / 1.06)
+    trials = [selectors.Trial(250_000, 1, 1000, 1), selectors.Trial(200_000, 1, 1050, 1)]
+    assert (bound.choose(trials, 1), left.choose(trials, 1)) == (200_000, 250_000)
+    energy = selectors.parse("energy")
+    assert energy is not None
+    assert selectors.with_slack_left(energy, 2.0) is energy
+
+
+def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:
+    first = played(QUICK)
+    again = World("simulated:v100x1", replace(TRAINING, run="second"), QUICK)
+    again.interpreter._sessions._known._of = first.interpreter._sessions._known._of
+    again.run(2)
+    (recalled,) = again.rows(RecallRow)
+    assert recalled.profile_run == "run"
+    assert len(recalled.limits) == MOST
+    assert {row.control for row in first.rows(ProfileRow)} == {"graphics_clock"}
+    other = World("simulated:v100x1", TRAINING, replace(SEARCH, control="power_limit"))
+    other.interpreter._sessions._known._of = first.interpreter._sessions._known._of
+    other.run(2)
+    assert other.rows(RecallRow)[0].profile_run is None
+
+
+@pytest.mark.parametrize(("cause", "again"), [("lapsed", True), ("stranger", False)])
+def test_a_lease_on_the_clock_that_ends_is_asked_for_again_or_ends_the_search(
+    cause: LeaseCause,
+    again: bool,  # noqa: FBT001  (a column of the table above)
+) -> None:
+    world = played(QUICK, seconds=3)
+    host = world.hosts[0]
+    gpu = next(iter(host.gpus))
+    before = len(world.rows(ApplyControl))
+    host.note(
+        ControlLeaseEnded(
+            t_ns=host.now(), gpu=gpu, control="graphics_clock", owner="owner", cause=cause,
+            reason="it ended", value=UNLOCKED,
+        )
+    )  # fmt: skip
+    world.run(6)
+    assert (len(world.rows(ApplyControl)) > before) is again
+    if not again:
+        assert "the lease on its graphics clock ended" in world.rows(DecisionRow)[-1].reason
+
+
+def test_gpus_without_clocks_are_only_observed() -> None:
+    world = World("simulated:v100x1", TRAINING, SEARCH)
+    gpu = next(iter(world.interpreter._fleet.gpus.values()))
+    assert gpu.found is not None
+    gpu.found = replace(gpu.found, graphics_clocks_mhz=())
+    world.run(3)
+    assert "have no graphics clock in common that could be set" in world.rows(DecisionRow)[-1].reason
+
+
+def test_an_unknown_control_is_named_with_those_there_are() -> None:
+    with pytest.raises(SettingsError, match="Choose power_limit, graphics_clock or both"):
+        RunSettings.of(Settings(control="memory_clock"), None)
