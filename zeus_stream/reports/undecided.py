@@ -27,7 +27,7 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
         return f"not yet: the end of the run is not in the archive; {measured}"
     if not totals["gpus"]:
         return f"no {what}: the run uses no GPU"
-    if not totals["steps"]:
+    if not limits and not totals["steps"]:
         return f"no {what}: the run has no steps. Wrap its loop in zeus_stream.steps"
     when = "during the search" if limits else f"before a {level} was measured"
     if (totals["behind_s"] or 0) > BEHIND_S:
