@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from common import ROOT, directory, process, sql, table, wait_for
 
+from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
 GOAL_TIMES, GOAL_PERCENT = 2.0, 0.5
 PATIENCE_S = 300.0
-STRIDE_MW = 5_000
 WORKLOAD = load()["v100"].workloads["imagenet"]
 TRAINING = """
 import sys, zeus_stream
@@ -63,8 +63,9 @@ def cost(limit_mw: int, eta: float = 0.5) -> float:
 
 
 def excess_percent(limit_mw: int) -> float:
-    """Return by how much a limit costs more than the best of those that may be set."""
-    limits_mw = range(load()["v100"].min_limit_mw, WORKLOAD.top_limit_mw + 1, STRIDE_MW)
+    """Return by how much a limit costs more than the best of those that a search chooses from."""
+    stride_mw = round(Settings().stride_w * 1000)
+    limits_mw = range(WORKLOAD.top_limit_mw, load()["v100"].min_limit_mw - 1, -stride_mw)
     return 100 * (cost(limit_mw) / min(map(cost, limits_mw)) - 1)
 
 

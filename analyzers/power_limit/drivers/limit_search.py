@@ -47,6 +47,8 @@ from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
 
+BEHIND_TIMES = 3
+"""An outcome is waited for so many times as long as the slowest has taken."""
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
 
@@ -266,13 +268,20 @@ class LimitSearch:
         assert self.plan is not None
         gpus = self._ranks.gpus()
         periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
-        self.plan = replace(self.plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
+        self.plan = replace(
+            self.plan,
+            window_ns=self.settings.refreshes * max(periods_ns, default=0),
+            outcome_ns=max(self.settings.timeout_ns, BEHIND_TIMES * self._commands.behind_ns),
+        )
         self._single.begin_again()
         levels = dict.fromkeys(gpus, Level(limit_mw, self.plan.clock_mhz(limit_mw)))
         return self._commands.ask(Attempt(attempt), levels, self._ranks.now, self._held_mw)
 
     def land(self) -> Result:
-        """Pass on to a machine that its limits are in force, once they are."""
+        """Pass on to a machine that its limits are in force, once they are; wait longer if they come late."""
+        patience_ns = BEHIND_TIMES * self._commands.behind_ns
+        if self.plan is not None and patience_ns > self.plan.outcome_ns:
+            self.plan = replace(self.plan, outcome_ns=patience_ns)
         if (landed := self._commands.landed(self._ranks.about, self._ranks.lead)) is None:
             return NOTHING
         attempt, event = landed
