@@ -120,14 +120,15 @@ def _late_s(where: object) -> float:
 def row(name: str, trials: list[Trial]) -> list[object]:
     times = [each.decided_s for each in trials if each.decided_s is not None]
     excess = [each.excess_percent for each in trials if each.excess_percent is not None]
+    late_s = max((each.late_s for each in trials), default=0.0)
     if not times:
-        return [name, f"0 of {len(trials)}", "-", "-", f"{max(each.late_s for each in trials):.1f} s"]
+        return [name, f"0 of {len(trials)}", "-", "-", f"{late_s:.1f} s"]
     return [
         name,
         f"{len(times)} of {len(trials)}",
         f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f}) s",
         f"{statistics.median(excess):.2f}, {max(excess):.2f} %",
-        f"{max(each.late_s for each in trials):.1f} s",
+        f"{late_s:.1f} s",
     ]
 
 
