@@ -3,6 +3,10 @@
 import logging
 
 from analyzers.archive.store import Store
+from analyzers.batch_size import registry
+from analyzers.batch_size.history import MAX_TRIES, Known
+from analyzers.dispatch.pending import Pending
+from analyzers.interpreter import Interpreter
 from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
@@ -11,6 +15,30 @@ from zeus_stream.errors import SettingsError
 from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+
+def check(settings: Settings) -> None:
+    """Raise SettingsError unless selector and policy can be had."""
+    selectors.parse(settings.select)
+    registry.parse(settings.policy)
+
+
+def interpreter_of(archive: Store, settings: Settings) -> Interpreter:
+    """Return an interpreter that goes on where the archive ends.
+
+    Raises:
+        SettingsError: there is no such selector or policy.
+        StorageError: the archive cannot be read.
+    """
+    selector = selectors.parse(settings.select)
+    return Interpreter(
+        RunSettings.of(settings, selector),
+        remembered(archive),
+        policy=(settings.policy, registry.parse(settings.policy)),
+        jobs=Known(*archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)),
+        began_under=settings_of_begun(archive, settings, selector),
+        pending=Pending(),
+    )
 
 
 def remembered(archive: Store) -> Memory:

@@ -1,16 +1,24 @@
 """The collectors that the analyzer follows and commands, and the host that each speaks for."""
 
+import logging
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+import anyio
+
 from analyzers.archive.store import Store
-from analyzers.dispatch.collector_link import Link
-from zeus_stream.paths import Places
+from analyzers.dispatch.collector_link import Commander, Link
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Distant
-from zeus_stream.transport.follower import follow
+from zeus_stream.transport.follower import Break, follow
+from zeus_stream.transport.ways import Source
+
+_log = logging.getLogger(__name__)
+LOOK_S = 1.0
+"""Between two looks at whether a collector lets us in."""
 
 
 class Collector:
@@ -20,17 +28,37 @@ class Collector:
         self,
         context: sockets.Context,
         name: str,
-        source: Places | Distant,
+        source: Source,
         archive: Store,
         settings: Settings,
+        *,
+        host: str | None = None,
+        commander: Commander | None = None,
     ) -> None:
+        """Prepare to follow and command it.
+
+        Args:
+            context: of the sockets.
+            name: as the settings have it.
+            source: where it is reached.
+            archive: its starts are the first part of the fences.
+            settings: of the leases.
+            host: the host it may speak for. None: any, or that of its key.
+            commander: whose commands these are. None: this archive's analyzer.
+        """
         self.name = name
-        """As the settings have it."""
-        self.bound = source.ticket.host if isinstance(source, Distant) else None
+        self.bound = source.ticket.host if isinstance(source, Distant) else host
         """The host it may speak for; None: any."""
-        self.link = Link(context, source, archive.archive_id, settings.lease_ms, archive.starts, self.bound)
+        commander = commander or Commander(archive.archive_id, archive.starts)
+        self.link = Link(context, source, commander, settings.lease_ms, self.bound)
         self.counters: Counter[str] = Counter()
-        self.follow = partial(follow, context, source, host=self.bound, counters=self.counters)
+        self._follow = partial(follow, context, source, host=self.bound, counters=self.counters)
+
+    def follow(
+        self, log_id: str | None, next_offset: int | None, *, pause_s: Callable[[], float]
+    ) -> AsyncIterator[list[Frame] | Break]:
+        """Yield the frames of its log from an offset on; see `zeus_stream.transport.follower.follow`."""
+        return self._follow(log_id, next_offset, pause_s=pause_s)
 
 
 class Host:
@@ -41,3 +69,13 @@ class Host:
         """None: it is not followed (yet)."""
         self.last: Frame | None = None
         """The last frame that was interpreted."""
+
+
+async def complain(link: Link) -> None:
+    """Log why a collector does not let us in, each time it is for another reason. Until cancelled."""
+    logged: str | None = None
+    while True:
+        await anyio.sleep(LOOK_S)
+        if (trouble := link.trouble) not in (None, logged):
+            _log.warning("%s", trouble)
+        logged = trouble

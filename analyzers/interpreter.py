@@ -130,7 +130,7 @@ class Interpreter:
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
         self._gpus = FollowedGpus(self._fleet, self._pending)
-        self._pipelines = Pipelines(self._fleet, settings.pipelines)
+        self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations)
         self._sessions = OpenSessions(
             self._fleet,
             self._pending,

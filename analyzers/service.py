@@ -15,10 +15,10 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -28,17 +28,12 @@ from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
-from analyzers.batch_size import registry
-from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.commits import Commits
-from analyzers.dispatch.pending import Pending
-from analyzers.earlier_runs import remembered, settings_of_begun
-from analyzers.followed_collectors import Collector, Host
+from analyzers.earlier_runs import check, interpreter_of
+from analyzers.followed_collectors import Collector, Host, complain
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Asked, Interpreter, JobForgotten, LinkSeen
 from analyzers.live.live_site import LiveSite, site_head
-from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
@@ -65,8 +60,6 @@ from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""Between two looks at whether a collector lets us in."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 STORED_AHEAD = 8
@@ -81,33 +74,38 @@ SWITCH_S = 0.001
 Decoded = Sequence[tuple[Frame, Body]]
 
 
-async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
+Roster = Callable[["Analyzer"], Coroutine[Any, Any, None]]
+"""A task that lets collectors join an analyzer and leave it. It runs until it is cancelled."""
+
+
+async def analyze(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    started: Callable[[str], None],
+    roster: Roster | None = None,
+) -> None:
     """Run the analyzer until cancelled.
+
+    Args:
+        started: called once, with a sentence for people.
+        roster: finds the collectors. None: they are those of the settings.
 
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
     sys.setswitchinterval(SWITCH_S)
     where = places(environ)
-    selector = selectors.parse(settings.select)
-    policy = settings.policy, registry.parse(settings.policy)
+    check(settings)
     prepare(where, settings.group)
-    sources = {text: source(text, where.keys) for text in settings.follow} or {str(where.run): where}
+    named = {} if roster else {text: source(text, where.keys) for text in settings.follow}
+    sources = named or ({} if roster else {str(where.run): where})
     path = settings.archive or where.archive
     with claim(where.run / "analyzer.lock", "analyzer"):
         archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
-            interpreter = Interpreter(
-                RunSettings.of(settings, selector),
-                remembered(archive),
-                policy=policy,
-                jobs=Known(
-                    *archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)
-                ),
-                began_under=settings_of_begun(archive, settings, selector),
-                pending=Pending(),
-            )
+            interpreter = interpreter_of(archive, settings)
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
@@ -132,6 +130,8 @@ async def analyze(settings: Settings, *, environ: Mapping[str, str], started: Ca
                         watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
+                if roster is not None:
+                    tasks.start_soon(roster, analyzer)
                 tasks.start_soon(watched_files.follow_signals, where.signals, analyzer.store_signals)
                 tasks.start_soon(pruning.prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
@@ -159,13 +159,16 @@ class Analyzer:
         path: Path,
         settings: Settings,
         interpretation: Interpretation,
-        collectors: Sequence[Collector],
+        collectors: Iterable[Collector],
     ) -> None:
+        self.archive = archive
         self._archive = archive
         self._path = path
         self._settings = settings
         self._interpretation = interpretation
-        self._collectors = collectors
+        self._collectors: list[Collector] = []
+        self._first = tuple(collectors)
+        self._replayed = anyio.Event()
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._writer = anyio.CapacityLimiter(1)
         results = ResultsServer(f"{archive.archive_id}/{archive.starts}")
@@ -194,9 +197,9 @@ class Analyzer:
         self._given, results = anyio.create_memory_object_stream[Given](GIVEN_AHEAD)
         with send, receive, stored, decoded, self._questions, questions, self._given, results:
             async with anyio.create_task_group() as tasks:
-                for collector in self._collectors:
-                    tasks.start_soon(collector.link.run, self._ask)
-                    tasks.start_soon(self._complain, collector)
+                self._tasks, self._send = tasks, send
+                for collector in self._first:
+                    self.join(collector)
                 pages = iter(self._archive.to_replay())
                 while (page := await run_sync(next, pages, None)) is not None:
                     async for given in self._interpret(page):
@@ -214,8 +217,25 @@ class Analyzer:
                     self._archive.own_log(),
                     send,
                 )
-                for collector in self._collectors:
-                    tasks.start_soon(self._follow, collector, send)
+                self._replayed.set()
+
+    def join(self, collector: Collector) -> anyio.CancelScope:
+        """Follow and command a collector until the scope is cancelled. `follow` has to run."""
+        scope = anyio.CancelScope()
+        self._tasks.start_soon(self._attend, collector, scope)
+        return scope
+
+    async def _attend(self, collector: Collector, scope: anyio.CancelScope) -> None:
+        self._collectors.append(collector)
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(collector.link.run, self._ask)
+                tasks.start_soon(complain, collector.link)
+                await self._replayed.wait()
+                await self._follow(collector, self._send)
+        self._collectors.remove(collector)
+        for host in self._hosts.values():
+            host.collector = None if host.collector is collector else host.collector
 
     async def _follow(self, collector: Collector, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         name = await collector.link.host()
@@ -232,15 +252,6 @@ class Analyzer:
         log_id, next_offset = self._archive.position(name)
         async for part in collector.follow(log_id, next_offset, pause_s=self._interpretation.pause_s):
             await send.send(part)
-
-    async def _complain(self, collector: Collector) -> None:
-        """Log why a collector does not let us in, each time it is for another reason."""
-        logged: str | None = None
-        while True:
-            await anyio.sleep(LOOK_S)
-            if (trouble := collector.link.trouble) not in (None, logged):
-                _log.warning("%s", trouble)
-            logged = trouble
 
     # ---- frames
 

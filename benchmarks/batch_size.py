@@ -11,15 +11,15 @@ intervals are of 95 %.
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
-import numpy as np
 from common import table
 from hard_worlds import hard_worlds
+from tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
 from worlds import GPUS, development_worlds, holdout_worlds
 
 from analyzers.simulation.baselines import PLAYERS
@@ -32,9 +32,6 @@ from analyzers.simulation.recorded_jobs import (
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import (
     DRIFTS,
-    Drift,
-    Played,
-    by_recurrence,
     drifting,
     regret,
 )
@@ -64,61 +61,8 @@ FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 
 ADAPTIVE_FIRST = {5: 0.80, 10: 0.73, 20: 0.69, 50: 0.66}
 """Goals of the adaptive policy; those of its regret, over the reference's, are in `main` and below."""
-LEAST_RATIO = 0.01
-"""Regrets may be nothing or less by luck; a geometric mean takes them for so much of the reference's."""
-RESAMPLED = 1000
-
 BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
 """Energy against that with 2, %: the reference's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """The results of a player in a world, by seed."""
-
-    regret: list[float]
-    last_five: list[float]
-    """Energy relative to the default's."""
-    first: dict[int, list[float]]
-    """Cost relative to the default's, by number of recurrences."""
-    energy: list[float]
-    """Of all recurrences, relative to the default's."""
-    missed: int
-    """Recurrences that did not reach the target."""
-
-
-def tournament(
-    worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
-) -> dict[tuple[str, str], Came]:
-    """Return what came of all games, by world and player."""
-    return played_out(
-        [Game(world=w, player=p, seed=s, drift=drift) for w in worlds for p in players for s in range(seeds)]
-    )
-
-
-def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
-    """Return what came of games, by world and player."""
-    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in FIRST}, [], 0))
-    for game, played in play_all(games):
-        key = game.world.name, game.player
-        came[key] = _with(came[key], game, played)
-    return came
-
-
-def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
-    worlds = drifting(game.world, game.drift)
-    default, spent = game.world.by_default, by_recurrence(played, len(worlds))
-    came.regret.append(regret(played, worlds)[-1])
-    came.last_five.append(fmean(took.energy_j for took in spent[-5:]) / default.energy_j)
-    came.energy.append(fmean(took.energy_j for took in spent) / default.energy_j)
-    for count, costs in came.first.items():
-        costs.append(fmean(took.cost_j for took in spent[:count]) / default.cost_j)
-    missed = len(worlds) - len({a_try.recurrence for a_try in played if a_try.ended == "converged"})
-    return replace(came, missed=came.missed + missed)
-
-
-def geometric(values: Iterable[float]) -> float:
-    return exp(fmean(log(value) for value in values))
 
 
 def exhaustive(worlds: Sequence[World]) -> None:
@@ -241,41 +185,11 @@ def drift(worlds: Sequence[World], seeds: int) -> None:
             regrets = [f"{fmean(came[made.name, name].regret):.1f}" for made in worlds]
             rows.append([change, name, *regrets, sum(came[made.name, name].missed for made in worlds)])
         for name in ("zeus", "reference"):
-            over = _over(came, worlds, name)
+            over = over_of(came, worlds, name)
             ratios = [f"{ratio:.2f}" for ratio in over.by_world]
             rows.append([change, f"adaptive / {name}", *ratios, f"{over} (at most 0.40)"])
     head = ["change", "regret", *(made.name for made in worlds), "missed"]
     table(f"Drift, window 10, {seeds} seeds", head, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The adaptive policy's regret over another's."""
-
-    by_world: list[float]
-    mean: float
-    """Geometric."""
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def _over(came: Mapping[tuple[str, str], Came], worlds: Sequence[World], name: str) -> Over:
-    """Return the ratios of mean regrets, and a bootstrap interval (over seeds) of their geometric mean."""
-    rng = np.random.default_rng(0)
-
-    def means(player: str) -> np.ndarray:
-        regrets = np.array([came[made.name, player].regret for made in worlds])
-        drawn = rng.integers(regrets.shape[1], size=(len(worlds), RESAMPLED, regrets.shape[1]))
-        again = np.take_along_axis(regrets[:, None], drawn, axis=2).mean(axis=2)
-        return np.concatenate([regrets.mean(axis=1, keepdims=True), again], axis=1)
-
-    ratios = np.maximum(means("adaptive") / np.maximum(means(name), 1e-9), LEAST_RATIO)
-    mean, *others = np.exp(np.log(ratios).mean(axis=0)).tolist()
-    low, high = np.quantile(others, [0.025, 0.975]).tolist()
-    return Over(ratios[:, 0].tolist(), mean, low, high)
 
 
 def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst: float) -> None:
@@ -284,7 +198,7 @@ def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst
     began = time.perf_counter()
     came |= tournament(worlds, ["adaptive"], seeds)
     took_s = time.perf_counter() - began
-    over = {name: _over(came, worlds, name) for name in ("zeus", "reference")}
+    over = {name: over_of(came, worlds, name) for name in ("zeus", "reference")}
     rows = []
     for at, made in enumerate(worlds):
         ours = came[made.name, "adaptive"].regret
@@ -359,7 +273,7 @@ def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> No
             for seed in range(seeds)
         ]
     )
-    over = {name: _over(came, worlds, name) for name in ("zeus", "reference")}
+    over = {name: over_of(came, worlds, name) for name in ("zeus", "reference")}
     rows = [
         [made.name, *(f"{fmean(came[made.name, name].regret):.1f}" for name in (*over, "adaptive")),
          *(f"{of.by_world[at]:.2f}" for of in over.values())]

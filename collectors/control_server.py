@@ -1,10 +1,17 @@
-"""The control socket: greetings, missing frames, commands with their outcomes, status."""
+"""The control socket: greetings, missing frames, commands with their outcomes, status.
 
-from collections.abc import Callable
-from typing import TypeAlias, cast, get_args
+The same requests may come over other doors, such as a broker. A reply goes back the way its request came.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, cast, get_args
+
+import anyio
 
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
+from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.log.store import LogStore
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
@@ -22,6 +29,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
@@ -29,8 +37,8 @@ from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.keys import Role
 
-FETCH_BYTES = 1_000_000
-"""Frames in one reply to a fetch, about."""
+FETCH_BYTES = 700_000
+"""Frames in one reply to a fetch, about: with their envelopes less than a message of a broker may have."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
 Asked: TypeAlias = (
@@ -38,13 +46,56 @@ Asked: TypeAlias = (
 )
 
 
+class Door(Protocol):
+    """A way by which requests come in."""
+
+    async def receive(self) -> list[sockets.Received]:
+        """Wait for requests and return those that are there."""
+
+    def send(self, sender: bytes, *parts: bytes) -> bool:
+        """Reply to a sender. False: it is not there."""
+
+    def objection(self, message: sockets.Received, role: Role) -> str | None:
+        """Return why a sender may not do what needs a role, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketDoor:
+    """The control socket of this host, and its TCP port for those who have a key."""
+
+    channel: sockets.Channel
+    gate: Gate
+
+    async def receive(self) -> list[sockets.Received]:
+        return await self.channel.receive()
+
+    def send(self, sender: bytes, *parts: bytes) -> bool:
+        return self.channel.send(sender, *parts)
+
+    def objection(self, message: sockets.Received, role: Role) -> str | None:
+        return self.gate.objection(message, role)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way back to the sender of a request."""
+
+    door: Door
+    sender: bytes
+    correlation: bytes = bytes(8)
+
+    def send(self, *parts: bytes) -> bool:
+        return self.door.send(self.sender, self.correlation, *parts)
+
+
 class ControlServer:
     """The control socket of one collector. `serve` has to run before `reply` and `pass_on` reach anybody."""
 
     def __init__(
         self,
-        control: sockets.Channel,
-        gate: Gate,
+        doors: Sequence[Door],
+        analyzers: AnalyzersKnown[Way],
+        keep_epochs: Callable[[], None],
         log: LogStore,
         host: str,
         incarnation: str,
@@ -53,50 +104,68 @@ class ControlServer:
         *,
         observe: bool,
     ) -> None:
-        self._control = control
+        """``keep_epochs``: keeps those of ``analyzers`` beyond a restart, before the greeting is answered."""
+        self._doors = doors
+        self._analyzers = analyzers
+        self._keep_epochs = keep_epochs
         self._now = now
-        self._gate = gate
         self._store = log
         self._host = host
         self._incarnation = incarnation
         self._status = status
         self._observe = observe
-        self._analyzer: bytes | None = None
-        self._commands: dict[str, tuple[bytes, bytes]] = {}
-        """Sender and correlation of each command that has no outcome yet."""
+        self._commands: dict[str, Way] = {}
+        """The way back of each command that has no outcome yet."""
         self.malformed = 0
         """Messages that could not be read."""
 
     @property
+    def stale(self) -> int:
+        """The number of messages of analyzers that were replaced."""
+        return self._analyzers.stale
+
+    @property
     def connected(self) -> bool:
         """An analyzer has greeted."""
-        return self._analyzer is not None
+        return self._analyzers.any
 
     async def serve(self, guards: Guards, intake: Intake, positions: PositionServer) -> None:
         """Answer requests until cancelled."""
         self._guards, self._intake, self._positions = guards, intake, positions
-        while True:
-            for message in await self._control.receive():
-                self._receive(message)
+        async with anyio.create_task_group() as tasks:
+            for door in self._doors:
+                tasks.start_soon(self._serve, door)
 
-    def _receive(self, message: sockets.Received) -> None:
+    async def _serve(self, door: Door) -> None:
+        while True:
+            for message in await door.receive():
+                self._receive(message, door)
+
+    def _receive(self, message: sockets.Received, door: Door) -> None:
         try:
             correlation, payload = message.parts
         except ValueError:
             self.malformed += 1
             return
+        way = Way(door, message.sender, correlation)
         try:
             request = cast("Asked", codec.decode(payload, *get_args(Asked)))
         except MalformedError as wrong:
             self.malformed += 1
-            self._control.send(message.sender, correlation, codec.encode(No(str(wrong)[:2000])))
+            way.send(codec.encode(No(str(wrong)[:2000])))
             return
-        if (objection := self._gate.objection(message, _role(request))) is not None:
-            self._control.send(message.sender, correlation, codec.encode(No(objection)))
+        if (objection := door.objection(message, _role(request))) is not None:
+            way.send(codec.encode(No(objection)))
+            return
+        if (
+            isinstance(request, SetControl | SetPlan | ReleaseControl | RenewLeases)
+            and (objection := self._analyzers.objection(request)) is not None
+        ):
+            way.send(codec.encode(self._refused(request, objection)))
             return
         match request:
             case SetControl() | ReleaseControl():
-                self._expect(request.command, message.sender, correlation)
+                self._expect(request.command, way)
                 objection = (
                     self._intake.objection(request.run, request.gpu)
                     if isinstance(request, SetControl)
@@ -104,21 +173,36 @@ class ControlServer:
                 )
                 self._guards.command(request, objection)
             case SetPlan():
-                self._expect(request.command, message.sender, correlation)
+                self._expect(request.command, way)
                 self._positions.command(request, self._intake.objection(request.run, request.gpu))
             case RenewLeases():
                 self._guards.renew(request)
             case Answer() | Advice():
                 self._intake.answer(request)
             case Hello() | Fetch() | AskStatus() | AskNow():
-                parts = self._answer(request, message.sender)
-                self._control.send(message.sender, correlation, *parts)
+                way.send(*self._answer(request, way))
 
-    def _answer(self, request: Hello | Fetch | AskStatus | AskNow, sender: bytes) -> list[bytes]:
+    def _refused(
+        self, request: SetControl | SetPlan | ReleaseControl | RenewLeases, why: str
+    ) -> Outcome | No:
+        """Return the refusal of a request that comes from an analyzer that was replaced."""
+        if isinstance(request, RenewLeases):
+            return No(why)
+        return ControlRefused(monotonic_ns(), request.command, request.gpu, "stale", why)
+
+    def _answer(self, request: Hello | Fetch | AskStatus | AskNow, way: Way) -> list[bytes]:
         match request:
             case Hello(role):
                 if role == "analyzer":
-                    self._analyzer = sender
+                    if (
+                        objection := self._analyzers.greet(request, replace(way, correlation=bytes(8)))
+                    ) is not None:
+                        return [codec.encode(No(objection))]
+                    if request.epoch is not None:
+                        try:
+                            self._keep_epochs()
+                        except StorageError as wrong:
+                            return [codec.encode(No(str(wrong)[:2000]))]
                 extent = self._store.extent
                 welcome: Reply = Welcome(
                     host=self._host,
@@ -148,20 +232,20 @@ class ControlServer:
         fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
         return [codec.encode(fetched), *(part for frame in frames for part in codec.encode_frame(frame))]
 
-    def _expect(self, command: str, sender: bytes, correlation: bytes) -> None:
+    def _expect(self, command: str, way: Way) -> None:
         if command not in self._commands and len(self._commands) >= MAX_COMMANDS:
             del self._commands[next(iter(self._commands))]
-        self._commands[command] = sender, correlation
+        self._commands[command] = way
 
     def reply(self, outcome: Outcome) -> None:
         """Send the outcome of a command to the sender of the command, if it waits for it."""
-        if (asked := self._commands.pop(outcome.command, None)) is not None:
-            sender, correlation = asked
-            self._control.send(sender, correlation, codec.encode(outcome))
+        if (way := self._commands.pop(outcome.command, None)) is not None:
+            way.send(codec.encode(outcome))
 
-    def pass_on(self, ask: Ask | AskTry) -> bool:
-        """Send a question to the analyzer. False: none is connected."""
-        return self._analyzer is not None and self._control.send(self._analyzer, bytes(8), codec.encode(ask))
+    def pass_on(self, ask: Ask | AskTry, job: str) -> bool:
+        """Send a question about a job to the analyzer that decides on it. False: none is connected."""
+        way = self._analyzers.way(job)
+        return way is not None and way.send(codec.encode(ask))
 
 
 def _role(request: Asked) -> Role:

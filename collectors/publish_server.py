@@ -62,10 +62,10 @@ class Intake:
         journal: Journal,
         guards: Guards,
         trusted_uids: frozenset[int],
-        pass_on: Callable[[Ask | AskTry], bool],
+        pass_on: Callable[[Ask | AskTry, str], bool],
         budgets: UserBudgets,
     ) -> None:
-        """``pass_on`` takes a question to the analyzer; False: there is none."""
+        """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
         self._channel = channel
         self._journal = journal
         self._guards = guards
@@ -171,6 +171,8 @@ class Intake:
                     f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open."
                     " End some of their processes."
                 )
+            if known is None:
+                session = replace(session, first_offset=self._journal.next_offset)
             events = Events(batch.session, before.next_sequence, *peer, new)
             if not self._journal.events(session.job, events, _memory(session)):
                 return  # not acknowledged: it comes again
@@ -291,7 +293,7 @@ class Intake:
         if len(self._questions) >= MAX_QUESTIONS:
             del self._questions[next(iter(self._questions))]
         self._questions[ask.question] = sender, peer
-        if not self._pass_on(ask):
+        if not self._pass_on(ask, session.job):
             missing = "no analyzer is connected to this collector. Start `zeus-stream analyze`."
             if isinstance(ask, Ask):
                 self.answer(Answer(ask.question, None, (), missing))

@@ -16,17 +16,20 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from os import geteuid
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import anyio
 
-from collectors.control_server import ControlServer
+from collectors.control_server import ControlServer, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
+from collectors.epochs.analyzers_known import AnalyzersKnown
+from collectors.epochs.epoch_file import read_epochs, write_epochs
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.feed import Journal
@@ -46,7 +49,7 @@ from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
 
 if TYPE_CHECKING:
-    from collectors.relay import Relay
+    from collectors.broker.host_at_broker import HostAtBroker
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
@@ -126,11 +129,11 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
     )
 
 
-def _relay_of(log: Log, host: str, servers: str, settings: Settings) -> "Relay":
-    """Return the relay to the broker. Its client is imported only where a broker is named."""
-    from collectors.relay import Relay  # noqa: PLC0415
+def _brokered(log: Log, host: str, servers: str, settings: Settings) -> "HostAtBroker":
+    """Return the host's part at the broker. Its client is imported only where a broker is named."""
+    from collectors.broker.host_at_broker import HostAtBroker  # noqa: PLC0415
 
-    return Relay(log, host, servers, settings.site, settings.broker_replicas)
+    return HostAtBroker(log, host, servers, settings)
 
 
 class Collector:
@@ -147,9 +150,12 @@ class Collector:
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
+        self._brokered = None if settings.broker is None else _brokered(log, host, settings.broker, settings)
+        analyzers = AnalyzersKnown[Way](read_epochs(where.epochs))
         self._server = ControlServer(
-            doors.control,
-            doors.gate,
+            [SocketDoor(doors.control, doors.gate), *(self._brokered.doors if self._brokered else ())],
+            analyzers,
+            partial(write_epochs, where.epochs, analyzers),
             log,
             host,
             self._incarnation,
@@ -177,7 +183,6 @@ class Collector:
             UserBudgets(settings.log_mb * 1_000_000),
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
-        self._relay = None if settings.broker is None else _relay_of(log, host, settings.broker, settings)
         self._cuts = 0
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -201,8 +206,13 @@ class Collector:
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
-                if self._relay is not None:
-                    tasks.start_soon(self._relay.run)
+                if self._brokered is not None:
+                    tasks.start_soon(
+                        self._brokered.run,
+                        self._incarnation,
+                        self._journal.standing,
+                        lambda: self._intake.sessions,
+                    )
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
             finally:
@@ -313,12 +323,13 @@ class Collector:
             ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
             ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
             ("control", "messages refused", str(self._server.malformed)),
+            ("control", "messages of analyzers that were replaced", str(self._server.stale)),
             ("positions", "plans followed", str(len(self._positions.plans))),
             ("positions", "messages that fit no plan", str(self._positions.dropped)),
             ("sockets", "times all connections were cut", str(self._cuts)),
         ]
-        if self._relay is not None:
-            rows += self._relay.status()
+        if self._brokered is not None:
+            rows += self._brokered.status()
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
             for (uid, pid), count in list(self._intake.senders.wrongs().items())[:100]

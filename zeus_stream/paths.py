@@ -63,6 +63,11 @@ class Places:
         return self.state / "log.sqlite"
 
     @property
+    def epochs(self) -> Path:
+        """The epochs of analyzers that share a site."""
+        return self.state / "epochs.json"
+
+    @property
     def records(self) -> Path:
         """One restore record a device."""
         return self.state / "restore"

@@ -105,12 +105,16 @@ class Settings:
         "hosts",
     )  # fmt: skip
     site: str = _setting("site", "Name of the site at the broker. Two sites need two names.", "hosts")
+    broker_credentials: str | None = _setting(
+        None, "File with the credential of this process at the broker.  [none]", "hosts"
+    )
     broker_replicas: int = _setting(
         1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
     )
     follow: tuple[str, ...] = _setting(
-        (), "Collectors to follow: directories and HOST:PORT.  [the collector of this host]", "hosts"
-    )
+        (), "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker."
+        "  [the collector of this host]", "hosts",
+    )  # fmt: skip
     analyzer: str | None = _setting(
         None, "HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts"
     )

@@ -5,6 +5,7 @@ interpreted. A reply only ends the sending again.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -36,7 +37,7 @@ from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, Control
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
-from zeus_stream.transport.endpoints import Source
+from zeus_stream.transport.ways import Source, Talk
 
 BEAT_S = 0.3
 """Between renewals of leases."""
@@ -50,6 +51,25 @@ MAX_UNANSWERED = 1_000
 Command: TypeAlias = SetControl | SetPlan | ReleaseControl
 
 
+@dataclass(frozen=True, slots=True)
+class Commander:
+    """The owner of commands, as collectors know it."""
+
+    owner: str
+    start: int
+    """Grows with each start or take-over: fences grow from it."""
+    shard: int | None = None
+    """Of an analyzer that shares a site: its ``start`` is an epoch, kept by collectors."""
+    shards: int | None = None
+    may_command: Callable[[], bool] = lambda: True
+    """Tells whether it is still the owner, as far as it knows."""
+
+    @property
+    def epoch(self) -> int | None:
+        """Return the epoch; None: it has none."""
+        return None if self.shard is None else self.start
+
+
 class Link:
     """One collector, as the analyzer commands it."""
 
@@ -57,23 +77,20 @@ class Link:
         self,
         context: sockets.Context,
         where: Source,
-        owner: str,
+        commander: Commander,
         lease_ms: int,
-        start: int,
         host: str | None = None,
     ) -> None:
-        """``start`` counts the analyzer's starts over this archive: fences grow from it.
-
-        ``host``: the only one that the collector may speak for.
-        """
+        """``host``: the only one that the collector may speak for."""
         self.leases: Callable[[], frozenset[str]] = frozenset
         """Returns the GPUs whose leases are to be renewed."""
         self._context = context
         self._where = where
-        self._owner = owner
+        self._commander = commander
+        self._owner = commander.owner
         self._lease = LeaseLength(lease_ms)
-        self._fence = start << 32
-        self._channel: sockets.Asking | None = None
+        self._fence = commander.start << 32
+        self._channel: Talk | None = None
         self._welcome: Welcome | None = None
         self._unanswered: dict[str, Command] = {}
         self._bound = host
@@ -192,10 +209,12 @@ class Link:
         beat = 0
         while monotonic_ns() - self._received_ns < SILENCE_NS:
             if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
-                self._send(RenewLeases(self._owner, self._welcome.incarnation, gpus, self.lease_ms))
+                renewal = self._owner, self._welcome.incarnation, gpus, self.lease_ms
+                self._send(RenewLeases(*renewal, self._commander.epoch))
             if self._welcome is None or beat % RESEND_BEATS == 0:
                 self._greeted_ns = self._greeted_ns or monotonic_ns()
-                self._send(Hello("analyzer", self._owner))
+                known = self._commander
+                self._send(Hello("analyzer", self._owner, known.epoch, known.shard, known.shards))
                 for request in self._unanswered.values():
                     self._send(request)
             beat += 1
@@ -204,7 +223,7 @@ class Link:
             now_ns = monotonic_ns()
             self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
 
-    async def _receive(self, channel: sockets.Channel, asked: Callable[[str, Ask | AskTry], object]) -> None:
+    async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
                 self._received_ns = monotonic_ns()
@@ -238,5 +257,5 @@ class Link:
                         self.malformed += 1
 
     def _send(self, message: Request) -> None:
-        if self._channel is not None:
+        if self._channel is not None and self._commander.may_command():
             self._channel.send(bytes(8), codec.encode(message))

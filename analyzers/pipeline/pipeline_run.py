@@ -6,23 +6,23 @@
     offering    every collector has the plan                        -> starting    its first iteration
     starting    every collector knows the first iteration           -> following
     following   iterations are longer than promised                 -> offering    a faster plan, or over
+                a replica is slower than the others, or no longer   -> starting    plans for its duration
+                a power budget allows more or less                  -> starting    a plan of that power
     any         a command is refused, or ranks end                  -> over        every clock is given back
                 a lease ends                                        -> offering again, a few times
 
-Ranks of one stage are replicas: they are profiled together, and have the same plan.
+Ranks of one stage are replicas: they are profiled together. They have the same plan, unless one of them is
+slower: the others then have the plan for its duration. Such a plan is sent with its first iteration at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
-from math import ceil, sqrt
-from statistics import mean, stdev
+from math import ceil
 from typing import Literal, TypeAlias, assert_never
 
-from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.pipeline.clock_visits import ClockVisits, clocks_to_visit
-from analyzers.pipeline.frontier import PipelineProfile
-from analyzers.pipeline.graph import PipelineGraph, from_orders
+from analyzers.pipeline.graph import from_orders
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
     ClockSettled,
@@ -31,10 +31,13 @@ from analyzers.pipeline.pipeline_events import (
     StageEnded,
     StageRan,
 )
-from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play
-from analyzers.pipeline.plan_delivery import deliver, instruction_rows, point_rows
+from analyzers.pipeline.plan_delivery import deliver, instruction_rows
 from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_record import StageRecord
+from analyzers.pipeline.watching.chosen_plans import ChosenPlans
+from analyzers.pipeline.watching.power_share import allowed_w, has_changed
+from analyzers.pipeline.watching.promise import compare
+from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
@@ -44,25 +47,24 @@ from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied
 
 State: TypeAlias = Literal["waiting", "profiling", "offering", "starting", "following", "over"]
-SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
-"""Points of the frontier that are stored."""
-WATCHED = 10
-"""Iterations that are compared with a promise."""
-LATE = 1.01
-"""Times a promise that iterations may take."""
 MOST_PLANS = 4
 """Of a run, that were replaced since iterations were too long."""
 MOST_OFFERS = 6
 """Of plans in a run, leases that ended included."""
 HEAD_START_S = 2.0
 """From a plan's offer to its first iteration: collectors have to know it by then."""
+QUICK_START_S = 0.3
+"""The same for an answer to a straggler, which need not begin everywhere at once."""
 
 
 class PipelineRun:
     """The machine of one run."""
 
-    def __init__(self, run: str, fleet: Fleet, settings: PipelineSettings) -> None:
-        self._run, self._fleet, self._settings = run, fleet, settings
+    def __init__(
+        self, run: str, fleet: Fleet, settings: PipelineSettings, shares: Mapping[str, Allocation]
+    ) -> None:
+        """``shares``: of power budgets, by GPU."""
+        self._run, self._fleet, self._settings, self._shares = run, fleet, settings, shares
         self._state: State = "waiting"
         self._reason = ""
         self._stages: dict[str, StageRecord] = {}
@@ -76,10 +78,9 @@ class PipelineRun:
         """By host: when its last clock was set."""
         self._held: dict[str, None] = {}
         """GPUs whose clock is ours."""
-        self._count = self._offers = self._slower = 0
-        self._graph: PipelineGraph | None = None
-        self._profile: PipelineProfile | None = None
-        self._plan: FrequencyPlan | None = None
+        self._count = self._offers = 0
+        self._plans: ChosenPlans | None = None
+        """None: the profile is not known yet."""
         self._row: PlanRow | None = None
         self._first_iteration = 0
 
@@ -194,74 +195,44 @@ class PipelineRun:
             if (found := self._fleet.gpus[gpu].found) is not None
         ]
         first = {stage.began.stage: stage for stage in self._stages.values()}
-        graph = self._graph = from_orders([first[at].instructions() for at in sorted(first)])
-        profile = self._profile = combine(measured, sorted(set.intersection(*clocks), reverse=True))
-        rows: list[Row] = [*instruction_rows(self._run, measured)]
-        base_s, base_j = self._unplanned()
-        points = make_plans(
-            graph, profile, [base_s * each for each in SLOWDOWNS], switching_s=self._settings.switching_s
-        )
-        rows += point_rows(self._run, SLOWDOWNS, points, base_s, base_j)
+        graph = from_orders([first[at].instructions() for at in sorted(first)])
+        profile = combine(measured, sorted(set.intersection(*clocks), reverse=True))
+        plans = self._plans = ChosenPlans(self._run, self._settings, graph, profile)
+        rows: list[Row] = [*instruction_rows(self._run, measured), *plans.frontier()]
         return rows_only(rows)
-
-    def _unplanned(self) -> tuple[float, float]:
-        """Return duration and energy of an iteration at the highest clocks, by the profile."""
-        assert self._graph is not None
-        assert self._profile is not None
-        top = [self._profile.of(each)[0].clock_mhz for each in self._graph.instructions]
-        return play(self._graph, self._profile, top, 0.0)
 
     # ---- plans
 
     def _offer(self, now: Clocks) -> Result:
         """Send a plan to every rank; it begins when all have it."""
-        assert self._graph is not None
-        assert self._profile is not None
+        assert self._plans is not None
         self._offers += 1
         if self._offers > MOST_OFFERS:
             return self._give_up(f"{MOST_OFFERS} plans were not followed to the end")
-        base_s, base_j = self._unplanned()
-        self._plan = make_plan(
-            self._graph,
-            self._profile,
-            max(base_s, base_s * self._settings.slowdown / LATE**self._slower),
-            switching_s=self._settings.switching_s,
-            reserve_s=self._profile.spread_s * 2**self._slower,
-        )
-        self._row = PlanRow(
-            run=self._run,
-            number=self._offers,
-            t_ns=self._t_ns(now),
-            slowdown=self._settings.slowdown,
-            promised_s=self._plan.time_s,
-            promised_j=self._plan.energy_j,
-            unplanned_s=base_s,
-            unplanned_j=base_j,
-            first_iteration=None,
-            measured_s=None,
-            state="offered",
-            reason="",
-        )
+        self._row = self._plans.choose(allowed_w(self._replicas(), self._shares), self._t_ns(now))
         return self._go("offering", "") | self._send_plan(None)
 
+    def _replicas(self) -> dict[int, list[StageRecord]]:
+        return replicas_of(self._stages.values())
+
     def _send_plan(self, first_iteration: int | None) -> Result:
-        assert self._graph is not None
-        assert self._profile is not None
-        assert self._plan is not None
+        """Send the plan to the ranks that it is for."""
+        plans, replicas = self._plans, self._replicas()
+        assert plans is not None
         assert self._row is not None
-        plan = f"{self._run[:100]}/{self._row.number}"
         commands: list[Command] = [
             deliver(
                 self._name(stage.session.gpus[0]),
-                plan,
+                plans.name,
                 stage,
-                self._plan.clocks_mhz,
-                self._graph,
-                self._profile,
+                plans.last.clocks_mhz,
+                plans.graph,
+                plans.profile,
                 first_iteration=first_iteration,
                 switching_s=self._settings.switching_s,
             )
-            for stage in self._stages.values()
+            for replica in plans.concerned(replicas)
+            for stage in replicas[replica]
         ]
         return rows_only([self._row]) | self._ask(commands)
 
@@ -270,8 +241,7 @@ class PipelineRun:
         match self._state:
             case "offering":
                 assert self._row is not None
-                ahead = ceil(HEAD_START_S / self._visits.iterations_s[0]) + 2
-                self._first_iteration = max(stage.iteration for stage in self._stages.values()) + ahead
+                self._first_iteration = self._iteration_in(HEAD_START_S, 2)
                 self._row = replace(self._row, first_iteration=self._first_iteration)
                 return self._go("starting", "") | self._send_plan(self._first_iteration)
             case "starting":
@@ -281,30 +251,51 @@ class PipelineRun:
             case _:
                 return NOTHING
 
+    def _iteration_in(self, seconds: float, more: int) -> int:
+        """Return an iteration that no rank begins sooner, and ``more`` on top."""
+        ahead = ceil(seconds / self._visits.iterations_s[0]) + more
+        return max(stage.iteration for stage in self._stages.values()) + ahead
+
     def _watch(self, now: Clocks) -> Result:
-        """Compare iterations under the plan with its promise."""
-        assert self._row is not None
-        first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
-        begun_ns = [ran.t_ns for ran in first.ran if ran.iteration > self._first_iteration]
-        if len(begun_ns) <= WATCHED or (begun_ns[-1] == begun_ns[0]):
+        """Compare power with budgets, replicas with each other, and iterations with the promise."""
+        plans, row, replicas = self._plans, self._row, self._replicas()
+        assert plans is not None
+        assert row is not None
+        most_w = allowed_w(replicas, self._shares)
+        if has_changed(plans.allowed_w, most_w):
+            return self._replace_now(plans.choose(most_w, self._t_ns(now)))
+        promised_s = plans.promised_s(list(replicas))
+        found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
+        if found is not plans.straggler:
+            return self._replace_now(plans.answer(found, self._t_ns(now)))
+        if plans.straggler is not None:
             return NOTHING
-        last = begun_ns[-WATCHED - 1 :]
-        times_s = [(two - one) / 1e9 for one, two in pairwise(last)]
+        first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured
-        promised_s = self._visits.iterations_s[0] + self._row.promised_s - self._row.unplanned_s
-        measured_s = mean(times_s)
+        usual_s = self._visits.iterations_s[0] + row.promised_s - row.unplanned_s
+        seen = compare(first.ran, self._first_iteration, usual_s)
+        if seen is None:
+            return NOTHING
         rows: Result = NOTHING
-        if self._row.measured_s is None:
-            self._row = replace(self._row, measured_s=measured_s)
-            rows = rows_only([self._row])
-        if measured_s <= LATE * promised_s + 1.96 * stdev(times_s) / sqrt(len(times_s)):
+        if row.measured_s is None:
+            row = self._row = replace(row, measured_s=seen.measured_s)
+            rows = rows_only([row])
+        if seen.kept:
             return rows
-        self._slower += 1
-        why = f"iterations took {measured_s:.4g} s, {promised_s:.4g} s were promised"
-        self._row = replace(self._row, measured_s=measured_s, state="replaced", reason=why)
-        if self._slower >= MOST_PLANS:
-            return rows_only([self._row]) | self._give_up(f"{why}, after {MOST_PLANS} plans")
-        return rows_only([self._row]) | self._offer(now)
+        plans.slower += 1
+        why = f"iterations took {seen.measured_s:.4g} s, {usual_s:.4g} s were promised"
+        row = self._row = replace(row, measured_s=seen.measured_s, state="replaced", reason=why)
+        if plans.slower >= MOST_PLANS:
+            return rows_only([row]) | self._give_up(f"{why}, after {MOST_PLANS} plans")
+        return rows_only([row]) | self._offer(now)
+
+    def _replace_now(self, row: PlanRow) -> Result:
+        """Send another plan in place of the one that is followed, as soon as collectors can begin it."""
+        assert self._row is not None
+        ended = replace(self._row, state="replaced", reason=row.reason)
+        self._first_iteration = self._iteration_in(QUICK_START_S, 1)
+        self._row = replace(row, first_iteration=self._first_iteration)
+        return rows_only([ended]) | self._go("starting", "") | self._send_plan(self._first_iteration)
 
     # ---- ends
 
@@ -316,7 +307,7 @@ class PipelineRun:
         if self._state == "over" or lost.cause in ("released", "run"):
             return NOTHING
         why = f"{lost.gpu}: the lease on its clock ended: {lost.reason}"
-        if self._plan is None or lost.cause not in ("plan", "lapsed", "shutdown", "restart"):
+        if self._plans is None or lost.cause not in ("plan", "lapsed", "shutdown", "restart"):
             return self._give_up(why)
         ended = replace(self._row, state="ended", reason=why) if self._row else None
         rows = rows_only([ended] if ended else [])

@@ -1,6 +1,9 @@
 """The pipelines of a site: passes each event to the pipeline of its run. Pure."""
 
-from analyzers.fleet.fleet import Clocks, Fleet
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
     ClockSettled,
@@ -20,8 +23,14 @@ MAX_PIPELINES = 1_000
 class Pipelines:
     """The pipelines of a site. None is planned for without settings."""
 
-    def __init__(self, fleet: Fleet, settings: PipelineSettings | None) -> None:
-        self._fleet, self._settings = fleet, settings
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: PipelineSettings | None,
+        shares: Mapping[str, Allocation] = MappingProxyType({}),
+    ) -> None:
+        """``shares``: of power budgets, by GPU."""
+        self._fleet, self._settings, self._shares = fleet, settings, shares
         self._runs: dict[str, PipelineRun] = {}
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
@@ -35,7 +44,7 @@ class Pipelines:
                 if run is None and isinstance(event, StageBegan) and self._settings is not None:
                     if len(self._runs) >= MAX_PIPELINES:
                         return NOTHING
-                    run = self._runs[name] = PipelineRun(name, self._fleet, self._settings)
+                    run = self._runs[name] = PipelineRun(name, self._fleet, self._settings, self._shares)
                 if run is None:
                     return NOTHING
                 result = run.handle(event, now)

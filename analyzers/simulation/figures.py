@@ -6,7 +6,7 @@ from math import exp, log
 from statistics import fmean
 from typing import Any
 
-from analyzers.simulation.svg import Axis, Cell, Series, chart
+from analyzers.simulation.svg import COLOURS, Axis, Cell, Series, chart
 from analyzers.simulation.sweep import front
 
 Row = Mapping[str, Any]
@@ -18,6 +18,8 @@ POINTS = 48
 """Of a line at most; what is between is left out."""
 MOST = 2.5
 """Times the default's time or energy; a configuration that takes more is not drawn."""
+FRONT = COLOURS.index("#7f7f7f")
+"""Colour of a Pareto front among players."""
 PATHS = ("zeus", "adaptive")
 """Whose search paths are drawn, or the first player's."""
 SAVINGS = {"batch size only": "top", "power limit only": "default_size", "both": "any"}
@@ -168,7 +170,7 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
     Tries of one cell run from left to right in the order of their recurrences.
     """
     charts = []
-    maps = {f"{gpu}": of for gpu, of in grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}")}
+    maps = dict(grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}"))
     for where, of in grouped(rows, place):
         known = maps.get(f"{of[0]['gpu']} {of[0]['workload']}")
         if known is None or of[0]["drift"] != "none" or of[0]["overlap"]:
@@ -257,11 +259,15 @@ def by_gpu(rows: Rows, colour: Colours) -> list[str]:
     return charts
 
 
-def etas(rows: Rows, colour: Colours) -> list[str]:
-    """Return a chart of time against energy for each workload, a point for each eta."""
+def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
+    """Return a chart of time against energy for each workload: a point for each eta, and the Pareto front."""
     charts = []
+    recorded = dict(grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}"))
     for where, of in grouped(rows, lambda row: f"{row['gpu']} {workload(row)}"):
-        series = [
+        known = recorded.get(f"{of[0]['gpu']} {of[0]['workload']}", ())
+        best = front((row["time"], row["energy"]) for row in known)
+        series = [Series("Pareto front", best, FRONT)] if best and of[0]["drift"] == "none" else []
+        series += [
             Series(player, _by_eta(its), colour[player], mark="dot")
             for player, its in _by(of, "player")
             if player != "default"

@@ -52,6 +52,8 @@ class Session:
     """It reported the end of its run, or its process is gone."""
     gone: bool = False
     """Its process is gone."""
+    first_offset: int = 0
+    """Of the log: that of its first event, or one a little before."""
     process_known: bool = True
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
 

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+from collectors.log.standing import Standing
 from collectors.log.store import UNKNOWN_UID, LogStore, SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
@@ -38,11 +39,18 @@ class Journal:
         self._lost: dict[str, tuple[int, str]] = {}
         self.latest = Latest()
         """What was logged last of each device, for those who ask."""
+        self.standing = Standing()
+        """What a reader has to know that begins in the middle of the log."""
         self.trouble: str | None = None
         self.failures = 0
         """Appends that failed."""
         self.dropped = 0
         """Readings and notes that were dropped."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the log's next frame."""
+        return self._log.extent.next_offset
 
     def events(self, job: str, events: Events, session: SessionMemory) -> bool:
         """Log new events, and the next sequence number of their session. False: they must come again."""
@@ -61,6 +69,7 @@ class Journal:
         """Log notes now, or as soon as there is room."""
         for note in notes:
             self.latest.take_note(self._host, note)
+            self.standing.take(note)
             if len(self._notes) >= MAX_NOTES:
                 self._notes.popleft()
                 self.lose("notes", 1, "too many waited for room in the log")

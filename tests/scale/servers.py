@@ -122,8 +122,9 @@ def postgres() -> Iterator[Postgres]:
 class Nats:
     """A NATS server with JetStream, at a free port of this host."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, rules: Path | None = None) -> None:
         self._directory = directory
+        self._rules = [] if rules is None else ["-c", str(rules)]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -145,6 +146,7 @@ class Nats:
             "-js",
             "-sd",
             str(self._directory),
+            *self._rules,
         ]
         with (self._directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -173,11 +175,11 @@ class Nats:
 
 
 @contextmanager
-def nats() -> Iterator[Nats]:
-    """Run a NATS server."""
+def nats(rules: Path | None = None) -> Iterator[Nats]:
+    """Run a NATS server. ``rules``: a file of its settings."""
     directory = Path(tempfile.mkdtemp(prefix="zs-nats-"))
     try:
-        server = Nats(directory)
+        server = Nats(directory, rules)
         try:
             yield server
         finally:

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from analyzers.lake import catalog
+from collectors.broker.relay import Relay
 from collectors.log.sqlite import Log
-from collectors.relay import Relay
 from tests.directories import short_directory
 from tests.scale.servers import Nats, nats
 from zeus_stream.broker import batches

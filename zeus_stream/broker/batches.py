@@ -49,20 +49,20 @@ def part_of(host: str) -> int:
 
 def stream_of(site: str, part: int) -> str:
     """Return the name of the stream of a part."""
-    return f"ZS-{_token(site)}-{part}"
+    return f"ZS-{token(site)}-{part}"
 
 
 def subject_of(site: str, host: str) -> str:
     """Return the subject of a host's batches."""
-    return f"zs.{_token(site)}.frames.{part_of(host)}.{_token(host)}"
+    return f"zs.{token(site)}.frames.{part_of(host)}.{token(host)}"
 
 
 def subjects_of(site: str, part: int) -> str:
     """Return the subjects of all hosts in a part."""
-    return f"zs.{_token(site)}.frames.{part}.*"
+    return f"zs.{token(site)}.frames.{part}.*"
 
 
-def _token(name: str) -> str:
+def token(name: str) -> str:
     """Return a name as one token of a subject: no dot, no wildcard, no space."""
     return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
 

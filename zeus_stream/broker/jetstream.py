@@ -32,7 +32,8 @@ FETCHED = 64
 UNUSED_S = 60.0
 """A consumer that nobody asks is forgotten by the broker."""
 DUPLICATES_S = 120.0
-_WRONG = (nats.errors.Error, OSError, TimeoutError)
+WRONG = (nats.errors.Error, OSError, TimeoutError)
+"""What a call of the client may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,10 @@ class Message:
 class Broker:
     """A connection to the broker. It does not connect again by itself: after an error, open another one."""
 
-    def __init__(self, client: Client, site: str) -> None:
+    def __init__(self, client: Client, site: str, refusals: "_Refusals") -> None:
         """For `connect`."""
         self._client = client
+        self._refusals = refusals
         self._streams = client.jetstream(timeout=ACK_S)
         self._site = site
 
@@ -57,6 +59,7 @@ class Broker:
     async def connect(cls, servers: str, site: str, credentials: str | None = None) -> "Broker":
         """Connect to one of some servers, separated by commas. Raises UnreachableError."""
         more: dict[str, Any] = {} if credentials is None else {"user_credentials": credentials}
+        refusals = _Refusals()
         try:
             client = await nats.connect(
                 servers.split(","),
@@ -64,19 +67,19 @@ class Broker:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=CONNECT_S,
-                error_cb=_ignore,
+                error_cb=refusals.take,
                 **more,
             )
-        except (*_WRONG, ValueError) as wrong:
+        except (*WRONG, ValueError) as wrong:
             raise UnreachableError(
                 f"broker {servers}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
                 " correct --broker."
             ) from wrong
-        return cls(client, site)
+        return cls(client, site, refusals)
 
     async def close(self) -> None:
         """Close the connection."""
-        with suppress(*_WRONG):
+        with suppress(*WRONG):
             await self._client.close()
 
     async def make_stream(self, part: int, *, max_bytes: int, max_hours: float, replicas: int) -> None:
@@ -98,7 +101,7 @@ class Broker:
                     duplicate_window=DUPLICATES_S,
                 )
             )
-        except _WRONG as wrong:
+        except WRONG as wrong:
             raise _lost(f"stream {name}", "made", wrong) from wrong
 
     async def publish(self, host: str, data: bytes, message_id: str, part: int) -> None:
@@ -111,8 +114,8 @@ class Broker:
                 stream=stream_of(self._site, part),
                 headers={"Nats-Msg-Id": message_id},
             )
-        except _WRONG as wrong:
-            raise _lost(f"batch {message_id}", "handed over", wrong) from wrong
+        except WRONG as wrong:
+            raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
 
     async def last(self, host: str, part: int) -> bytes | None:
         """Return the last batch that the broker has of a host; None: it has none. Raises UnreachableError."""
@@ -122,7 +125,7 @@ class Broker:
             )
         except nats.js.errors.NotFoundError:
             return None
-        except _WRONG as wrong:
+        except WRONG as wrong:
             raise _lost(f"host {host}", "looked up", wrong) from wrong
         return found.data
 
@@ -132,7 +135,7 @@ class Broker:
             info = await self._streams.stream_info(stream_of(self._site, part))
         except nats.js.errors.NotFoundError:
             return None
-        except _WRONG as wrong:
+        except WRONG as wrong:
             raise _lost(f"part {part}", "read", wrong) from wrong
         return info.state.last_seq
 
@@ -152,19 +155,19 @@ class Broker:
                 ),
             )
             subscribed = await self._streams.pull_subscribe_bind(consumer=info.name, stream=name)
-        except _WRONG as wrong:
+        except WRONG as wrong:
             raise _lost(f"part {part}", "read", wrong) from wrong
-        return Reader(subscribed, self._client, part)
+        return Reader(subscribed, self._client, f"part {part}")
 
 
 class Reader:
     """A reader of one stream, in order. What the broker forgets of it is an error: open another one."""
 
-    def __init__(self, subscribed: Any, client: Client, part: int) -> None:
+    def __init__(self, subscribed: Any, client: Client, what: str) -> None:
         """For `Broker.reader`."""
         self._subscribed = subscribed
         self._client = client
-        self._part = part
+        self._what = what
 
     async def next(self, wait_s: float) -> Sequence[Message]:
         """Return what there is, after at most ``wait_s``. Raises UnreachableError."""
@@ -172,10 +175,10 @@ class Reader:
             messages = await self._subscribed.fetch(FETCHED, timeout=wait_s)
         except (nats.errors.TimeoutError, TimeoutError):
             if self._client.is_closed:
-                raise _lost(f"part {self._part}", "read", OSError("no connection")) from None
+                raise _lost(self._what, "read", OSError("no connection")) from None
             return ()
-        except _WRONG as wrong:
-            raise _lost(f"part {self._part}", "read", wrong) from wrong
+        except WRONG as wrong:
+            raise _lost(self._what, "read", wrong) from wrong
         return [
             Message(message.metadata.sequence.stream, message.subject, message.data) for message in messages
         ]
@@ -191,8 +194,31 @@ async def ends_of_parts(servers: str, site: str) -> dict[str, int]:
     return {name: end for name, end in ends.items() if end is not None}
 
 
-async def _ignore(_: Exception) -> None:
-    """Take the errors that nats-py reports beside the call that failed: each call reports its own."""
+class _Refusals:
+    """The permission that the broker refused last. nats-py reports it beside the call, which times out."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+
+    async def take(self, wrong: Exception) -> None:
+        """Take in an error; of all others the call that failed says what is wrong."""
+        self._last = permission_refused(wrong) or self._last
+
+    def explain(self, what: str, done: str, wrong: BaseException) -> UnreachableError:
+        """Return the error of a call, with the refusal if there was one."""
+        refused, self._last = self._last, None
+        return _lost(what, done, wrong) if refused is None else UnreachableError(refused)
+
+
+def permission_refused(wrong: Exception) -> str | None:
+    """Return the sentence of a permission that the broker refuses, None: it is another error."""
+    says = str(wrong)
+    if "permissions violation" not in says.lower():
+        return None
+    return (
+        f"broker: refused: {says.removeprefix('nats: ')}. Give this process the credential of its own host"
+        " and site."
+    )
 
 
 def _lost(what: str, done: str, wrong: BaseException) -> UnreachableError:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 
 import click
 
@@ -18,7 +19,7 @@ from zeus_stream.cli.options import (
     json_option,
     settings_options,
 )
-from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
@@ -54,9 +55,21 @@ def analyze(settings: Settings, *, parent_pid: int | None) -> None:
     """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
     _end_with(parent_pid)
     _set_niceness(settings.nice, "analyzer")
-    from analyzers.service import analyze as service
-
+    service = _analyzer_of(settings)
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+
+
+def _analyzer_of(settings: Settings) -> Callable[..., Awaitable[None]]:
+    """Return the service that the settings ask for: of some collectors, or of all at a broker."""
+    if settings.follow != ("broker",):
+        from analyzers.service import analyze as service
+
+        return service
+    if settings.broker is None:
+        raise SettingsError("analyze: could not start: no broker is named. Name its servers with --broker.")
+    from analyzers.brokered.broker_roster import analyze_at_broker
+
+    return partial(analyze_at_broker, servers=settings.broker)
 
 
 def _end_with(parent_pid: int | None) -> None:

@@ -16,6 +16,11 @@ class Hello:
 
     role: Literal["analyzer", "watcher"]
     name: Name
+    epoch: Count | None = None
+    """Of an analyzer that shares a site with others: a collector refuses a lower one of this name."""
+    shard: Count | None = None
+    """The part of the site's jobs that it decides on, of ``shards``. None: all jobs."""
+    shards: Annotated[int, Within(1, 10_000)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +94,5 @@ class RenewLeases:
     incarnation: Name
     gpus: Gpus
     lease_ms: Milliseconds
+    epoch: Count | None = None
+    """As in `Hello`."""

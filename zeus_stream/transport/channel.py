@@ -102,6 +102,11 @@ class Channel:
         self._waiting: anyio.CancelScope | None = None
         self._leaving: list[tuple[zmq.MessageTracker, int]] = []
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nobody is reached, in a sentence; None: that is not known."""
+        return None
+
     def send(self, *parts: bytes) -> bool:
         """Hand over a message (to a ROUTER: address first). False: the queue is full or nobody is there."""
         return self._send(parts)

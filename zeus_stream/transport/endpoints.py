@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import Places
@@ -22,15 +22,6 @@ class Tcp:
 
 
 Address: TypeAlias = Path | Tcp
-
-
-class Source(Protocol):
-    """A collector that can be followed and commanded: `Places` of this host, or a `Distant` one."""
-
-    @property
-    def feed(self) -> Address: ...
-    @property
-    def control(self) -> Address: ...
 
 
 @dataclass(frozen=True, slots=True)

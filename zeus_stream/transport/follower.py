@@ -25,7 +25,7 @@ from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
-from zeus_stream.transport.endpoints import Source
+from zeus_stream.transport.ways import Source, Talk
 
 MAX_KEPT = 2_000
 MAX_KEPT_BYTES = 64 * 1024 * 1024
@@ -181,7 +181,7 @@ async def follow(
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters, host)
-    feed: sockets.Channel | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
+    feed: Talk | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
     silent = False
@@ -225,7 +225,7 @@ class _Control:
         self._context = context
         self._where = where
         self._counters = counters
-        self._channel: sockets.Channel | None = None
+        self._channel: Talk | None = None
         self._asked = 0
 
     async def ask(self, request: Hello | Fetch) -> list[bytes]:
@@ -252,7 +252,7 @@ class _Control:
             self._channel = None
 
 
-async def _received(feed: sockets.Channel, counters: Counter[str]) -> list[Frame]:
+async def _received(feed: Talk, counters: Counter[str]) -> list[Frame]:
     """Return the frames that the feed has; none if it has been quiet."""
     with anyio.move_on_after(QUIET_S):
         return [frame for message in await feed.receive() for frame in _decoded(message.parts, counters)]

@@ -7,7 +7,7 @@ CURVE keys say that (`access`).
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import anyio
 import zmq
@@ -19,13 +19,14 @@ from zeus_stream.paths import endpoint
 from zeus_stream.transport.channel import BROKEN_OFF, Channel, Context, Received, open_socket, over_tcp
 from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
+from zeus_stream.transport.ways import Opener, Talk
 
 __all__ = [
     "Asking", "Channel", "Context", "Received", "ask", "context", "exchange", "follow", "listen", "new_keys",
     "once_possible",
 ]  # fmt: skip
 
-C = TypeVar("C", bound=Channel)
+C = TypeVar("C", bound=Talk)
 
 OPEN_S = 0.05
 """Between two tries to open a socket when this process may open no more files."""
@@ -124,8 +125,14 @@ def listen(
     return channel
 
 
-def ask(context: Context, address: Address) -> Asking:
+@overload
+def ask(context: Context, address: Address) -> Asking: ...
+@overload
+def ask(context: Context, address: Address | Opener) -> Talk: ...
+def ask(context: Context, address: Address | Opener) -> Talk:
     """Open a DEALER to a listener. Nothing is queued for a peer that is not there."""
+    if not isinstance(address, Path | Tcp):
+        return address.open()
     socket = open_socket(context, zmq.DEALER, QUEUE)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     channel = Asking(socket, address)
@@ -133,8 +140,14 @@ def ask(context: Context, address: Address) -> Asking:
     return channel
 
 
-def follow(context: Context, address: Address, topic: str = "") -> Channel:
+@overload
+def follow(context: Context, address: Address, topic: str = "") -> Channel: ...
+@overload
+def follow(context: Context, address: Address | Opener, topic: str = "") -> Talk: ...
+def follow(context: Context, address: Address | Opener, topic: str = "") -> Talk:
     """Open a SUB to a feed."""
+    if not isinstance(address, Path | Tcp):
+        return address.open()
     socket = open_socket(context, zmq.SUB, FOLLOWED)
     socket.setsockopt_string(zmq.SUBSCRIBE, topic)
     _connect(socket, address)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.batch_size import cost_belief, gaussian
 from analyzers.batch_size.adaptive import Adaptive, Believed, beliefs
+from analyzers.batch_size.belief import cost_belief, gaussian
+from analyzers.batch_size.belief.try_summary import State
 from analyzers.batch_size.policy import Choice, Job, Try
-from analyzers.batch_size.try_summary import State
 from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
@@ -361,7 +361,9 @@ def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random)
 )
 def test_a_curve_runs_through_what_was_seen_exactly(seen: list[tuple[int, float]]) -> None:
     points = [gaussian.Point("a", at, value, (1e-8,)) for at, value in seen]
-    found = gaussian.conditioned(np.arange(7.0), cost_belief.COST, cost_belief.OTHER, "a", points, [0.5])
+    found = gaussian.conditioned(
+        np.arange(7.0), cost_belief.COST, cost_belief.OTHER, "a", points, np.array([[0.5]])
+    )
     for at, value in seen:
         assert found.mean[0, at] == pytest.approx(value, abs=1e-3)
         assert found.variance[0, at] < 1e-5

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from analyzers.dispatch.collector_link import Link
+from analyzers.dispatch.collector_link import Commander, Link
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
@@ -37,7 +37,7 @@ async def linked(
     context = sockets.context()
     where = Places(directory, directory)
     control = sockets.listen(context, where.control)
-    link = Link(context, where, "test", 1500, 1, host)
+    link = Link(context, where, Commander("test", 1), 1500, host)
 
     async def serve() -> None:
         while True:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analyzers.fleet.fleet import Fleet, Gpu
+from analyzers.fleet.fleet import Allocation, Fleet, Gpu
 from analyzers.fleet.session import Session
 from analyzers.pipeline.graph import PipelineGraph, make_graph
 from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEnded, StageRan
@@ -43,6 +43,19 @@ class Stages:
     late: float = 1.0
     """Times as long as planned that instructions under a plan take."""
     may_command: bool = True
+    replicas: int = 1
+    unheard: bool = False
+    """Nothing is passed to the machine any more."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """By replica, times as long as usual."""
+    shares: dict[str, Allocation] = field(default_factory=dict)
+    """Of power budgets, by GPU."""
+    own_s: list[float] = field(default_factory=list)
+    """Of the last iteration, by replica, without waiting for others."""
+    spent_j: list[float] = field(default_factory=list)
+    """By iteration, all GPUs."""
+    took_s: list[float] = field(default_factory=list)
+    """By iteration."""
     t_ns: int = 1_000_000_000_000
     iteration: int = 0
     locked_mhz: dict[str, int] = field(default_factory=dict)
@@ -54,30 +67,31 @@ class Stages:
         self.graph: PipelineGraph = make_graph("1f1b", self.stages, self.micro_batches)
         self.rng = np.random.default_rng(1)
         self.fleet = Fleet()
-        self.sessions = [self._session(stage) for stage in range(self.stages)]
-        self.run = PipelineRun("run", self.fleet, self.settings)
-        self.energy_uj = {f"GPU-{stage}": 0.0 for stage in range(self.stages)}
+        ranks = range(self.stages * self.replicas)
+        self.sessions = [self._session(rank) for rank in ranks]
+        self.run = PipelineRun("run", self.fleet, self.settings, self.shares)
+        self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
         self.read_ns = self.t_ns
-        for stage, session in enumerate(self.sessions):
+        for rank, session in enumerate(self.sessions):
             began = PipelineBegan(
-                t_ns=self.t_ns, stage=stage, stages=self.stages, micro_batches=self.micro_batches,
-                schedule="1f1b",
+                t_ns=self.t_ns, stage=rank % self.stages, stages=self.stages,
+                micro_batches=self.micro_batches, schedule="1f1b",
             )  # fmt: skip
             self._take(self.run.handle(StageBegan(session, began), self._now()))
 
-    def _session(self, stage: int) -> Session:
+    def _session(self, rank: int) -> Session:
         started = RunStarted(
-            t_ns=self.t_ns, job="job", run="run", rank=stage, world_size=self.stages, gpus=("index:all",),
-            pid=stage + 1, boot_id="boot", wall_ns=0, wall_error_ns=0,
+            t_ns=self.t_ns, job="job", run="run", rank=rank, world_size=self.stages * self.replicas,
+            gpus=("index:all",), pid=rank + 1, boot_id="boot", wall_ns=0, wall_error_ns=0,
         )  # fmt: skip
-        gpu = f"GPU-{stage}"
-        session = Session(f"s{stage}", HOST, 0, started, timeout_ns=10**9, steps_kept=10)
+        gpu = f"GPU-{rank}"
+        session = Session(f"s{rank}", HOST, 0, started, timeout_ns=10**9, steps_kept=10)
         session.admitted = RunAdmitted(
-            t_ns=self.t_ns, session=f"s{stage}", run="run", gpus=(gpu,), may_command=self.may_command,
+            t_ns=self.t_ns, session=f"s{rank}", run="run", gpus=(gpu,), may_command=self.may_command,
             reason="" if self.may_command else "it only watches",
         )  # fmt: skip
         found = DeviceFound(
-            t_ns=self.t_ns, gpu=gpu, index=stage, name="A100", driver="simulated", counts_energy=True,
+            t_ns=self.t_ns, gpu=gpu, index=rank, name="A100", driver="simulated", counts_energy=True,
             min_limit_mw=None, max_limit_mw=None, default_limit_mw=None, found_limit_mw=None, mig=False,
             graphics_clocks_mhz=CLOCKS_MHZ,
         )  # fmt: skip
@@ -90,14 +104,21 @@ class Stages:
     def play(self, iterations: int) -> None:
         """Run so many iterations."""
         for _ in range(iterations):
-            lengths_s, powers_w = self._lengths()
-            starts_s = self.graph.starts_s(lengths_s)
-            makespan_s = self.graph.makespan_s(lengths_s)
-            ran = self._ran(starts_s, lengths_s)
-            self._read(starts_s, lengths_s, powers_w, makespan_s)
+            played = [self._lengths(replica) for replica in range(self.replicas)]
+            self.own_s = [self.graph.makespan_s(lengths_s) for lengths_s, _ in played]
+            makespan_s = max(self.own_s)
+            ran, spent_j = list[IterationRan](), 0.0
+            for replica, (lengths_s, powers_w) in enumerate(played):
+                starts_s = self.graph.starts_s(lengths_s)
+                ran += self._ran(starts_s, lengths_s)
+                spent_j += self._read(replica, starts_s, lengths_s, powers_w, makespan_s)
+            while self.read_ns < self.t_ns + round(makespan_s * 1e9):
+                self.read_ns += REFRESH_NS
+            self.spent_j.append(spent_j)
+            self.took_s.append(makespan_s)
             self.t_ns += round(makespan_s * 1e9)
             self.iteration += 1
-            for session, event in zip(self.sessions, ran, strict=True):
+            for session, event in () if self.unheard else zip(self.sessions, ran, strict=True):
                 self._take(self.run.handle(StageRan(session, event), self._now()))
 
     def end(self, stage: int) -> None:
@@ -121,16 +142,17 @@ class Stages:
         time_s = work_s * WEIGHTS[stage % 4] * (0.7 / share + 0.3)
         return time_s, 80 + (top_w - 80) * share * max(0.7, share) ** 2
 
-    def _lengths(self) -> tuple[list[float], list[float]]:
+    def _lengths(self, replica: int) -> tuple[list[float], list[float]]:
         lengths_s, powers_w = [], []
         for index, each in enumerate(self.graph.instructions):
-            gpu = f"GPU-{each.stage}"
+            gpu = f"GPU-{replica * self.stages + each.stage}"
             clock_mhz, late = self.locked_mhz.get(gpu, CLOCKS_MHZ[0]), 1.0
             plan = self.plans.get(gpu)
             if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
                 code = encode_instruction(each.kind, each.micro_batch)
                 clock_mhz, late = plan.clocks_mhz[plan.codes.index(code)], self.late
             time_s, power_w = self.time_and_power(each.stage, each.kind, clock_mhz)
+            late *= self.slow.get(replica, 1.0)
             lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))
             powers_w.append(power_w)
             assert index < len(self.graph.instructions)
@@ -157,17 +179,18 @@ class Stages:
 
     def _read(
         self,
+        replica: int,
         starts_s: Sequence[float],
         lengths_s: Sequence[float],
         powers_w: Sequence[float],
         makespan_s: float,
-    ) -> None:
-        """Put readings of the iteration into the timelines."""
+    ) -> float:
+        """Put readings of the iteration into the timelines. Return its energy, J."""
+        total_j = 0.0
         end_ns = self.t_ns + round(makespan_s * 1e9)
         refreshes = np.arange(self.read_ns, end_ns, REFRESH_NS)
-        self.read_ns = int(refreshes[-1]) + REFRESH_NS
         for stage, chain in enumerate(self.graph.orders):
-            gpu = f"GPU-{stage}"
+            gpu = f"GPU-{replica * self.stages + stage}"
             edges, drawn = [0.0], []
             for index in chain:
                 edges += [starts_s[index], starts_s[index] + lengths_s[index]]
@@ -186,6 +209,8 @@ class Stages:
             rows["seen"] = Seen.CHANGED
             self.fleet.gpus[gpu].timeline.add(rows)
             self.energy_uj[gpu] += float(sums[-1]) * 1e6
+            total_j += float(sums[-1])
+        return total_j
 
     def _take(self, result: Result) -> None:
         """Keep rows, and carry out instructions at once."""

@@ -7,9 +7,10 @@ from math import exp, log, log2, sqrt
 
 import numpy as np
 
-from analyzers.batch_size.gaussian import Curves, Floats, Point, Process, conditioned
+from analyzers.batch_size.belief.gaussian import Curves, Floats, Point, Process, conditioned
+from analyzers.batch_size.belief.metric_pace import Pace
+from analyzers.batch_size.belief.try_summary import Seen, Tally
 from analyzers.batch_size.policy import Job
-from analyzers.batch_size.try_summary import Seen, Tally
 
 EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
@@ -30,6 +31,9 @@ BAD_LONG = 0.25
 OWN, WHOLE = 0.015, 0.1
 """Standard deviations of the log of an epoch's cost: what a size has to itself; and as it is seen in a
 try with its profiling."""
+UNLIKE, BELOW = 0.05, 0.3
+"""How likely a size is unlike the curve, with a standard deviation of `WORSE`: supposed of each whose log
+epochs are so far below the line through the two nearest others."""
 NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
@@ -88,6 +92,7 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         tuple((era, index[size], tally) for (era, size), tally in seen.epochs.items()),
         tuple((index[size], least) for size, least in seen.more),
         tuple((1 - np.exp(-NEVER * away)).tolist()),
+        tuple((index[size], pace) for size, pace in seen.behind.items()),
     )
     group = seen.price_era, setup
     scatter = seen.price_scatter
@@ -119,26 +124,38 @@ def _epochs(
     seen: tuple[tuple[int, int, Tally], ...],
     more: tuple[tuple[int, float], ...],
     never: tuple[float, ...],
+    paces: tuple[tuple[int, Pace], ...],
 ) -> tuple[Curves, Floats, Floats, Floats]:
     """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
 
     See `CostBelief`. ``never`` is what is believed of that before any try failed.
     """
-    single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1]
-    supposed = [*((*scatter, -1) for scatter in SCATTER), *((*SCATTER[1], bad) for bad in single)]
+    low = _below(octaves, era, seen)
+    single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1 and i not in low]
+    supposed = [
+        *((*scatter, -1, -1) for scatter in SCATTER),
+        *((*SCATTER[1], bad, -1) for bad in single),
+        *((*scatter, -1, unlike) for scatter in SCATTER for unlike in low),
+    ]
     points = [
         Point(
             of, at, tally.mean,
-            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad in supposed),
+            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad, _ in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
+    points += [Point(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces]
     rounding = ROUNDING / exp(min(tally.mean for *_, tally in seen))
-    alone = [sqrt(own**2 + rounding**2) for _, own, _ in supposed]
+    alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])
+    for at, (*_, unlike) in enumerate(supposed):
+        if unlike >= 0:
+            alone[at, seen[unlike][1]] = WORSE
     found = conditioned(np.array(octaves), EPOCHS, CHANGED, era, points, alone)
     noise = np.array([noise**2 for noise, *_ in supposed])
     within = sum(tally.squares for *_, tally in seen), sum(tally.count - 1 for *_, tally in seen)
-    prior = np.array([log(BAD) if bad >= 0 else 0.0 for *_, bad in supposed])
+    prior = np.array(
+        [log(BAD) if bad >= 0 else log(UNLIKE) if unlike >= 0 else 0.0 for *_, bad, unlike in supposed]
+    )
     evidence = found.evidence + prior - (within[0] / noise + within[1] * np.log(noise)) / 2
     weight = np.exp(evidence - evidence.max())
     likely = weight > 0.01 * weight.sum()
@@ -155,6 +172,20 @@ def _epochs(
     return found.only(np.full(len(noise), True), count), noise, weight, np.array(lost[:count])  # noqa: FBT003
 
 
+def _below(octaves: tuple[float, ...], era: int, seen: tuple[tuple[int, int, Tally], ...]) -> list[int]:
+    """Return which of those seen need far fewer epochs than the line through the two nearest others says."""
+    known = [(octaves[at], tally.mean, i) for i, (of, at, tally) in enumerate(seen) if of == era]
+    low = []
+    for x, value, i in known:
+        others = sorted((abs(other[0] - x), other) for other in known if other[0] != x)
+        if len(others) < 2:
+            continue
+        (first, begin, _), (last, end, _) = others[0][1], others[1][1]
+        if value < begin + (end - begin) * (x - first) / (last - first) - BELOW:
+            low.append(i)
+    return low
+
+
 def _doubt(count: int) -> float:
     """Return the variance of the mean of so many runs, over that of one of many."""
     return (1 + FEW / count) / count
@@ -169,4 +200,6 @@ def _cost(
 ) -> Curves:
     """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
     points = [Point(of, at, price, (variance,)) for of, at, price, variance in seen]
-    return conditioned(np.array(octaves), COST, OTHER, group, points, [OWN]).only(np.array([True]), count)
+    return conditioned(np.array(octaves), COST, OTHER, group, points, np.array([[OWN]])).only(
+        np.array([True]), count
+    )

@@ -108,7 +108,7 @@ def conditioned(
     own: Process,
     group: Hashable,
     points: Sequence[Point],
-    alone: Sequence[float],
+    alone: Floats,
 ) -> Curves:
     """Return the curves of a group, given what was seen of all groups.
 
@@ -117,13 +117,13 @@ def conditioned(
         common: what the curves of all groups have in common.
         own: what each has to itself, as soon as there are two.
         group: whose are wanted.
-        alone: standard deviation of what each size has to itself, by hypothesis.
+        alone: standard deviation of what each size has to itself, by hypothesis; shape (h, n) or (h, 1).
     """
     number = {of: i for i, of in enumerate(dict.fromkeys([group, *(point.group for point in points)]))}
     of = np.array([number[point.group] for point in points], dtype=int)
     at = np.array([point.at for point in points], dtype=int)
     noise = np.array([point.variance for point in points]).reshape(len(points), len(alone)).T
-    shared = common.covariance(x) + np.array(alone)[:, None, None] ** 2 * np.eye(len(x))
+    shared = common.covariance(x) + (alone**2)[:, :, None] * np.eye(len(x))
     apart = own.covariance(x) if len(number) > 1 else np.zeros((len(x), len(x)))
     seen = shared[:, at[:, None], at] + np.where(of[:, None] == of, apart[at[:, None], at], 0)
     seen += noise[:, :, None] * np.eye(len(at))

@@ -29,13 +29,16 @@ _log = logging.getLogger(__name__)
 class Relay:
     """The relay of one collector. For its event loop."""
 
-    def __init__(self, log: Log, host: str, servers: str, site: str, replicas: int) -> None:
+    def __init__(
+        self, log: Log, host: str, servers: str, site: str, replicas: int, credentials: str | None = None
+    ) -> None:
         """Remember what to relay, and to where; `run` does it."""
         self._log = log
         self._host = host
         self._servers = servers
         self._site = site
         self._replicas = replicas
+        self._credentials = credentials
         self._next = 0
         self.trouble: str | None = "not connected yet"
         """Why nothing can be relayed now."""
@@ -57,7 +60,7 @@ class Relay:
         """Relay until cancelled."""
         while True:
             try:
-                broker = await Broker.connect(self._servers, self._site)
+                broker = await Broker.connect(self._servers, self._site, self._credentials)
                 try:
                     await self._relay(broker)
                 finally:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import TypeAlias
 
+from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
 from analyzers.batch_size.policy import Try
 from analyzers.batch_size.thompson import History
 
@@ -71,6 +72,14 @@ class Seen:
     """The same of the cost of an epoch."""
     failed: frozenset[int] = frozenset()
     """Batch sizes that failed since one last converged."""
+    metrics: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """Metrics of the latest try of this era that converged, by batch size."""
+    behind: Mapping[int, Pace] = field(default_factory=dict)
+    """Batch sizes of which the latest try of this era that was given up was behind the cheapest size."""
+    spent_j: Mapping[str, float] = field(default_factory=dict)
+    """Cost of all tries of this era, by setup."""
+    reached: Mapping[str, int] = field(default_factory=dict)
+    """Tries of this era that converged, by setup."""
 
     @property
     def horizon(self) -> int:
@@ -93,6 +102,8 @@ class Seen:
         seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
         if a_try.ended == "lost":
             return seen
+        setup, pace = a_try.setup, seen.pace_behind(a_try)
+        seen = replace(seen, spent_j={**seen.spent_j, setup: seen.spent_j.get(setup, 0.0) + a_try.cost_j})
         took = log(a_try.epochs)
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
@@ -101,12 +112,40 @@ class Seen:
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         if not converged:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
-            return replace(seen, more=more, failed=seen.failed | {size})
+            behind = seen.behind if pace is None else {**seen.behind, size: pace}
+            return replace(seen, more=more, failed=seen.failed | {size}, behind=behind)
         tally = seen.epochs.get((seen.era, size), Tally()).and_(took)
         epochs = {**seen.epochs, (seen.era, size): tally}
         cheapest_j = min(seen.cheapest_j.get(a_try.setup, inf), a_try.cost_j)
         cheapest = {**seen.cheapest_j, a_try.setup: cheapest_j}
-        return replace(seen, epochs=epochs, cheapest_j=cheapest, failed=frozenset())
+        return replace(
+            seen,
+            epochs=epochs,
+            cheapest_j=cheapest,
+            failed=frozenset(),
+            metrics={**seen.metrics, size: a_try.metrics},
+            reached={**seen.reached, setup: seen.reached.get(setup, 0) + 1},
+        )
+
+    def cheapest(self, setup: str) -> int | None:
+        """Return the batch size whose tries of this era were the cheapest on a setup."""
+        costs = {
+            size: tally.mean + self.price[(self.price_era, setup), size].mean
+            for (era, size), tally in self.epochs.items()
+            if era == self.era and ((self.price_era, setup), size) in self.price
+        }
+        return min(costs, key=costs.__getitem__, default=None)
+
+    def pace_behind(self, a_try: Try) -> Pace | None:
+        """Return the pace of a try whose metric is not better than the cheapest size's at the same cost.
+
+        None: it is better, or that is not known; see `metric_pace`.
+        """
+        best, epoch_j = self.cheapest(a_try.setup), a_try.epoch_cost_j
+        if best is None or best == a_try.batch_size or not epoch_j or len(a_try.metrics) < a_try.epochs:
+            return None
+        paid = a_try.epochs * epoch_j / exp(self.price[(self.price_era, a_try.setup), best].mean)
+        return pace_behind(a_try.metrics[: a_try.epochs], self.metrics[best], paid)
 
     def priced(self, a_try: Try, *, ended: bool = False) -> "Seen":
         """Return it with what an epoch of a try costs; the level is watched when it has ended."""

@@ -1,0 +1,93 @@
+"""The outlook of a try: what it is expected to cost, with the recurrences that follow it. Pure."""
+
+from statistics import NormalDist
+
+import numpy as np
+
+from analyzers.batch_size.belief.cost_belief import CostBelief
+from analyzers.batch_size.belief.gaussian import Floats
+
+PROFILING = 1.2
+"""What the first epoch at a size costs, power limits being searched, over what others do."""
+NODES, COST_NODES = 15, 5
+"""Equally likely epochs, and costs of an epoch, that stand for all."""
+
+
+def _equally_likely(count: int) -> Floats:
+    z = np.array([NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)])
+    return np.asarray(z / np.sqrt(np.mean(z**2)))
+
+
+NODE_Z, COST_Z = _equally_likely(NODES), _equally_likely(COST_NODES)
+_ALL = np.ones(NODES)
+_LEFT = 1 - np.arange(NODES + 1) / NODES
+"""Share of runs that need more epochs than the first so many nodes; ..."""
+_LEFT_MEAN = np.array([*(NODE_Z[k:].mean() for k in range(NODES)), NODE_Z[-1]])
+_LEFT_KNOWN = np.array([*(1 - NODE_Z[k:].var() for k in range(NODES)), 1])
+"""... their mean, and the share of the variance that is gone once that is known."""
+
+
+def outlook(belief: CostBelief, horizon: int) -> tuple[Floats, Floats]:
+    """Return what a try of each size is expected to cost, with all that follows, and when to give it up.
+
+    Dimensions of what is in between: hypothesis; size tried; its epoch cost; node of epochs, after none or
+    more of which it is given up; size chosen later.
+
+    Returns:
+        Relative costs of this recurrence and those to come; epochs. Both of shape (n,).
+    """
+    epochs, weight = belief.epochs, belief.weight
+    price, price_variance = belief.cost.mean[0], belief.cost.variance[0]
+    unit = belief.log_cost.min()
+    # Of what a try will show of an epoch's cost; where it is known well, a try shows nothing of it.
+    unknown = price_variance > 1e-4
+    price_deviation = np.where(unknown, np.sqrt(price_variance + belief.price_noise), 0)
+    deviation = np.sqrt(epochs.variance + belief.noise[:, None])
+    by_price = (
+        np.where(unknown, 1, 0)[:, None]
+        * belief.cost.covariance[0]
+        / np.maximum(price_deviation, 0.01)[:, None]
+    )
+    by_epochs = epochs.covariance / deviation[:, :, None]
+    # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
+    log_cost = epochs.mean + price + (deviation**2 + price_variance) / 2 - unit
+    priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * COST_Z[:, None]
+    after = priced[:, :, :, None] + _moved(by_epochs, NODE_Z, _ALL)
+    given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
+    best_after, best_given_up = _least(after) / NODES, _least(given_up)
+    instead = _least(given_up[..., list(belief.proven)]) if belief.proven else best_given_up
+    # This try: epochs, and what is paid for them.
+    an_epoch = np.exp(within(price - unit)[:, None] + price_deviation[:, None] * COST_Z)
+    takes = np.maximum(1, np.exp(within(epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z)))
+    until = np.concatenate([np.ones_like(takes[..., :1]), takes], axis=-1)
+    never = belief.never[:, None]
+    paid = (1 - never) * _before(takes / NODES) + ((1 - never) * _LEFT + never) * until
+    # And the recurrences to come. That a size never converges says nothing about others.
+    never = never[:, :, None]
+    to_come = (1 - never) * (horizon * _before(best_after) + _LEFT * (instead + horizon * best_given_up))
+    to_come += never * (instead[..., :1] + horizon * best_given_up[..., :1])
+    total = np.tensordot(weight, an_epoch[:, :, None] * paid[:, :, None] + to_come, axes=1)
+    profiling = (PROFILING - 1) * an_epoch * belief.fresh[:, None]
+    stop = total.mean(axis=1).argmin(axis=1)
+    epochs_then = np.exp(weight @ np.log(until[:, np.arange(len(stop)), stop]))
+    return (total.min(axis=2) + profiling).mean(axis=1), epochs_then
+
+
+def _moved(by: Floats, z: Floats, known: Floats) -> Floats:
+    """Return how the log of expected costs moves with what is seen: shape (h, n, 1, k, n)."""
+    by = by[:, :, None, None]
+    return by * z[:, None] - by**2 * known[:, None] / 2
+
+
+def _least(log_costs: Floats) -> Floats:
+    return np.exp(within(log_costs.min(axis=-1)))
+
+
+def _before(values: Floats) -> Floats:
+    """Return the sum of those before each, and of all."""
+    return np.concatenate([np.zeros_like(values[..., :1]), values.cumsum(axis=-1)], axis=-1)
+
+
+def within(log_value: Floats) -> Floats:
+    """Return it within what can be added up."""
+    return np.clip(log_value, -80, 80)

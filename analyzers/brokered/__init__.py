@@ -1,0 +1,1 @@
+"""An analyzer that reaches its collectors over a broker: it needs no address of a host."""

@@ -1,0 +1,38 @@
+"""One analyzer for all hosts at a broker: whichever host announces itself is followed and commanded."""
+
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from analyzers.brokered.brokered_collector import BrokeredCollector
+from analyzers.brokered.roll_call import RollCall
+from analyzers.service import Analyzer, analyze
+from zeus_stream.broker.channels import BrokeredHost
+from zeus_stream.broker.exchange import Exchange
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
+
+
+async def analyze_at_broker(
+    settings: Settings, servers: str, *, environ: Mapping[str, str], started: Callable[[str], None]
+) -> None:
+    """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyzers.service.analyze`."""
+    exchange = Exchange(servers, settings.broker_credentials)
+    context = sockets.context()
+
+    async def roster(analyzer: Analyzer) -> None:
+        roll = RollCall(exchange, settings.site)
+        followed: set[str] = set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(exchange.run)
+            tasks.start_soon(roll.run)
+            async for _ in roll.changes():
+                for host in roll.hosts.keys() - followed:
+                    followed.add(host)
+                    where = BrokeredHost(exchange, settings.site, host)
+                    analyzer.join(BrokeredCollector(context, where, analyzer.archive, settings))
+
+    try:
+        await analyze(settings, environ=environ, started=started, roster=roster)
+    finally:
+        context.destroy(linger=0)

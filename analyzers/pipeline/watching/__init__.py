@@ -1,0 +1,1 @@
+"""The watch over a plan that is followed: its promise, slower replicas, power budgets."""

@@ -1,0 +1,122 @@
+"""The plans of one pipeline: that of every replica, and why it has it. Pure.
+
+profile                          -> the frontier
+slowdown wanted, budgets         -> the usual plan
+a replica that is slower         -> the plan of the others, for its duration
+"""
+
+from collections.abc import Iterable, Sequence
+
+from analyzers.pipeline.frontier import PipelineProfile
+from analyzers.pipeline.graph import PipelineGraph
+from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play
+from analyzers.pipeline.plan_delivery import point_rows
+from analyzers.pipeline.watching.power_share import plan_within
+from analyzers.pipeline.watching.promise import LATE
+from analyzers.pipeline.watching.replicas import Straggler
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.pipeline.pipeline_rows import PlanPointRow, PlanRow
+
+SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
+"""Points of the frontier that are stored."""
+SLOWEST = 4.0
+"""Times the duration at the highest clocks: no plan is slower."""
+
+
+class ChosenPlans:
+    """The plans of one run, once its profile is known."""
+
+    def __init__(
+        self, run: str, settings: PipelineSettings, graph: PipelineGraph, profile: PipelineProfile
+    ) -> None:
+        self.graph, self.profile = graph, profile
+        self.plan: FrequencyPlan | None = None
+        """The usual one."""
+        self.straggler: Straggler | None = None
+        """It has the usual plan, and the other replicas one for its duration."""
+        self.allowed_w: float | None = None
+        """By power budgets, when the plan was made."""
+        self.slower = 0
+        """Plans that were replaced since iterations took too long."""
+        self._run, self._settings = run, settings
+        self._answer: FrequencyPlan | None = None
+        self._numbers = 0
+        top = [profile.of(each)[0].clock_mhz for each in graph.instructions]
+        self.base_s, self.base_j = play(graph, profile, top, 0.0)
+        """Duration and energy of an iteration at the highest clocks, by the profile."""
+
+    @property
+    def last(self) -> FrequencyPlan:
+        """The plan that was chosen last."""
+        plan = self._answer or self.plan
+        assert plan is not None
+        return plan
+
+    @property
+    def name(self) -> str:
+        """The name of that plan; the same for all ranks."""
+        return f"{self._run[:100]}/{self._numbers}"
+
+    def frontier(self) -> list[PlanPointRow]:
+        """Return points of the frontier as rows."""
+        deadlines_s = [self.base_s * each for each in SLOWDOWNS]
+        points = make_plans(self.graph, self.profile, deadlines_s, switching_s=self._settings.switching_s)
+        return point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j)
+
+    def choose(self, allowed_w: float | None, t_ns: int) -> PlanRow:
+        """Choose the plan of all replicas: as slow as wanted, or slower where budgets allow less."""
+        self.straggler = self._answer = None
+        self.allowed_w = allowed_w
+        wanted_s = max(self.base_s, self.base_s * self._settings.slowdown / LATE**self.slower)
+        self.plan = plan_within(allowed_w, wanted_s, SLOWEST * self.base_s, self._plan_of)
+        why = "" if allowed_w is None else f"power budgets allow {allowed_w:.4g} W"
+        return self._row(self.plan, self._settings.slowdown, t_ns, why)
+
+    def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow:
+        """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again."""
+        assert self.plan is not None
+        self.straggler = straggler
+        if straggler is None:
+            self._answer = None
+            why = "no replica is slower than the others any more"
+            return self._row(self.plan, self._settings.slowdown, t_ns, why)
+        self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s))
+        longer = 100 * (straggler.slower - 1)
+        why = f"replica {straggler.replica} takes {longer:.0f} % longer than promised"
+        return self._row(self._answer, straggler.time_s / self.base_s, t_ns, why)
+
+    def concerned(self, replicas: Iterable[int]) -> list[int]:
+        """Return the replicas that get the plan chosen last."""
+        return [each for each in replicas if self.straggler is None or each != self.straggler.replica]
+
+    def promised_s(self, replicas: Sequence[int]) -> dict[int, float]:
+        """Return the duration of an iteration that each replica was promised."""
+        assert self.plan is not None
+        promised_s = dict.fromkeys(replicas, self.plan.time_s)
+        return promised_s | dict.fromkeys(self.concerned(replicas), self.last.time_s)
+
+    def _plan_of(self, deadline_s: float) -> FrequencyPlan:
+        return make_plan(
+            self.graph,
+            self.profile,
+            deadline_s,
+            switching_s=self._settings.switching_s,
+            reserve_s=self.profile.spread_s * 2**self.slower,
+        )
+
+    def _row(self, plan: FrequencyPlan, slowdown: float, t_ns: int, reason: str) -> PlanRow:
+        self._numbers += 1
+        return PlanRow(
+            run=self._run,
+            number=self._numbers,
+            t_ns=t_ns,
+            slowdown=slowdown,
+            promised_s=plan.time_s,
+            promised_j=plan.energy_j,
+            unplanned_s=self.base_s,
+            unplanned_j=self.base_j,
+            first_iteration=None,
+            measured_s=None,
+            state="offered",
+            reason=reason,
+        )

@@ -1,0 +1,98 @@
+"""Many games of recurring jobs, and one player's regret over another's with its interval."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import fmean
+
+import numpy as np
+
+from analyzers.simulation.recorded_jobs import World
+from analyzers.simulation.runner import Game, play_all
+from analyzers.simulation.simulated_jobs import Drift, Played, by_recurrence, drifting, regret
+
+COUNTS = (5, 10, 20, 50)
+"""First recurrences, whose mean cost is kept."""
+LEAST_RATIO = 0.01
+"""Regrets may be nothing or less by luck; a geometric mean takes them for so much of the reference's."""
+RESAMPLED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """The results of a player in a world, by seed."""
+
+    regret: list[float]
+    last_five: list[float]
+    """Energy relative to the default's."""
+    first: dict[int, list[float]]
+    """Cost relative to the default's, by number of recurrences."""
+    energy: list[float]
+    """Of all recurrences, relative to the default's."""
+    missed: int
+    """Recurrences that did not reach the target."""
+
+
+def tournament(
+    worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
+) -> dict[tuple[str, str], Came]:
+    """Return what came of all games, by world and player."""
+    return played_out(
+        [Game(world=w, player=p, seed=s, drift=drift) for w in worlds for p in players for s in range(seeds)]
+    )
+
+
+def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
+    """Return what came of games, by world and player."""
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, [], 0))
+    for game, played in play_all(games):
+        key = game.world.name, game.player
+        came[key] = _with(came[key], game, played)
+    return came
+
+
+def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
+    worlds = drifting(game.world, game.drift)
+    default, spent = game.world.by_default, by_recurrence(played, len(worlds))
+    came.regret.append(regret(played, worlds)[-1])
+    came.last_five.append(fmean(took.energy_j for took in spent[-5:]) / default.energy_j)
+    came.energy.append(fmean(took.energy_j for took in spent) / default.energy_j)
+    for count, costs in came.first.items():
+        costs.append(fmean(took.cost_j for took in spent[:count]) / default.cost_j)
+    missed = len(worlds) - len({a_try.recurrence for a_try in played if a_try.ended == "converged"})
+    return replace(came, missed=came.missed + missed)
+
+
+def geometric(values: Iterable[float]) -> float:
+    return exp(fmean(log(value) for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The adaptive policy's regret over another's."""
+
+    by_world: list[float]
+    mean: float
+    """Geometric."""
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def over_of(came: Mapping[tuple[str, str], Came], worlds: Sequence[World], name: str) -> Over:
+    """Return the ratios of mean regrets, and a bootstrap interval (over seeds) of their geometric mean."""
+    rng = np.random.default_rng(0)
+
+    def means(player: str) -> np.ndarray:
+        regrets = np.array([came[made.name, player].regret for made in worlds])
+        drawn = rng.integers(regrets.shape[1], size=(len(worlds), RESAMPLED, regrets.shape[1]))
+        again = np.take_along_axis(regrets[:, None], drawn, axis=2).mean(axis=2)
+        return np.concatenate([regrets.mean(axis=1, keepdims=True), again], axis=1)
+
+    ratios = np.maximum(means("adaptive") / np.maximum(means(name), 1e-9), LEAST_RATIO)
+    mean, *others = np.exp(np.log(ratios).mean(axis=0)).tolist()
+    low, high = np.quantile(others, [0.025, 0.975]).tolist()
+    return Over(ratios[:, 0].tolist(), mean, low, high)

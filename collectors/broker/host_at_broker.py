@@ -1,0 +1,61 @@
+"""The part of a collector at the broker: its relay, its announcements, and its doors for requests."""
+
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from collectors.broker.announcer import Announcer, announced_runs
+from collectors.broker.relay import Relay
+from collectors.ingest.sessions import Session
+from collectors.log.sqlite import Log
+from collectors.log.standing import Standing
+from zeus_stream.broker.channels import BrokerDoor
+from zeus_stream.broker.exchange import Exchange
+from zeus_stream.broker.requests import Announced
+from zeus_stream.settings import Settings
+
+
+class HostAtBroker:
+    """Everything of one collector that needs the broker."""
+
+    def __init__(self, log: Log, host: str, servers: str, settings: Settings) -> None:
+        """Prepare it; `run` connects."""
+        self._log = log
+        self._host = host
+        self._site = settings.site
+        credentials = settings.broker_credentials
+        self._relay = Relay(log, host, servers, settings.site, settings.broker_replicas, credentials)
+        self._exchange = Exchange(servers, credentials)
+        self.doors = (
+            BrokerDoor(self._exchange, settings.site, host, "command"),
+            BrokerDoor(self._exchange, settings.site, host, "follow"),
+        )
+        """The ways by which requests come in."""
+
+    async def run(
+        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[Session]]
+    ) -> None:
+        """Relay, announce and take in requests until cancelled."""
+
+        def announced() -> Announced:
+            extent = self._log.extent
+            return Announced(
+                host=self._host,
+                log_id=extent.log_id,
+                incarnation=incarnation,
+                standing=standing.notes(),
+                runs=announced_runs(sessions(), extent.first_offset),
+            )
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._exchange.run)
+            tasks.start_soon(self._relay.run)
+            tasks.start_soon(Announcer(self._exchange, self._site, self._host, announced).run)
+
+    def status(self) -> list[tuple[str, str, str]]:
+        """Return what the status shows of it."""
+        return [
+            *self._relay.status(),
+            ("broker", "requests", self._exchange.trouble or "are taken in"),
+            ("broker", "requests malformed", str(sum(door.malformed for door in self.doors))),
+        ]

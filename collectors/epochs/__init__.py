@@ -1,0 +1,1 @@
+"""Analyzers that share a site: under which epoch each may command."""

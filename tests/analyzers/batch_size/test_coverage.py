@@ -1,0 +1,128 @@
+"""Batch sizes that the curve does not recommend: when they are tried, at what price, and what it finds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import exp
+from random import Random
+
+from analyzers.batch_size.adaptive import Adaptive
+from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.policy import Job, Try, Verdict
+
+SIZES = tuple(8 * 2**at for at in range(9))
+JOB = Job(batch_sizes=SIZES, default=16, max_epochs=80)
+HILL = {8: 24, 16: 20, 32: 26, 64: 32, 128: 32, 256: 32, 512: 20, 1024: 9, 2048: 20}
+"""Epochs by batch size: a valley at the default, and a deeper one beyond a hill."""
+FLAT = {size: 20 + at % 2 for at, size in enumerate(SIZES)}
+POLICY = Adaptive()
+
+
+def played(
+    epochs: Mapping[int, int],
+    recurrences: int,
+    *,
+    metrics: bool = True,
+    epoch_j: Mapping[int, float] | None = None,
+) -> tuple[State, list[tuple[int, int, bool]]]:
+    """Return the state, and batch size, epochs and whether it converged of every try."""
+    state, tries = POLICY.start(JOB), list[tuple[int, int, bool]]()
+    prices = epoch_j or dict.fromkeys(SIZES, 10.0)
+    for recurrence in range(recurrences):
+        converged = False
+        while not converged:
+            size = POLICY.choose(state, "gpu", Random(1)).batch_size
+            a_try = Try(
+                number=len(tries),
+                recurrence=recurrence,
+                batch_size=size,
+                setup="gpu",
+                epoch_cost_j=prices[size],
+            )
+            state = POLICY.began(state, a_try)
+            converged = False
+            while not converged:
+                done = a_try.epochs + 1
+                metric = 1 - exp(-2 * done / epochs[size])
+                seen = (*a_try.metrics, metric) if metrics else ()
+                a_try = replace(a_try, epochs=done, cost_j=done * prices[size], metrics=seen)
+                converged = done == epochs[size]
+                if not converged and not (verdict := POLICY.verdict(state, a_try)).go_on:
+                    assert verdict.reason
+                    break
+            state = POLICY.ended(state, replace(a_try, ended="converged" if converged else "stopped"))
+            tries.append((size, a_try.epochs, converged))
+    return state, tries
+
+
+def test_an_optimum_beyond_a_hill_is_found_and_kept() -> None:
+    _, tries = played(HILL, 30)
+    assert [size for size, *_ in tries[-5:]] == [1024] * 5
+    lost = [took for size, took, converged in tries if not converged]
+    assert sum(lost) < 2 * HILL[16]
+
+
+def test_a_size_far_below_the_curve_is_believed_after_one_try() -> None:
+    """One run may have been a lucky one, but the next recurrence tries it again."""
+    epochs = {**dict.fromkeys(SIZES, 20), 512: 8}
+    _, tries = played(epochs, 40)
+    sizes = [size for size, *_ in tries]
+    first = sizes.index(512)
+    assert sizes.count(512) >= len(sizes) - first - 4
+
+
+def test_where_nothing_is_to_be_found_a_size_is_judged_once_and_for_a_few_epochs() -> None:
+    _, tries = played(FLAT, 40)
+    given_up = [(size, took) for size, took, converged in tries if not converged]
+    assert len(given_up) == len({size for size, _ in given_up})
+    assert all(took <= 3 for _, took in given_up)
+
+
+def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> None:
+    state, _ = played(HILL, 1)
+    a_try = Try(
+        number=90,
+        recurrence=5,
+        batch_size=256,
+        setup="gpu",
+        epochs=2,
+        cost_j=20.0,
+        epoch_cost_j=10.0,
+        metrics=(0.01, 0.02),
+    )
+    verdict = POLICY.verdict(state, a_try)
+    assert verdict == Verdict(go_on=False, reason="the metric of 256 is behind that of 16 at the same cost.")
+    assert POLICY.verdict(state, replace(a_try, metrics=(0.3, 0.5))).go_on
+
+
+def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None:
+    state = POLICY.start(JOB)
+    tries = [
+        Try(
+            number=0,
+            recurrence=0,
+            batch_size=16,
+            setup="gpu",
+            epochs=20,
+            cost_j=200.0,
+            epoch_cost_j=10.0,
+            ended="converged",
+        ),
+        *(
+            Try(
+                number=n,
+                recurrence=1,
+                batch_size=32,
+                setup="gpu",
+                epochs=40,
+                cost_j=400.0,
+                epoch_cost_j=10.0,
+                ended="stopped",
+            )
+            for n in range(1, 6)
+        ),
+    ]
+    for a_try in tries:
+        state = POLICY.ended(state, a_try)
+    choice = POLICY.choose(state, "gpu", Random(1))
+    assert choice.batch_size == 16
+    assert "more than the default would have" in choice.reason

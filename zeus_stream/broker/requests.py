@@ -1,0 +1,93 @@
+"""Requests and replies in messages of the broker, and the announcements of hosts. Pure.
+
+    analyzer --request--> zs.SITE.control.HOST   what the control socket takes, from those who may command
+    anybody  --request--> zs.SITE.watch.HOST     the same, from those who may only follow
+    analyzer --roll call---> zs.SITE.roll        every collector replies with `Announced`
+    collector --reply--> inbox of the sender
+    collector --Announced--> zs.SITE.hosts.HOST  when its runs have changed
+
+Permissions of the broker say who may send on which subject; so the subject is the role of the sender.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import msgpack
+
+from zeus_stream.broker.batches import token
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol.fields import Count, Name, Within
+
+BrokerRole: TypeAlias = Literal["command", "follow"]
+MAX_PARTS = 8_000
+"""Of a message: a reply to a fetch has three a frame."""
+MAX_UNPACKED = 16_000_000
+COMPRESSED_BYTES = 16_000
+"""Shorter messages go as they are."""
+SUBJECTS: dict[BrokerRole, str] = {"command": "control", "follow": "watch"}
+"""The word in the subject of those who have a role."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedRun:
+    """A session that is open on a host."""
+
+    session: Name
+    run: Name
+    job: Name
+    first_offset: Count
+    """Of the host's log, at the session's beginning or a little before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """The runs of a host, as its collector announces them. An index: the truth is in the host's log."""
+
+    host: Name
+    log_id: Name
+    incarnation: Name
+    standing: Annotated[bytes, Within(0, 500_000)]
+    """Notes that hold now: its start, its clock, its devices. One encoded `Notes`."""
+    runs: Annotated[tuple[AnnouncedRun, ...], Within(0, 2000)]
+
+
+def request_subject(site: str, host: str, role: BrokerRole) -> str:
+    """Return the subject of requests to a host's collector, for those who have a role."""
+    return f"zs.{token(site)}.{SUBJECTS[role]}.{token(host)}"
+
+
+def announcement_subject(site: str, host: str | None = None) -> str:
+    """Return the subject of a host's announcements. None: of all hosts."""
+    return f"zs.{token(site)}.hosts.{'*' if host is None else token(host)}"
+
+
+def roll_subject(site: str) -> str:
+    """Return the subject of roll calls: which hosts are there, and which runs."""
+    return f"zs.{token(site)}.roll"
+
+
+def pack(parts: Sequence[bytes]) -> bytes:
+    """Return message parts as one message."""
+    packed: bytes = msgpack.packb(list(parts))
+    return b"\x01" + zlib.compress(packed, 1) if len(packed) > COMPRESSED_BYTES else b"\x00" + packed
+
+
+def unpack(message: bytes) -> list[bytes]:
+    """Return the parts in a message. Raises MalformedError."""
+    try:
+        body = message[1:]
+        if message[:1] == b"\x01":
+            unpacking = zlib.decompressobj()
+            body = unpacking.decompress(body, MAX_UNPACKED)
+            if unpacking.unconsumed_tail:
+                raise MalformedError("message: could not be read: it is too long.")
+        elif message[:1] != b"\x00":
+            raise MalformedError("message: could not be read: it is no message of zeus-stream.")
+        parts = msgpack.unpackb(body, max_array_len=MAX_PARTS, max_map_len=0, max_ext_len=0)
+    except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as wrong:
+        raise MalformedError(f"message: could not be read: {wrong}.") from wrong
+    if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
+        raise MalformedError("message: could not be read: its parts are no bytes.")
+    return parts
