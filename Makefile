@@ -8,6 +8,9 @@ KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
+# Many tests wait, so there is one worker more than cores; none has a core for more threads of its own.
+export OPENBLAS_NUM_THREADS ?= 1
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
 
@@ -36,7 +39,7 @@ test: check      ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
 
 test-main: install
-	$(BIN)/python -m pytest --numprocesses auto --dist loadscope
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)
@@ -52,7 +55,7 @@ demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, two
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not sweep"
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not sweep"
 
 AXE := 4.14.1
 AXE_SHA256 := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c

@@ -22,6 +22,8 @@ SHED_NS = 1_000_000_000
 """The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
+CHECKED_NS = 5_000_000_000
+"""Between two comparisons of counters with power: each works out the readings of all GPUs."""
 PAUSE_S = 0.25
 """Between two looks at a feed while no search waits for it: one turn for many frames."""
 SEARCHES_NS = 200_000_000
@@ -34,7 +36,7 @@ class Interpretation:
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
         self._turn = anyio.CapacityLimiter(1)
-        self._looked_ns = self._searched_ns = 0
+        self._looked_ns = self._searched_ns = self._checked_ns = 0
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}
         """By open run, where the search for its power limit stood a short time ago."""
@@ -87,8 +89,10 @@ class Interpretation:
             self.leases, self.waiting = self._interpreter.leases(), self._interpreter.waiting()
             if self.stalled_ns - self._looked_ns >= INSIGHT_NS:
                 self._looked_ns = self.stalled_ns
-                known = self._interpreter
-                self.insight = Insight(known.cross_checks(), known.gains, known.forgotten_wall_ns)
+                known, checks = self._interpreter, self.insight.cross_checks
+                if self.stalled_ns - self._checked_ns >= CHECKED_NS:
+                    self._checked_ns, checks = self.stalled_ns, known.cross_checks()
+                self.insight = Insight(checks, known.gains, known.forgotten_wall_ns)
             if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
                 self._searched_ns = self.stalled_ns
                 self.searches = self._interpreter.searches()

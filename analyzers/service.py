@@ -2,7 +2,7 @@
 
     followers -> decode -> interpret, in a thread of its own -> pending -> links
                     |          | rows
-                    +-> commits: one transaction a second, or when a command or a query waits for it
+                    +-> commits: a transaction every few seconds, or when a command or a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
 A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
@@ -172,7 +172,7 @@ class Analyzer:
         self._hosts: defaultdict[str, Host] = defaultdict(Host)
         self._writer = anyio.CapacityLimiter(1)
         results = ResultsServer(f"{archive.archive_id}/{archive.starts}")
-        self._commits = Commits(archive, results.publish)
+        self._commits = Commits(archive, results.publish, lambda: results.readers > 0)
         self._received_ns: deque[int] = deque()
         """When the batches came in (CLOCK_MONOTONIC) that are not interpreted to their end."""
         self._counters: Counter[str] = Counter()

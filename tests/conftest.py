@@ -30,13 +30,26 @@ def _umask() -> Iterator[None]:
 
 ROOT = Path(__file__).parent
 SWEEPS = (
+    "analyzers/archive/rollups/",
     "analyzers/archive/test_allowed_sql.py",
+    "analyzers/archive/test_costs.py",
     "analyzers/archive/test_duckdb_file.py",
+    "analyzers/archive/test_repair.py",
+    "analyzers/archive/test_savings.py",
+    "analyzers/archive/test_snapshot.py",
+    "analyzers/archive/test_store_process.py",
+    "analyzers/archive/test_waste.py",
     "analyzers/batch_size/test_tracker.py",
+    "analyzers/fleet/test_ownership.py",
+    "analyzers/live/",
+    "analyzers/measurement/test_named_windows.py",
+    "analyzers/pipeline/test_pipeline_run.py",
     "analyzers/power_limit/test_lapses.py",
+    "analyzers/power_limit/test_levels.py",
     "analyzers/power_limit/test_ranks.py",
     "analyzers/test_interpreter.py",
     "analyzers/test_poison.py",
+    "analyzers/test_query_server.py",
     "analyzers/test_replay.py",
     "collectors/devices/test_third_party.py",
     "frameworks/",
@@ -49,9 +62,12 @@ SWEEPS = (
     "zeus_stream/cli/test_measure.py",
     "zeus_stream/cli/test_run_training.py",
     "zeus_stream/cli/test_simulate.py",
+    "zeus_stream/live/web/test_routes.py",
+    "zeus_stream/reports/test_recurring_jobs.py",
     "zeus_stream/reports/test_run_cost.py",
+    "zeus_stream/reports/test_statement.py",
 )
-"""Tests of whole setups and of many worlds. `make test-fast` leaves them out; `make test` runs everything."""
+"""Tests of setups, of stores on disk and of many worlds, which `make test-fast` leaves out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,6 +44,8 @@ class Gpu:
     """Of the latest readings while a run used it, where the device says them."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
+    learned_ns: int = 0
+    """Frame time at which it was last looked whether more of these is known."""
 
     @property
     def shape(self) -> Shape:

@@ -1,6 +1,5 @@
 """Knots of a timeline: where each lies, what was counted until then, and in which epoch. Pure."""
 
-from enum import IntEnum
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,8 +22,11 @@ Ints = npt.NDArray[np.int64]
 Estimator = Literal["counter", "power"]
 
 
-class Row(IntEnum):
-    """Rows of the tables that hold the knots, one knot a column: searching wants them contiguous."""
+class Row:
+    """Rows of the tables that hold the knots, one knot a column: searching wants them contiguous.
+
+    No enumeration: these numbers are used some thousand times a second.
+    """
 
     LO = 0
     HI = 1
@@ -36,6 +38,7 @@ class Row(IntEnum):
     FIRST = 7
     """0; 1 after a pause; `RESET`."""
     TEMPERATURE = 8
+    COUNT = 9
 
 
 RESET = 2

@@ -80,7 +80,7 @@ class Timeline:
         self._received_ns = 0
         self._late = 0
         self._wide = np.empty((WIDE, 0), np.int64)
-        self._narrow = np.empty((len(Row) - WIDE, 0), np.int32)
+        self._narrow = np.empty((Row.COUNT - WIDE, 0), np.int32)
         self._size = 0
         self._crowded = CROWDED
         self._whole_since_ns = -(2**62)
@@ -134,7 +134,7 @@ class Timeline:
         self.gone = gone
 
     def _fresh(self, rows: npt.NDArray[np.void], lag_ns: int) -> Ints:
-        fresh = np.zeros((len(Row), len(rows)), np.int64)
+        fresh = np.zeros((Row.COUNT, len(rows)), np.int64)
         fresh[Row.HI] = rows["t_hi_ns"] - lag_ns
         fresh[Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"]) - lag_ns
         fresh[Row.ENERGY] = rows["energy_mj"] * 1000
@@ -344,7 +344,7 @@ class Timeline:
             for column in (self._limit_lo_ns, self._limit_hi_ns, self._limit_mw):
                 del column[:past]
 
-    def _row(self, row: Row) -> Ints:
+    def _row(self, row: int) -> Ints:
         table: npt.NDArray[Any] = self._wide if row < WIDE else self._narrow
         return table[row if row < WIDE else row - WIDE, : self._size]
 

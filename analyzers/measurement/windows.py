@@ -21,6 +21,10 @@ MAX_OPEN = 1_000
 MAX_WAITING = 100_000
 """Ended windows that wait for readings; past it the oldest are measured with what there is."""
 
+BATCH_NS = 1_000_000_000
+"""Steps are measured together, at most this often: one fit of many refreshes costs a fraction of many fits.
+A window, an epoch or the end of a run is measured as soon as it can be, with the steps until then."""
+
 Kind = Literal["step", "epoch", "window", "run"]
 Shared = Callable[[str, int, int], bool]
 """Whether another run used a GPU or part of the host (UUID) between two instants."""
@@ -62,6 +66,10 @@ class Windows:
         self._timeout_ns = timeout_ns
         self._open: dict[tuple[Kind, int], _Window] = {}
         self._ended: list[_Ended] = []
+        self._urgent = False
+        """Windows wait that are no steps."""
+        self._measured_ns = -BATCH_NS
+        """Frame time at which windows were measured last."""
 
     def begin(self, kind: Kind, index: int, name: str, t_ns: int) -> bool:
         """Open a window. Returns False, and does not, if `MAX_OPEN` are."""
@@ -75,6 +83,7 @@ class Windows:
         window = self._open.pop((kind, index), None)
         if window is not None:
             self._ended.append(_Ended(window, t_ns, now_ns, remark))
+            self._urgent |= kind != "step"
 
     def cancel(self, kind: Kind, index: int) -> None:
         """Forget an open window."""
@@ -100,10 +109,9 @@ class Windows:
         """Nothing is open or waits."""
         return not self._open and not self._ended
 
-    @property
-    def waiting(self) -> bool:
-        """Some have ended and are not measured."""
-        return bool(self._ended)
+    def ready(self, now_ns: int) -> bool:
+        """Return whether windows wait that may be measured now, as far as batches go."""
+        return bool(self._ended) and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
 
     def needed_ns(self) -> list[int]:
         """Return the instants whose energy is still to be asked for."""
@@ -119,14 +127,16 @@ class Windows:
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
-        due = self._due(meters, now_ns) if self._ended else []
+        due = self._due(meters, now_ns) if self.ready(now_ns) else []
         spare = len(self._ended) - MAX_WAITING
         if spare > len(due):
             due = self._ended[:spare]
         if not due:
             return []
+        self._measured_ns = now_ns
         gone = set(map(id, due))
         self._ended = [ended for ended in self._ended if id(ended) not in gone]
+        self._urgent = any(ended.window.kind != "step" for ended in self._ended)
         if meters is None:
             return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
         rows = [

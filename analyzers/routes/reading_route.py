@@ -16,6 +16,8 @@ from zeus_stream.protocol.readings import Readings
 
 AHEAD_NS = 1_000_000_000
 """Readings cannot be later than their frame; so much is forgiven."""
+LEARN_NS = 1_000_000_000
+"""Between two looks at what is known of a counter: a look works out all readings that lie unread."""
 
 
 class ReadingRoute:
@@ -45,11 +47,12 @@ class ReadingRoute:
         ):
             uuid = body.gpus[index]
             if uuid in owned:
-                found += self._add(host, uuid, rows[start:end])
+                found += self._add(frame, uuid, rows[start:end])
         return rows_only(found)
 
-    def _add(self, host: str, uuid: str, rows: np.ndarray) -> list[Row]:
+    def _add(self, frame: Frame, uuid: str, rows: np.ndarray) -> list[Row]:
         """Add readings to a GPU's timeline. Return what was learned."""
+        host = frame.host
         gpu = self._gpus.get(host, uuid)
         gpu.timeline.add(rows)
         if gpu.sessions and (clock_mhz := int(rows["clock_mhz"][-1])) > 0:
@@ -62,6 +65,9 @@ class ReadingRoute:
             gpu.shaped.forget(self._sessions.needed_ns(self._sessions.users(uuid)))
         if not gpu.found or (gpu.told[0] and not gpu.sessions):
             return found  # nothing is learned of a GPU that no run uses, but its period
+        if 0 <= frame.t_ns - gpu.learned_ns < LEARN_NS:
+            return found
+        gpu.learned_ns = frame.t_ns
         learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
         if learned != gpu.told:
             gpu.told = learned

@@ -130,10 +130,10 @@ class WindowRoute:
             now: frame times, by host.
             hurried: leave out the fit of the energy of single steps.
         """
-        if not session.windows.waiting:
-            return NOTHING
         if session.placed != "dispatch":
             now_ns -= PLACED_NS
+        if not session.windows.ready(now_ns):
+            return NOTHING
         rows = [
             self._remarked(row)
             for row in session.windows.measured(

@@ -123,12 +123,13 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
 def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:
     """Return the schedule of a device that no session uses, and when to read it next.
 
+    All such devices are read at the same instants: their readings go into one frame.
     None: its period is not known yet, and the search for it goes on. A period set by a person is kept.
     """
     searching = schedule.period_ns is None and now_ns - schedule.begun_ns < SEARCH_FOR_NS
     if schedule.poll_ns or schedule.failures or searching:
         return schedule, None
-    return schedule._replace(expected_ns=None), now_ns + RELAXED_NS
+    return schedule._replace(expected_ns=None), (now_ns // RELAXED_NS + 1) * RELAXED_NS
 
 
 def _look_ns(period_ns: int) -> int:

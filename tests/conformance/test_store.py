@@ -26,7 +26,10 @@ STORES: dict[str, Callable[[Path, Settings], Store]] = {
 Open = Callable[[], Store]
 
 
-@pytest.fixture(params=STORES)
+IN_A_PROCESS = pytest.param("a file of a process of its own", marks=pytest.mark.sweep)
+
+
+@pytest.fixture(params=["a file of this process", IN_A_PROCESS])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """What opens the store, again and again; whatever is open at the end is closed."""
     stores: list[Store] = []

@@ -9,6 +9,7 @@ from analyzers.measurement.energy import Energy, Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.knots import Ints
 from analyzers.measurement.timeline import Timeline
+from analyzers.measurement.windows import BATCH_NS
 from analyzers.results.readings import READING
 from benchmarks.loads import Load
 from collectors.device import Sample
@@ -106,10 +107,16 @@ def play(
     until_ns: int | None = None,
     *,
     exact: bool = False,
+    every_ns: int = BATCH_NS,
 ) -> tuple[list[Measured], Meter]:
-    """Return what is measured of the steps of a load, each as soon as it may be.
+    """Return what is measured of the steps of a load, in batches.
 
-    ``exact``: as if every change of the counter had been seen the instant it came.
+    Args:
+        load, shown: what was used, and what the counter showed.
+        shape: what is known of it before.
+        until_ns: where it ends; None: with the load.
+        exact: as if every change of the counter had been seen the instant it came.
+        every_ns: between two batches.
     """
     meter = Meter(Timeline(), shape or Shape())
     marks = [
@@ -120,18 +127,22 @@ def play(
     truths = (load.energy_pj(load.steps_ns[:, 0], load.steps_ns[:, 1]) / 1e12).tolist()
     meter.shape.mark("session", 1, "job//rest")
     measured: list[Measured] = []
-    heard = 0
+    heard, measured_ns = 0, -every_ns
     for now_ns, rows in readings(shown, min(load.end_ns, until_ns or load.end_ns)):
         if len(rows):
             meter.timeline.add(_sharpened(rows, shown) if exact else rows)
         while heard < len(marks) and marks[heard][0] <= now_ns - EVENTS_NS:
             meter.shape.mark("session", *marks[heard])
             heard += 1
-        while len(measured) < heard // 2:
-            begin_ns, end_ns = load.steps_ns[len(measured)].tolist()
-            if not meter.settled(end_ns, now_ns):
-                break
-            (answer,) = meter.measure([begin_ns], [end_ns], now_ns)
+        if now_ns - measured_ns < every_ns:
+            continue
+        ended = load.steps_ns[len(measured) : heard // 2].tolist()
+        due = [(begin, end) for begin, end in ended if meter.settled(end, now_ns)]
+        if not due:
+            continue
+        measured_ns = now_ns
+        answers = meter.measure([begin for begin, _ in due], [end for _, end in due], now_ns)
+        for (begin_ns, end_ns), answer in zip(due, answers, strict=True):
             assert isinstance(answer, Energy), answer
             measured.append(Measured(begin_ns, end_ns, truths[len(measured)], answer))
     return measured, meter

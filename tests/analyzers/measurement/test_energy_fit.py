@@ -56,8 +56,8 @@ def test_what_was_measured_once_is_measured_so_again() -> None:
 
 
 def test_only_the_past_counts() -> None:
-    played = load("noisy", 50, 60)
-    cut_short, _ = play(played, counter(played), until_ns=2 * S)
+    played = load("noisy", 50, 100)
+    cut_short, _ = play(played, counter(played), until_ns=4 * S)
     steps, _ = play(played, counter(played))
     assert 10 < len(cut_short) < len(steps)
     assert [astuple(step) for step in steps[: len(cut_short)]] == [astuple(step) for step in cut_short]

@@ -90,7 +90,7 @@ def heard(bodies: Sequence[Body], asks: Sequence[Ask] = (), found: DeviceFound =
     for offset, body in enumerate([notes, *sampled, *bodies]):
         if offset == 1 + len(sampled):
             outputs += [output for ask in asks for output in asked(interpreter, HOST, ask)]
-        outputs += outputs_of(interpreter, *frame(offset, body, t_ns=41 * SECOND))
+        outputs += outputs_of(interpreter, *frame(offset, body, t_ns=(41 + offset) * SECOND))
     return outputs
 
 

@@ -67,7 +67,7 @@ def test_after_the_timeout_it_is_missing_and_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("meters", "quality"),
-    [(None, "the collector has not told its GPUs"), ({}, "the session has no GPU")],
+    [(None, "the collector has not named its GPUs"), ({}, "the session has no GPU")],
 )
 def test_a_session_without_gpus_has_one_row_without_energy(
     meters: dict[str, Meter] | None, quality: str
@@ -128,3 +128,25 @@ def test_a_row_says_the_limit_and_who_else_was_there() -> None:
         some.end("step", index, 1000 * MS, 1 * S)
     early, late = measured(some, lines, 2 * S, shared=True)
     assert (early.power_limit_w, late.power_limit_w, late.shared) == (None, 225.0, True)
+
+
+def test_steps_are_measured_in_batches_and_at_once_with_a_window_that_ended() -> None:
+    some, lines = windows(), {"GPU-a": line(30)}
+
+    def step(index: int, end_ms: int) -> None:
+        some.begin("step", index, "step", (end_ms - 50) * MS)
+        some.end("step", index, end_ms * MS, 1 * S)
+
+    step(0, 200)
+    assert len(measured(some, lines, 1 * S)) == 1
+    step(1, 250)
+    assert measured(some, lines, 2 * S - 1) == []
+    step(2, 300)
+    assert [row.index for row in measured(some, lines, 2 * S)] == [1, 2], "a batch"
+    step(3, 350)
+    some.begin("window", 0, "validation", 200 * MS)
+    some.end("window", 0, 400 * MS, 1 * S)
+    assert [row.kind for row in measured(some, lines, 2 * S + 1)] == ["step", "window"], "nothing waits"
+    step(4, 450)
+    assert measured(some, lines, 2 * S + 2) == []
+    assert len(measured(some, lines, 1 * S)) == 1, "a clock that began again holds nothing up"

@@ -50,7 +50,7 @@ def test_a_device_that_nobody_uses_is_read_once_a_second_and_at_once_when_it_is_
         reads, begin_ns = watch.reads, monotonic_ns()
         seldom = changes(watch, 3)[-1]
         assert watch.reads - reads <= 10, "of 150 that it would be otherwise"
-        assert seldom[1] - seldom[0] >= schedule.RELAXED_NS, "its bounds say how little is known"
+        assert seldom[1] - seldom[0] >= 0.8 * schedule.RELAXED_NS, "its bounds say how little is known"
         period_ns = watch.period_ns
         while not 2 * PERIOD_NS < monotonic_ns() - seldom[1] < schedule.RELAXED_NS // 2:  # in mid-pause
             seldom = changes(watch, 1)[-1] if monotonic_ns() - seldom[1] > S // 2 else seldom

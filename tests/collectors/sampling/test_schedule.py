@@ -21,6 +21,7 @@ from collectors.sampling.schedule import (
     Schedule,
     failed,
     next_poll_ns,
+    relax,
     was_read,
 )
 
@@ -159,3 +160,10 @@ def test_failed_reads_are_tried_ever_more_slowly_and_a_success_starts_over() -> 
     assert distances[0] < 20 * MS
     assert distances[-1] == RETRY_MOST_NS
     assert next_poll_ns(was_read(schedule, 20 * MS, None), 0) < 8 * MS
+
+
+def test_devices_that_no_session_uses_are_read_at_the_same_instants() -> None:
+    known = Schedule(0, period_ns=100_000_000)
+    begins_ns = (5_000_000_000, 5_300_000_123, 5_399_999_999)
+    dues_ns = {relax(known, begin_ns)[1] for begin_ns in begins_ns}
+    assert dues_ns == {5_400_000_000}

@@ -4,7 +4,7 @@ It has what an exporter of another package has: a class, and an entry of the reg
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,14 +14,11 @@ from zeus_stream.exporters.exporter import ExporterKind
 
 
 class Sums:
-    """Joules of steps, decisions and ended runs, by run."""
+    """Joules of steps, decisions and ended runs, by run. A row that comes again replaces the one before."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._steps: dict[tuple[str, int, str | None], float] = {}
-        """By key: a row that comes again replaces the one before."""
-        self._runs: dict[str, str] = {}
-        """By session."""
+        self._steps: dict[tuple[str, str, int, str | None], float] = {}
         self._limits_w: dict[str, float | None] = {}
         self._ended: set[str] = set()
         self._missed: list[int | None] = []
@@ -30,30 +27,26 @@ class Sums:
         for row in rows:
             match row:
                 case WindowRow(kind="step", energy_j=float(energy_j)):
-                    self._runs[row.session] = row.run
-                    self._steps[row.session, row.index, row.gpu] = energy_j
+                    self._steps[row.run, row.session, row.index, row.gpu] = energy_j
                 case DecisionRow():
                     self._limits_w[row.run] = row.power_limit_w
                 case RunRow(ended_ns=int()):
                     self._ended.add(row.run)
                 case _:
                     pass
-        self._write()
+        self.close()
 
     def report_missed(self, count: int | None) -> None:
         self._missed.append(count)
-        self._write()
+        self.close()
 
     def close(self) -> None:
-        self._write()
-
-    def _write(self) -> None:
-        sums: Counter[str] = Counter()
-        for (session, _, _), energy_j in self._steps.items():
-            sums[self._runs[session]] += energy_j  # type: ignore[assignment]
-        told = {"joules": sums, "limits_w": self._limits_w, "ended": sorted(self._ended)}
+        joules: dict[str, float] = defaultdict(float)
+        for (run, *_), energy_j in self._steps.items():
+            joules[run] += energy_j
+        sums = {"joules": joules, "limits_w": self._limits_w, "ended": sorted(self._ended)}
         whole = self._path.with_suffix(".part")
-        whole.write_text(json.dumps({**told, "missed": self._missed}), encoding="utf-8")
+        whole.write_text(json.dumps({**sums, "missed": self._missed}), encoding="utf-8")
         whole.replace(self._path)  # its readers find all of it
 
 
