@@ -1,4 +1,4 @@
-"""How long the search for a power limit takes on a busy host, beside an idle one, and how right it is.
+"""Measure the search for a power limit on a busy host, beside an idle one: its time, and how right it is.
 
     python benchmarks/busy.py [--trials 20] [--load 10] [--gpus 4] [--step-ms 25] [--nice -5] [--idle 3]
 

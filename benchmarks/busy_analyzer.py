@@ -1,4 +1,4 @@
-"""What a real analyzer does under the steps of many sessions: lag, answers, leases, and what is lost.
+"""Measure a real analyzer under the steps of many sessions: lag, answers, leases, and what is lost.
 
     python benchmarks/busy_analyzer.py [--sessions 100] [--rate 200] [--seconds 20] [--one-core]
 

@@ -54,16 +54,16 @@ def together(collector: Path, analyzer: Path) -> str:
     """Return what came of a collector and a training of one checkout, and an analyzer of another."""
     with directory() as where, ExitStack() as held:
         collect = ("-c", COMMAND, "collect", "--device", "simulated:v100x1")
-        said = [held.enter_context(_process(collector, where, *collect))]
+        words_of = [held.enter_context(_process(collector, where, *collect))]
         _wait((where / "publish").exists, STARTS_S)
-        said.append(held.enter_context(_process(analyzer, where, "-c", COMMAND, "analyze")))
+        words_of.append(held.enter_context(_process(analyzer, where, "-c", COMMAND, "analyze")))
         _wait((where / "query").exists, STARTS_S)
         held.enter_context(_process(collector, where, "-c", TRAINING))
         _wait(lambda: _measured(where) > 0, WORKS_S)
         steps = _measured(where)
         if steps:
             return f"{steps} steps measured"
-        words = [file.read_text(errors="replace").strip().splitlines() for file in said]
+        words = [file.read_text(errors="replace").strip().splitlines() for file in words_of]
         last = [lines[-1] for lines in words if lines]
         return f"nothing measured; the last words: {' / '.join(last)[-LAST_WORDS:] or 'none'}"
 

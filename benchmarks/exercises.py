@@ -56,7 +56,7 @@ READINGS = "SELECT count(*) FROM readings"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an exercise found: figures, and a sentence for each thing that was wrong."""
+    """The figures of an exercise, and a sentence for each thing that was wrong."""
 
     figures: tuple[str, ...]
     wrong: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def _reopened_log(folder: Path) -> str:
     log = Log(folder / "log.sqlite", "host", "boot")
     try:
         if log.started_over is not None:
-            return "began again and said why"
+            return "began again and gave a reason"
         frames = log.fetch(0, FRAMES + 1, 1 << 30)
         if [frame.offset for frame in frames] != list(range(FRAMES)):
             raise AssertionError(f"it goes on with {len(frames)} of {FRAMES} frames and says nothing")
@@ -134,15 +134,15 @@ def _reopened_archive(folder: Path) -> str:
     path = folder / "energy.duckdb"
     try:
         Archive.open(path, SETTINGS).close()
-    except StorageError as said:
-        if "\n" in str(said).strip():
-            raise AssertionError(f"more than a sentence: {said}") from said
+    except StorageError as refused:
+        if "\n" in str(refused).strip():
+            raise AssertionError(f"more than a sentence: {refused}") from refused
     else:
         return "opened"
     try:
         set_aside(path, SETTINGS, "damaged")
-    except (RefusedError, StorageError) as said:
-        raise AssertionError(f"it cannot be set aside: {said}") from said
+    except (RefusedError, StorageError) as refused:
+        raise AssertionError(f"it cannot be set aside: {refused}") from refused
     Archive.open(path, SETTINGS).close()
     return "named and set aside"
 
@@ -198,16 +198,16 @@ def _log_without_room(folder: Path, rng: random.Random, wrong: list[str]) -> int
 def _archive_without_room(folder: Path, wrong: list[str]) -> str:
     path = folder / "energy.duckdb"
     store = StoreClient.open(path, SETTINGS)
-    said = ""
+    sentence = ""
     try:
         with no_room(store.pid, 20_000):
             fill(store)
-    except StorageError as wrong_one:
-        said = str(wrong_one)
+    except StorageError as refused:
+        sentence = str(refused)
     finally:
         store.close()
-    if not said or "\n" in said.strip():
-        wrong.append(f"archive: a commit without room said {said!r}.")
+    if not sentence or "\n" in sentence.strip():
+        wrong.append(f"archive: a commit without room gave {sentence!r}.")
     again = StoreClient.open(path, SETTINGS)
     try:
         fill(again)
