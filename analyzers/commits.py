@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import GiveAnswer, Instruction
-from analyzers.results.rows import JobRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, JobRow, Row, TryRow
 from zeus_stream.transport.follower import Break
 
 COMMIT_S = 1.0
@@ -100,7 +100,7 @@ class Commits:
             replayed = self.replaying
             await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))
             self._failed = False
-            self._publish(rows, replayed=replayed)
+            self._publish([row for row in rows if not isinstance(row, CheckpointRow)], replayed=replayed)
 
     async def run(self) -> None:
         """Commit in time until cancelled, and once more then."""

@@ -1,6 +1,7 @@
 """The state that a starting analyzer takes over: profiles of earlier runs, and settings of open runs."""
 
 import logging
+from collections.abc import Sequence
 
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
@@ -23,8 +24,13 @@ def check(settings: Settings) -> None:
     registry.parse(settings.policy)
 
 
-def interpreter_of(archive: Store, settings: Settings) -> Interpreter:
+def interpreter_of(archive: Store, settings: Settings, sessions: Sequence[str] | None = None) -> Interpreter:
     """Return an interpreter that goes on where the archive ends.
+
+    Args:
+        archive: of earlier starts.
+        settings: of this start.
+        sessions: see `remembered`.
 
     Raises:
         SettingsError: there is no such selector or policy.
@@ -32,25 +38,35 @@ def interpreter_of(archive: Store, settings: Settings) -> Interpreter:
     """
     selector = selectors.parse(settings.select)
     return Interpreter(
-        RunSettings.of(settings, selector),
-        remembered(archive),
+        RunSettings.of(settings, selector, archive.starts),
+        remembered(archive, sessions),
         policy=(settings.policy, registry.parse(settings.policy)),
         jobs=Known(*archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)),
-        began_under=settings_of_begun(archive, settings, selector),
+        began_under=settings_of_begun(archive, settings, selector, sessions),
         pending=Pending(),
     )
 
 
-def remembered(archive: Store) -> Memory:
-    """Return what an analyzer that starts has to know beyond what it interprets again."""
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(archive.sessions_to_replay()))
+def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
+    """Return what an analyzer that starts has to know beyond what it interprets again.
+
+    Args:
+        archive: of earlier starts.
+        sessions: that are open, or begin in what is interpreted again; None: those of `Store.to_replay`.
+    """
+    if sessions is None:
+        sessions = archive.sessions_to_replay()
+    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(sessions))
 
 
 def settings_of_begun(
-    archive: Store, settings: Settings, selector: Selector | None
+    archive: Store, settings: Settings, selector: Selector | None, sessions: Sequence[str] | None = None
 ) -> dict[str, RunSettings]:
-    """Return by session the plans of runs that have begun; say which open ones keep to other settings."""
-    begun = archive.begun(archive.sessions_to_replay())
+    """Return by session the plans of runs that have begun; say which open ones keep to other settings.
+
+    ``sessions``: see `remembered`.
+    """
+    begun = archive.begun(archive.sessions_to_replay() if sessions is None else sessions)
     try:
         then = archive.settings_then({each.start for each in begun})
         plans = {

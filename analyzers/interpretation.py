@@ -6,9 +6,10 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.interpreter import Input, Interpreter, LinkSeen, Logged
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
+from analyzers.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
 from analyzers.power_limit.search_progress import SearchProgress, settled
-from analyzers.results.result import Result, in_order
+from analyzers.results.result import Result, in_order, rows_only
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
@@ -33,10 +34,12 @@ SEARCHES_NS = 200_000_000
 class Interpretation:
     """The only way to the interpreter. Calls wait for each other, the event loop for none of them."""
 
-    def __init__(self, interpreter: Interpreter) -> None:
+    def __init__(self, interpreter: Interpreter, taker: CheckpointTaker | None = None) -> None:
+        """``taker``: takes checkpoints of it; none are taken if not given."""
         self._interpreter = interpreter
         self._turn = anyio.CapacityLimiter(1)
         self._looked_ns = self._searched_ns = self._checked_ns = 0
+        self._taker = taker
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}
         """By open run, where the search for its power limit stood a short time ago."""
@@ -59,6 +62,18 @@ class Interpretation:
         """Return what an event other than a frame gives; ``host``: the one it is about."""
         return await self.run(lambda known: known.handle(event, known.frame_ns(host)))
 
+    def replayed(self) -> None:
+        """Take in that all is interpreted that an earlier start had interpreted."""
+        if self._taker is not None:
+            self._taker.replaying = False
+
+    async def forget(self, job: str) -> Result:
+        """Let a job begin again, and have that in the next checkpoint."""
+        result = await self.handle(JobForgotten(job))
+        if self._taker is not None:
+            self._taker.times.wanted = True
+        return result
+
     async def interpret(
         self, frames: Sequence[tuple[Frame, Body]], behind_ns: int, links: Links
     ) -> tuple[int, Result]:
@@ -71,14 +86,20 @@ class Interpretation:
         """
 
         def work(interpreter: Interpreter) -> tuple[int, Result]:
-            hurried, until_ns, results = behind_ns > SHED_NS, monotonic_ns() + AT_ONCE_NS, list[Result]()
+            hurried, began_ns, results = behind_ns > SHED_NS, monotonic_ns(), list[Result]()
             for frame, body in frames:
                 results.append(interpreter.handle(Logged(frame, body, hurried), frame.t_ns))
-                if monotonic_ns() >= until_ns:
+                if monotonic_ns() >= began_ns + AT_ONCE_NS:
                     break
             last = {frame.host: frame for frame, _ in frames[: len(results)]}
             follows = [interpreter.handle(seen, 0) for seen in links(last)]
-            return len(results), in_order([*results, *follows])
+            result = in_order([*results, *follows])
+            if self._taker is not None:
+                spent_ns = monotonic_ns() - began_ns
+                result |= rows_only(
+                    self._taker.take(interpreter, frames[: len(results)], result.rows, spent_ns)
+                )
+            return len(results), result
 
         return await self.run(work)
 

@@ -255,6 +255,10 @@ class Interpreter:
         """Return the time of the latest frame of a host; 0: there was none."""
         return self._now_ns.get(host, 0)
 
+    def open_sessions(self) -> dict[str, str]:
+        """Return the sessions that are followed, and the run of each."""
+        return {name: session.started.run for name, session in self._sessions.of.items()}
+
     def leases(self) -> Mapping[str, frozenset[str]]:
         """Return, by host, the GPUs whose leases are to be renewed."""
         return self._pending.leases()

@@ -5,8 +5,9 @@
                     +-> commits: a transaction every few seconds, or when a command or a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
-A command leaves when its row is stored. After a start, the stream since the oldest open run is interpreted
-again; no host is commanded until all is interpreted that its log held at the collector's last report.
+A command leaves when its row is stored. After a start, the machines go on from the last checkpoint, and
+what came since is interpreted again; no host is commanded until all is interpreted that its log held at
+the collector's last report.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.
 Any number of collectors is followed, one of each host; their frames are interpreted as they come in.
@@ -28,12 +29,14 @@ from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.store import Store
+from analyzers.checkpoints.checkpoint_taker import with_live
+from analyzers.checkpoints.restart import Restart, restart
 from analyzers.commits import Commits
-from analyzers.earlier_runs import check, interpreter_of
+from analyzers.earlier_runs import check
 from analyzers.followed_collectors import Collector, Host, complain
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Interpreter, JobForgotten, LinkSeen
-from analyzers.live.live_site import LiveSite, site_head
+from analyzers.interpreter import Asked, Interpreter, LinkSeen
+from analyzers.live.live_site import site_head
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
@@ -105,12 +108,11 @@ async def analyze(
         archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
-            interpreter = interpreter_of(archive, settings)
+            begin = restart(archive, settings)
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
-            interpretation = Interpretation(interpreter)
-            analyzer = Analyzer(archive, path, settings, interpretation, collectors)
+            analyzer = Analyzer(archive, path, settings, begin, collectors)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
@@ -119,7 +121,7 @@ async def analyze(
             }
             seen_ns = {file: watched_files.changed(file) for file in files}
             for take in files.values():
-                take(interpreter)
+                take(begin.interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
@@ -127,7 +129,7 @@ async def analyze(
                 tasks.start_soon(limits.give_back)
                 for file, take in files.items():
                     tasks.start_soon(
-                        watched_files.watch, file, seen_ns[file], partial(interpretation.run, take)
+                        watched_files.watch, file, seen_ns[file], partial(analyzer.interpretation.run, take)
                     )
                 tasks.start_soon(analyzer.follow, where.budgets)
                 if roster is not None:
@@ -158,14 +160,14 @@ class Analyzer:
         archive: Store,
         path: Path,
         settings: Settings,
-        interpretation: Interpretation,
+        begin: Restart,
         collectors: Iterable[Collector],
     ) -> None:
         self.archive = archive
         self._archive = archive
         self._path = path
         self._settings = settings
-        self._interpretation = interpretation
+        self.interpretation = self._interpretation = Interpretation(begin.interpreter, begin.taker)
         self._collectors: list[Collector] = []
         self._first = tuple(collectors)
         self._replayed = anyio.Event()
@@ -178,7 +180,7 @@ class Analyzer:
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
-        self._live = LiveSite()
+        self._since, self._live = begin.since, begin.live
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 
@@ -200,23 +202,20 @@ class Analyzer:
                 self._tasks, self._send = tasks, send
                 for collector in self._first:
                     self.join(collector)
-                pages = iter(self._archive.to_replay())
+                pages = iter(self._archive.to_replay(self._since))
                 while (page := await run_sync(next, pages, None)) is not None:
+                    self._counters["frames replayed at the start"] += len(page)
                     async for given in self._interpret(page):
                         await self._deliver(given)
                 self._commits.replaying = False
+                self._interpretation.replayed()
                 tasks.start_soon(self._commits.run)
                 tasks.start_soon(self._store, receive, stored)
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
-                tasks.start_soon(
-                    watched_files.publish_budgets,
-                    budgets,
-                    dict(self._settings.budget_groups),
-                    self._archive.own_log(),
-                    send,
-                )
+                own = dict(self._settings.budget_groups), self._archive.own_log()
+                tasks.start_soon(watched_files.publish_budgets, budgets, *own, send)
                 self._replayed.set()
 
     def join(self, collector: Collector) -> anyio.CancelScope:
@@ -310,6 +309,7 @@ class Analyzer:
             count, result = await self._interpretation.interpret(frames[at:], behind_ns, self._links)
             part, at = frames[at : at + count], at + count
             self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
+            result = with_live(result, self._live)
             for frame, _ in part:
                 self._hosts[frame.host].last = frame
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
@@ -361,7 +361,7 @@ class Analyzer:
         if count is None:
             return None
         stored = anyio.Event()
-        result = await self._interpretation.handle(JobForgotten(job))
+        result = await self._interpretation.forget(job)
         await self._given.send(Given(result, {}, stored))
         await stored.wait()
         return count

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-from analyzers.results.rows import AtLimit, JobRow, ProfileRow, RecallRow, TryRow
+from analyzers.results.rows import AtLimit, CheckpointRow, JobRow, ProfileRow, RecallRow, TryRow
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -66,20 +66,27 @@ class ReplaySource:
         log_id = f"own-{self.archive_id}"
         return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
 
-    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield all that has to be interpreted, again or not, a page at a time, in its first order.
 
-        Of each log what no rows were derived from yet, and everything since the oldest run began that is open
-        or not measured to its end in a host's last log: of all its sessions, in whatever log. Before that,
-        what it stands on: the collector's notes since its start, for the devices it has, and LEAD_NS of
-        readings, for a counter before the first window began. Sessions that began before that are over:
-        their events are left out. Of the analyzer's own words all: they are few.
+        ``since``: by log, the offset to begin at, of a checkpoint; see `Store.to_replay`.
+
+        Without it: of each log what no rows were derived from yet, and everything since the oldest run began
+        that is open or not measured to its end in a host's last log: of all its sessions, in whatever log.
+        Before that, what it stands on: the collector's notes since its start, for the devices it has, and
+        LEAD_NS of readings, for a counter before the first window began. Sessions that began before that are
+        over: their events are left out. Of the analyzer's own words all: they are few.
         """
-        with self.cursor() as cursor:
-            since = self._replay_since(cursor)
-        own, _ = self.own_log()
-        since |= {own: 0} if own in since else {}
-        frames = self._in_turn({log_id: self._since(log_id, since[log_id]) for log_id in self._logs})
+        if since is None:
+            with self.cursor() as cursor:
+                begun = self._replay_since(cursor)
+            own, _ = self.own_log()
+            begun |= {own: 0} if own in begun else {}
+            frames = self._in_turn({log_id: self._since(log_id, begun[log_id]) for log_id in self._logs})
+        else:
+            first = {log_id: since.get(log_id, 0) for log_id in self._logs}
+            logs = {log_id: self.frames_since(log_id, offset) for log_id, offset in first.items()}
+            frames = self._in_turn(logs, first)
         yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
 
     def _replay_since(self, cursor: Connection) -> dict[str, int]:
@@ -111,20 +118,36 @@ class ReplaySource:
             if not (isinstance(body, Events) and body.session in over):
                 yield frame, body
 
-    def _in_turn(self, logs: Mapping[str, Iterator[tuple[Frame, Body]]]) -> Iterator[tuple[Frame, Body]]:
-        """Yield frames of several logs in the order in which they came the first time."""
+    def _in_turn(
+        self, logs: Mapping[str, Iterator[tuple[Frame, Body]]], since: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[Frame, Body]]:
+        """Yield frames of several logs in the order in which they came the first time.
+
+        ``since``: by log, an offset before which there are none; turns before it need not be read.
+        """
+        since = {log_id: offset for log_id, offset in (since or {}).items() if self._goes_on(log_id, offset)}
         with self.cursor() as cursor:
             turns = cursor.execute(
                 """
+                WITH first AS (
+                    SELECT max(turns.rowid) AS turn
+                    FROM turns JOIN (SELECT unnest($1) AS log_id, unnest($2) AS since) USING (log_id)
+                    WHERE "offset" <= since GROUP BY log_id
+                )
                 SELECT log_id, lead("offset") OVER (PARTITION BY log_id ORDER BY rowid)
-                FROM turns ORDER BY rowid
-                """
+                FROM turns WHERE rowid >= coalesce((SELECT min(turn) FROM first), 0) ORDER BY rowid
+                """,
+                [list(since), list(since.values())],
             ).fetchall()
         heads = {log_id: next(frames, None) for log_id, frames in logs.items()}
         for log_id, end in turns:
             while (head := heads[log_id]) is not None and (end is None or head[0].offset < end):
                 yield head
                 heads[log_id] = next(logs[log_id], None)
+
+    def _goes_on(self, log_id: str, offset: int) -> bool:
+        """Return whether frames of a log are stored from an offset on."""
+        return offset < self._logs[log_id].next_offset
 
     def _begun_before(self, log_id: str, offset: int) -> set[str]:
         with self.cursor() as cursor:
@@ -181,8 +204,7 @@ class ReplaySource:
 
     def stored_frames(self) -> Iterator[tuple[Frame, Body]]:
         """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
-        with self.cursor() as cursor:
-            interpreted = dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+        interpreted = self.interpreted()
 
         def until(log_id: str) -> Iterator[tuple[Frame, Body]]:
             frames = self.frames_since(log_id, 0)
@@ -197,10 +219,28 @@ class ReplaySource:
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [_as(ProfileRow, row) for row in rows]
 
-    def sessions_to_replay(self) -> list[str]:
+    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
+        """Return the last checkpoint of that name."""
+        names = ", ".join(column.name for column in fields(CheckpointRow))
+        with self.cursor() as cursor:
+            rows = cursor.execute(
+                f"SELECT {names} FROM checkpoints WHERE name = $1",  # noqa: S608  (our own names)
+                [name],
+            ).fetchall()
+        return _as(CheckpointRow, rows[0]) if rows else None
+
+    def interpreted(self) -> dict[str, int]:
+        """Return by log the offset that is to be interpreted next."""
+        with self.cursor() as cursor:
+            return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+
+    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
         with self.cursor() as cursor:
-            since = self._replay_since(cursor)
+            if since is None:
+                since = self._replay_since(cursor)
+            else:
+                since = {log_id: since.get(log_id, 0) for log_id in self._logs}
             begun = cursor.execute(
                 """
                 SELECT DISTINCT session FROM events JOIN (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
@@ -98,9 +98,19 @@ class Store(Protocol):
     def own_log(self) -> tuple[str, int]:
         """Return the log of the analyzer's own words, and the offset of the next."""
 
-    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted, again or for the first time, a page at a time, in its first
-        order."""
+        order.
+
+        ``since``: by log, the offset to begin at; a log that it lacks begins at its first. None: all since
+        the oldest run began that is open.
+        """
+
+    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
+        """Return the last checkpoint of that name."""
+
+    def interpreted(self) -> dict[str, int]:
+        """Return by log the offset that is to be interpreted next."""
 
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have measured."""
@@ -114,7 +124,7 @@ class Store(Protocol):
     def job_owners(self) -> dict[str, int]:
         """Return, by job that recurs, the user whose try was its first, where that is known."""
 
-    def sessions_to_replay(self) -> list[str]:
+    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:

@@ -1,7 +1,7 @@
 """The jobs that recur, their tries, and what each job is for. Pure."""
 
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from analyzers.batch_size.followed_try import meaning
 from analyzers.batch_size.history import Known, Learned, by_job
@@ -14,6 +14,18 @@ MAX_RECORDED = 10_000
 """Tries that a session may ask for again; the oldest go."""
 MAX_NAMESAKES = 3
 """Names that are tried for a job whose name belongs to another user."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """The known tries of jobs that open runs are about."""
+
+    jobs: Mapping[str, Learned]
+    owners: Mapping[str, int]
+    recorded: Mapping[tuple[str, int], TryRow]
+    """By session and attempt."""
+    orphans: Mapping[str, set[int]]
+    """See `KnownJobs`."""
 
 
 class KnownJobs:
@@ -29,6 +41,30 @@ class KnownJobs:
         for row in known.tries:
             if row.ended == "running":
                 self._orphans.setdefault(row.job, set()).add(row.number)
+
+    def open_jobs(self, jobs: Collection[str]) -> "OpenJobs":
+        """Return what is known of these jobs, without the states of policies: tries make them again."""
+        known = {job: self._jobs[job] for job in sorted(jobs) if job in self._jobs}
+        return OpenJobs(
+            jobs={job: replace(learned, state=None) for job, learned in known.items()},
+            owners={job: self._owners[job] for job in jobs if job in self._owners},
+            recorded={key: row for key, row in self._recorded.items() if row.job in known},
+            orphans={job: self._orphans[job] for job in jobs if job in self._orphans},
+        )
+
+    def go_on(self, then: "OpenJobs") -> None:
+        """Go on with what was known of jobs, unless they began again since."""
+        for job, learned in then.jobs.items():
+            known = self._jobs.get(job)
+            if known is not None and known.row.version > learned.row.version:
+                continue
+            self._jobs[job] = learned
+            self._recorded = {key: row for key, row in self._recorded.items() if row.job != job}
+            self._orphans.pop(job, None)
+            if job in then.orphans:
+                self._orphans[job] = then.orphans[job]
+            self._recorded |= {key: row for key, row in then.recorded.items() if row.job == job}
+        self._owners |= then.owners
 
     def name_of(self, job: str, uid: int | None) -> str:
         """Return the name under which a user's job is known: a job belongs to the user who named it first.

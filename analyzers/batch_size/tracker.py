@@ -53,7 +53,6 @@ CHOICE_NS = 20_000_000
 """Frame time between two choices on a host: they take a while, and anybody may ask for one."""
 PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
-
 LOOK_NS = 50_000_000
 """Frame time between two looks at all trainings of a host. One to which something happened does not wait."""
 
@@ -67,21 +66,21 @@ class Jobs:
         self._name = name
         self._fleet = fleet
         self._timeout_ns = timeout_ns
-        self._jobs = KnownJobs(known)
-        self._trainings: dict[int, FollowedRun] = {}
-        """By identity of the run: one of the same name may come after it."""
+        self.known = KnownJobs(known)
+        self._trainings: dict[Run, FollowedRun] = {}
+        """By run, not by name: one of the same name may come after it."""
         self._of: dict[str, FollowedRun] = {}
         """By session."""
-        self._on: defaultdict[str, dict[int, FollowedRun]] = defaultdict(dict)
+        self._on: defaultdict[str, dict[Run, FollowedRun]] = defaultdict(dict)
         """By host."""
         self._next_choice_ns: dict[str, int] = {}
         """By host, frame time."""
         self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
         """By question: host, question, frame time; None: no frame of the host came yet."""
-        self._touched: dict[int, FollowedRun] = {}
-        """By identity of the run: those to which something happened since they were looked at."""
+        self._touched: dict[Run, FollowedRun] = {}
+        """Those to which something happened since they were looked at."""
         self._looked_ns: dict[str, int] = {}
-        """By host, frame time at which all its trainings were looked at."""
+        """By host, when all its trainings were looked at."""
         self._now: Clocks = {}
         """Frame times at the event under way, by host."""
 
@@ -90,7 +89,7 @@ class Jobs:
         self._now = now
         match event:
             case job_events.RankJoined(session, run):
-                if (training := self._trainings.get(id(run))) is not None:
+                if (training := self._trainings.get(run)) is not None:
                     self._join(training, session)
             case job_events.SizeWanted(session, run, wanted):
                 return self._wanted(session, run, wanted)
@@ -111,22 +110,22 @@ class Jobs:
             case job_events.AdviceAsked(host, ask):
                 return self._ask(host, ask)
             case job_events.JobForgotten(job):
-                return NOTHING if (row := self._jobs.forget(job)) is None else rows_only([row])
+                return NOTHING if (row := self.known.forget(job)) is None else rows_only([row])
             case job_events.FrameMeasured(host):
                 return self._look(host)
         return NOTHING
 
     def tries(self, job: str) -> int | None:
         """Return the number of tries that count for a job; None: it is not known."""
-        return self._jobs.tries(job)
+        return self.known.tries(job)
 
     # ---- what ranks say
 
     def _wanted(self, session: Session, run: Run, event: TryWanted) -> Result:
         if not is_sound(event):
             return NOTHING
-        event = replace(event, job=self._jobs.name_of(event.job, session.uid))
-        training = self._trainings.setdefault(id(run), FollowedRun(run))
+        event = replace(event, job=self.known.name_of(event.job, session.uid))
+        training = self._trainings.setdefault(run, FollowedRun(run))
         if len(self._trainings) > MAX_TRAININGS:
             self._drop(next(iter(self._trainings.values())))
         for rank in run.sessions.values():
@@ -141,7 +140,7 @@ class Jobs:
         followed = FollowedTry(wanted=event, session=session, since_ns=self._now[session.host])
         training.tries[event.attempt] = followed
         self._touch(training)
-        recorded = self._jobs.resume(session.session, event.attempt, event.job)
+        recorded = self.known.resume(session.session, event.attempt, event.job)
         if recorded is None:
             return rows_only(self._specify(event))
         followed.row = recorded
@@ -232,7 +231,7 @@ class Jobs:
 
     def _touch(self, training: FollowedRun) -> None:
         """Have a training looked at after the frame under way: something happened to it."""
-        self._touched[id(training.run)] = training
+        self._touched[training.run] = training
 
     def _look(self, host: str) -> Result:
         """Return what follows for trainings to which something happened; of all of a host now and then."""
@@ -304,15 +303,15 @@ class Jobs:
     def _choose(self, training: FollowedRun, followed: FollowedTry) -> list[Row]:
         """Choose a batch size for a try, of those it offers: another may have offered others since."""
         rows = self._specify(followed.wanted)
-        learned = self._jobs[followed.wanted.job]
-        rows += self._jobs.close_orphans(learned.row.job)
+        learned = self.known[followed.wanted.job]
+        rows += self.known.close_orphans(learned.row.job)
         self._next_choice_ns[followed.session.host] = self._now_ns(followed) + CHOICE_NS
         choice = choose(self._policy, learned, setup_of(training.run, self._fleet))
         return [*rows, *self._begin(training, followed, choice)]
 
     def _begin(self, training: FollowedRun, followed: FollowedTry, choice: Choice) -> list[Row]:
-        learned = self._jobs[followed.wanted.job]
-        rows: list[Row] = [*self._jobs.close_orphans(learned.row.job)]
+        learned = self.known[followed.wanted.job]
+        rows: list[Row] = [*self.known.close_orphans(learned.row.job)]
         setup = setup_of(training.run, self._fleet)
         begun = begun_row(training, followed, learned, choice, self._name, setup)
         return [*rows, self._store(followed, begun)]
@@ -335,7 +334,7 @@ class Jobs:
 
     def _store(self, followed: FollowedTry, row: TryRow) -> TryRow:
         followed.row = row
-        self._jobs.store(row)
+        self.known.store(row)
         return row
 
     # ---- answers
@@ -360,7 +359,7 @@ class Jobs:
         if row is not None and row.epochs >= ask.epochs:
             assert followed is not None
             if followed.word is None or followed.word[0] != row.epochs:
-                followed.word = row.epochs, verdict(self._policy, self._jobs[row.job], row)
+                followed.word = row.epochs, verdict(self._policy, self.known[row.job], row)
             _, word = followed.word
             return _give(host, ask, row.batch_size, word.reason, go_on=word.go_on)
         if self._now[host] - since_ns >= 2 * self._timeout_ns:
@@ -371,22 +370,23 @@ class Jobs:
     # ---- trainings
 
     def _specify(self, wanted: TryWanted) -> list[Row]:
-        return [] if (row := self._jobs.specify(wanted, self._used_jobs)) is None else [row]
+        return [] if (row := self.known.specify(wanted, self.used_jobs)) is None else [row]
 
-    def _used_jobs(self) -> set[str]:
+    def used_jobs(self) -> set[str]:
+        """Return the names of the jobs of runs that are open."""
         return {of.wanted.job for training in self._trainings.values() for of in training.tries.values()}
 
     def _join(self, training: FollowedRun, session: Session) -> None:
         self._of[session.session] = training
-        self._on[session.host][id(training.run)] = training
+        self._on[session.host][training.run] = training
         self._touch(training)
 
     def _drop(self, training: FollowedRun) -> None:
         """Forget a training of which nothing more is to come."""
-        del self._trainings[id(training.run)]
+        del self._trainings[training.run]
         for session in training.run.sessions.values():
             self._of.pop(session.session, None)
-            self._on[session.host].pop(id(training.run), None)
+            self._on[session.host].pop(training.run, None)
 
     def _followed(self, session: Session, attempt: int) -> FollowedTry | None:
         training = self._of.get(session.session)

@@ -42,6 +42,8 @@ class _Host:
     """Controls for which a command that gives them back was sent."""
     deferred: dict[ControlOfGpu, Command] = field(default_factory=dict)
     """The last command of each control that was not sent yet."""
+    unsettled: dict[str, Command] = field(default_factory=dict)
+    """By id, all commands that were sent and have no outcome yet."""
     leases: frozenset[str] | None = None
     """None: to be found again."""
 
@@ -166,6 +168,7 @@ class Pending:
         known, asked = self._hosts[host], self._asked.pop(note.command, None)
         known.leases = None
         known.sent.pop(note.command, None)
+        known.unsettled.pop(note.command, None)
         for of_gpu, deferred in tuple(known.deferred.items()):
             if deferred.command == note.command:  # decided again after a start
                 del known.deferred[of_gpu]
@@ -202,6 +205,7 @@ class Pending:
         known = self._hosts[host]
         known.in_force.clear()
         known.sent.clear()
+        known.unsettled.clear()
         known.returned.clear()
         known.leases = None
         for under_way in self._under_way.values():
@@ -265,8 +269,21 @@ class Pending:
                 now += commands
         return tuple(now)
 
+    def restart(self) -> None:
+        """Take in a restart: no link is known, and commands without outcome are to be sent again."""
+        for name, known in self._hosts.items():
+            known.followed = known.connected = known.caught_up = False
+            waiting = {(each.gpu, each.control): each for each in known.unsettled.values()}
+            known.deferred = waiting | known.deferred
+            known.sent, known.unsettled, known.returned, known.leases = {}, {}, {}, None
+            if known.deferred:
+                self._deferring[name] = None
+
     def _sent(self, known: _Host, command: Command) -> None:
         of_gpu, known.leases = (command.gpu, command.control), None
+        known.unsettled[command.command] = command
+        if len(known.unsettled) > MAX_SENT:
+            del known.unsettled[next(iter(known.unsettled))]
         match command:
             case ApplyControl() | ApplyPlan():
                 known.returned.pop(of_gpu, None)

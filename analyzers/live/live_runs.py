@@ -117,6 +117,11 @@ class LiveRuns:
         self._of_session: dict[str, str] = {}
         self._ended_saved = [0.0, 0.0]
 
+    def restart(self, now_ns: int) -> None:
+        """Take in that this process was restarted: runs that have ended are shown no longer."""
+        for run in self._runs.values():
+            run.ended_ns = None if run.ended_ns is None else now_ns - KEPT_NS
+
     def take_events(self, body: Events) -> None:
         """Take in how far a rank is."""
         run = self._runs.get(self._of_session.get(body.session, ""))

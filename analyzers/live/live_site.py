@@ -97,6 +97,11 @@ class LiveSite:
             if isinstance(body, Events):
                 self._runs.take_events(body)
 
+    def restart(self, now_ns: int) -> None:
+        """Take in that all this is from before a restart: nobody knows how old it is."""
+        self._latest.restart()
+        self._runs.restart(now_ns)
+
     def snapshot(
         self, base: Snapshot, searches: Mapping[str, SearchProgress], now_ns: int, host: str | None
     ) -> Snapshot:

@@ -135,3 +135,32 @@ class CommandRow:
     """watts in force then; NULL: refused, or another control"""
     reason: str
     """why it was refused"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """The state of the analyzer's machines, from which a restart goes on. There is only the latest."""
+
+    TABLE: ClassVar = Table("checkpoints", ("name",))
+
+    name: str
+    """whose machines: ``analyzer``"""
+    number: int
+    """of this start, from 1"""
+    start: int
+    """of the analyzer that wrote it, see ``settings``"""
+    wall_ns: int
+    """UTC when it was taken, ns since 1970"""
+    code: str
+    """version of the code that wrote it; another one replays the streams instead"""
+    runs: tuple[str, ...]
+    sessions: tuple[str, ...]
+    """that are open"""
+    log_ids: tuple[str, ...]
+    """the logs that it stands in"""
+    offsets: tuple[int, ...]
+    """in each of these logs, the frame that comes next"""
+    state: bytes
+    """of the machines"""
+    live: bytes
+    """of the screens"""

@@ -4,7 +4,7 @@ Joules, watts and seconds: these are for people. A GPU is its UUID.
 """
 
 from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
-from analyzers.results.fleet_rows import CommandRow, GpuRow, RunRow
+from analyzers.results.fleet_rows import CheckpointRow, CommandRow, GpuRow, RunRow
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
@@ -15,6 +15,7 @@ __all__ = [
     "AtLimit",
     "BudgetRow",
     "BudgetShareRow",
+    "CheckpointRow",
     "CommandRow",
     "DecisionRow",
     "Ended",
@@ -62,4 +63,5 @@ Row = (
     | InstructionRow
     | PlanPointRow
     | PlanRow
+    | CheckpointRow
 )

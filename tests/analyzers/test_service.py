@@ -13,10 +13,13 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Received
 from analyzers.archive.tables import Values
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
+from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
@@ -148,15 +151,15 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
         archive.go = threading.Event()
     try:
         collector = RecordedCollector(context, where)
-        interpretation = Interpretation(Interpreter(plan(), pending=Pending()))
+        begin = Restart(Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}), None)
         followed = Collector(context, "here", where, archive, SETTINGS)
-        analyzer = Analyzer(archive, zeus_dir, SETTINGS, interpretation, [followed])
+        analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])
         gate = Gate(context, None, where.keys, {})
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(collector.run)
                 tasks.start_soon(analyzer.follow, where.budgets)
-                yield Bench(analyzer, archive, interpretation, collector, gate)
+                yield Bench(analyzer, archive, analyzer.interpretation, collector, gate)
                 if isinstance(archive, StalledArchive):
                     archive.go.set()
                 tasks.cancel_scope.cancel()

@@ -119,6 +119,12 @@ class Latest:
         self._in_order: list[tuple[str, Device]] | None = None
         """By host and index; None: to be sorted again."""
 
+    def restart(self) -> None:
+        """Take in that this process was restarted: readings before that are of an unknown age."""
+        for device in self.devices.values():
+            device.seen_ns = None
+        self._minutes = _Minutes()
+
     def take_readings(self, host: str, t_ns: int, body: Readings, now_ns: int | None) -> None:
         """Take in the readings of one frame.
 

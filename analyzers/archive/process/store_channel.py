@@ -6,6 +6,7 @@ Both ends run this code under one user and one end has started the other, so mes
 import pickle
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Pages:
     """Begin to read what has to be interpreted again; `Next` gives the pages."""
+
+    since: Mapping[str, int] | None
+    """See `Store.to_replay`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from analyzers.archive.process.store_channel import (
 )
 from analyzers.archive.store import Ages, Begun, Question, Received
 from analyzers.archive.tables import values_of
-from analyzers.results.rows import JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
@@ -148,9 +148,19 @@ class StoreClient:
         value: dict[str, int] = self._call("job_owners")
         return value
 
-    def sessions_to_replay(self) -> list[str]:
+    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`."""
-        value: list[str] = self._call("sessions_to_replay")
+        value: list[str] = self._call("sessions_to_replay", since)
+        return value
+
+    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
+        """Return the last checkpoint of that name; see `Archive.latest_checkpoint`."""
+        value: CheckpointRow | None = self._call("latest_checkpoint", name)
+        return value
+
+    def interpreted(self) -> dict[str, int]:
+        """Return how far each log is interpreted; see `Archive.interpreted`."""
+        value: dict[str, int] = self._call("interpreted")
         return value
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
@@ -163,12 +173,12 @@ class StoreClient:
         value: dict[int, Settings] = self._call("settings_then", list(starts))
         return value
 
-    def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
+    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield what has to be interpreted again; see `Archive.to_replay`."""
         seen: dict[str, int] = {}
         replaced = self.replaced
-        self._request(Pages())
-        while (page := self._request(Next(), Pages())) is not None or replaced != self.replaced:
+        self._request(Pages(since))
+        while (page := self._request(Next(), Pages(since))) is not None or replaced != self.replaced:
             # A store that was replaced begins again, with all that was not seen yet, and more.
             replaced = self.replaced
             fresh = [part for part in page or () if part[0].offset > seen.get(part[0].log_id, -1)]

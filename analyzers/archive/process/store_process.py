@@ -87,8 +87,8 @@ class Store:
 
     def _call(self, request: Request) -> Any:
         match request:
-            case Pages():
-                self._pages = self._archive.to_replay()
+            case Pages(since):
+                self._pages = self._archive.to_replay(since)
                 return None
             case Next():
                 return next(self._pages, None)

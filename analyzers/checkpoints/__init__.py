@@ -1,0 +1,1 @@
+"""Checkpoints of the analyzer: the state of its machines as bytes, so that a restart replays seconds."""

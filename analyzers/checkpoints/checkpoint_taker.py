@@ -1,0 +1,101 @@
+"""Take checkpoints of an interpreter: after a decision, and when it is time (`checkpoint_times`)."""
+
+import logging
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from analyzers.checkpoints import machine_state, object_graph
+from analyzers.checkpoints.checkpoint_times import CheckpointTimes
+from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite
+from analyzers.results.result import Result
+from analyzers.results.rows import CheckpointRow, DecisionRow, Row
+from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.protocol.frames import Body, Frame
+
+_log = logging.getLogger(__name__)
+
+NAME = "analyzer"
+FAST = 1
+"""Level of zlib."""
+_NOT_TAKEN = "checkpoint: could not be taken: %s. A restart replays the streams of all open runs. Report it."
+
+
+class CheckpointTaker:
+    """The checkpoints of one start of an analyzer. For the thread of the interpreter."""
+
+    def __init__(self, start: int, interpreted: Mapping[str, int]) -> None:
+        """Begin before the first frame.
+
+        Args:
+            start: of the analyzer.
+            interpreted: by log, the offset that is to be interpreted next.
+        """
+        self.times = CheckpointTimes(monotonic_ns())
+        self.replaying = True
+        """What an interpreter knows in the middle of a replay is not all of it."""
+        self._start = start
+        self._next = dict(interpreted)
+        self._number = 0
+        self._failed = False
+
+    def take(
+        self,
+        interpreter: Interpreter,
+        frames: Iterable[tuple[Frame, Body]],
+        rows: Sequence[Row],
+        spent_ns: int,
+    ) -> tuple[CheckpointRow, ...]:
+        """Return the row of a checkpoint after these frames if it is time for one, else nothing.
+
+        Args:
+            interpreter: has interpreted the frames.
+            frames: that were interpreted since the last call.
+            rows: that they gave. They are to be stored with the checkpoint.
+            spent_ns: time that this took.
+        """
+        for frame, _ in frames:
+            self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
+        self.times.work(spent_ns)
+        self.times.wanted |= DecisionRow in set(map(type, rows))
+        if self.replaying or self._failed or not self.times.due(began_ns := monotonic_ns()):
+            return ()
+        try:
+            state = zlib.compress(machine_state.state_of(interpreter), FAST)
+        except object_graph.UnknownObjectError as wrong:
+            self._failed = True
+            _log.warning(_NOT_TAKEN, wrong)
+            return ()
+        self.times.taken(began_ns, monotonic_ns())
+        self._number += 1
+        sessions = interpreter.open_sessions()
+        return (
+            CheckpointRow(
+                name=NAME,
+                number=self._number,
+                start=self._start,
+                wall_ns=anchor().wall_ns,
+                code=object_graph.code_version(),
+                runs=tuple(dict.fromkeys(sessions.values())),
+                sessions=tuple(sessions),
+                log_ids=tuple(self._next),
+                offsets=tuple(self._next.values()),
+                state=state,
+                live=b"",
+            ),
+        )
+
+
+def with_live(result: Result, live: LiveSite) -> Result:
+    """Return a result whose checkpoint, if it has one, has the live state as well."""
+    if CheckpointRow not in set(map(type, result.rows)):
+        return result
+    rows: list[Row] = [row for row in result.rows if not isinstance(row, CheckpointRow)]
+    try:
+        state = zlib.compress(machine_state.live_state_of(live), FAST)
+    except object_graph.UnknownObjectError as wrong:
+        _log.warning(_NOT_TAKEN, wrong)
+    else:
+        rows += [replace(row, live=state) for row in result.rows if isinstance(row, CheckpointRow)]
+    return Result(tuple(rows), result.instructions)

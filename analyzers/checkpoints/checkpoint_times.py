@@ -1,0 +1,38 @@
+"""The times at which the state of the machines is written: often enough to restart in seconds. Pure.
+
+A restart repeats the work since the last checkpoint. So one is due after so much work, not after so much of
+the stream: a busy site writes more often than an idle one.
+"""
+
+EVERY_NS = 60_000_000_000
+"""Between two checkpoints, at most, while frames come."""
+WORK_NS = 2_000_000_000
+"""Work of the interpreter after which one is due: a restart takes about as long."""
+LEAST_TIMES = 50
+"""A checkpoint waits until so many times what the last one took: they cost 2 % of a core at most."""
+
+
+class CheckpointTimes:
+    """The time of the next checkpoint."""
+
+    def __init__(self, now_ns: int) -> None:
+        """``now_ns``: on the clock of this process, as everywhere here."""
+        self.wanted = False
+        """One is due as soon as it may be: something was decided."""
+        self._worked_ns = 0
+        self._taken_ns = now_ns
+        self._not_before_ns = now_ns
+
+    def work(self, spent_ns: int) -> None:
+        """Take in that the interpreter has worked."""
+        self._worked_ns += spent_ns
+
+    def due(self, now_ns: int) -> bool:
+        """Return whether it is time."""
+        late = self._worked_ns >= WORK_NS or now_ns - self._taken_ns >= EVERY_NS
+        return (self.wanted or late) and now_ns >= self._not_before_ns
+
+    def taken(self, began_ns: int, ended_ns: int) -> None:
+        """Take in that one was taken."""
+        self.wanted, self._worked_ns, self._taken_ns = False, 0, ended_ns
+        self._not_before_ns = ended_ns + LEAST_TIMES * (ended_ns - began_ns)

@@ -1,0 +1,80 @@
+"""Start an interpreter: from the last checkpoint and what came since, or from the streams of open runs."""
+
+import logging
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from analyzers.archive.store import Store
+from analyzers.checkpoints import machine_state, object_graph
+from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker
+from analyzers.earlier_runs import interpreter_of
+from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite
+from analyzers.power_limit import selectors
+from analyzers.power_limit.selectors import Selector
+from analyzers.results.rows import CheckpointRow
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The state that an analyzer starts with."""
+
+    interpreter: Interpreter
+    live: LiveSite
+    taker: CheckpointTaker
+    since: Mapping[str, int] | None
+    """By log, the offset from which the archive is replayed; None: since the oldest open run began."""
+
+
+def restart(archive: Store, settings: Settings) -> Restart:
+    """Return an interpreter, and what it is to interpret again.
+
+    Args:
+        archive: of earlier starts.
+        settings: of this start.
+
+    Raises:
+        SettingsError: there is no such selector or policy.
+        StorageError: the archive cannot be read.
+    """
+    interpreted = archive.interpreted()
+    row = archive.latest_checkpoint(NAME)
+    if row is not None:
+        try:
+            return _go_on(archive, settings, row, interpreted)
+        except MalformedError as wrong:
+            _log.warning(
+                "checkpoint of %s: could not be used: %s The streams of all open runs are replayed instead.",
+                datetime.fromtimestamp(row.wall_ns // 10**9, UTC).isoformat(), wrong,
+            )  # fmt: skip
+    interpreter = interpreter_of(archive, settings, archive.sessions_to_replay())
+    return Restart(interpreter, LiveSite(), CheckpointTaker(archive.starts, interpreted), None)
+
+
+def _go_on(archive: Store, settings: Settings, row: CheckpointRow, interpreted: Mapping[str, int]) -> Restart:
+    """Return what goes on from a checkpoint. Raises MalformedError."""
+    if row.code != object_graph.code_version():
+        raise MalformedError("another version of the code wrote it.")
+    since = dict(zip(row.log_ids, row.offsets, strict=True))
+    if any(interpreted.get(log_id, -1) < offset for log_id, offset in since.items()):
+        raise MalformedError("the archive does not reach as far: a part of it was lost or set aside.")
+    try:
+        state, of_live = zlib.decompress(row.state), zlib.decompress(row.live)
+    except zlib.error as wrong:
+        raise MalformedError("state: could not be read: it is damaged.") from wrong
+    interpreter = interpreter_of(archive, settings, [*row.sessions, *archive.sessions_to_replay(since)])
+    live, selector = LiveSite(), selectors.parse(settings.select)
+
+    def select(text: str) -> Selector | None:
+        return selector if text == settings.select else selectors.parse_archived(text)
+
+    machine_state.restore(interpreter, state, select)
+    machine_state.restore_live(live, of_live, monotonic_ns())
+    return Restart(interpreter, live, CheckpointTaker(archive.starts, since), since)

@@ -1,0 +1,157 @@
+"""Objects to bytes and back: the same values, and the same references between them."""
+
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzers.checkpoints import object_graph
+from analyzers.checkpoints.object_graph import UnknownObjectError, decode, encode
+from analyzers.fleet.fleet import Gpu, Use
+from analyzers.measurement.knots import Knots, Row
+from analyzers.results.readings import READING
+from zeus_stream.errors import MalformedError
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary()
+VALUES = st.recursive(
+    PLAIN,
+    lambda part: (
+        st.lists(part)
+        | st.lists(part).map(tuple)
+        | st.lists(part).map(deque)
+        | st.dictionaries(st.text() | st.integers(0, 9) | st.tuples(st.text(), st.integers(0, 9)), part)
+        | st.frozensets(st.text())
+        | st.sets(st.integers(0, 99))
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(VALUES)
+def test_a_value_is_the_same_after_a_round_trip(value: Any) -> None:
+    (again,) = decode(encode([value]))
+    assert repr(again) == repr(value) or again == value  # the order in a set may change
+    assert type(again) is type(value)
+
+
+def test_two_references_to_one_object_are_two_references_to_one_object() -> None:
+    shared = [1, 2]
+    gpu = Gpu(host="h", uses=[Use("r", 1)])
+    one, other, again, uses = decode(encode([shared, {"x": shared}, gpu, (gpu.uses, gpu)]))
+    assert other["x"] is one
+    assert (uses[0], uses[1]) == (again.uses, again)
+    assert uses[0] is again.uses
+    assert uses[1] is again
+
+
+def test_objects_that_refer_to_each_other_come_back() -> None:
+    first: dict[str, Any] = {}
+    first["me"] = [first]
+    (again,) = decode(encode([first]))
+    assert again["me"][0] is again
+
+
+def test_all_kinds_of_containers_and_numbers_come_back() -> None:
+    rows = np.zeros(3, READING)
+    rows["t_hi_ns"] = 1, 2, 3
+    values: list[Any] = [
+        deque([1, [2]], maxlen=5),
+        defaultdict(list, {"a": [1]}),
+        defaultdict(Counter.mro()[1], {"a": {"b": 1}}),
+        Counter({"x": 3}),
+        Row.ENERGY,
+        np.float64(0.1),
+        Knots(*(np.arange(2) + number for number in range(6))),
+        rows,
+    ]
+    again = decode(encode(values))
+    for one, other in zip(values[:-2], again, strict=False):
+        assert one == other
+        assert type(one) is type(other)
+    assert again[0].maxlen == 5
+    again[1]["new"].append(1)
+    assert all((one == other).all() for one, other in zip(values[-2], again[-2], strict=True))
+    assert (again[-1] == rows).all()
+    again[-1]["t_hi_ns"] = 0  # it may be changed
+
+
+def test_what_is_outside_is_named_and_not_written() -> None:
+    fleet, gpu = {"g": 1}, Gpu(host="h")
+    data = encode([[fleet, gpu]], {id(fleet): "fleet"})
+    other: dict[str, int] = {}
+    assert decode(data, {"fleet": other})[0][0] is other
+
+
+@dataclass
+class OfTests:
+    """A class of another package."""
+
+    of: list[int] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        pytest.param(lambda: 1, "function", id="a function"),
+        pytest.param([].append, "no class of", id="a method of a built-in"),
+        pytest.param(OfTests(), "OfTests is no class of analyzers", id="a class of another package"),
+        pytest.param([2**70], "64 bits", id="a number that is too large"),
+        pytest.param(np.array([object()]), "array of objects", id="an array of objects"),
+        pytest.param(defaultdict(lambda: 1), "factory", id="a factory that is a function"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(value: Any, says: str) -> None:
+    with pytest.raises(UnknownObjectError, match=says):
+        encode([value])
+
+
+def test_an_array_and_a_view_of_it_are_refused_since_they_would_come_apart() -> None:
+    whole = np.arange(4)
+    with pytest.raises(UnknownObjectError, match="view"):
+        encode([whole, whole[:2]])
+    assert list(decode(encode([whole[:2]]))[0]) == [0, 1]
+
+
+def test_what_other_code_wrote_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, written = encode([1]), object_graph.code_version()
+    monkeypatch.setattr(object_graph, "code_version", lambda: "another")
+    with pytest.raises(MalformedError, match=f"version {written} of the code wrote it, this is another"):
+        decode(data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param([99, 1], id="a tag that there is not"),
+        pytest.param([object_graph.Tag.AGAIN, 5], id="an object that is not there"),
+        pytest.param([object_graph.Tag.OBJECT, 0, [1]], id="a shape that is not there"),
+        pytest.param([object_graph.Tag.OUTSIDE, "nobody"], id="a name that is not known"),
+        pytest.param([object_graph.Tag.ARRAY, "|O", [1], b"12345678"], id="an array of objects"),
+    ],
+)
+def test_a_damaged_node_is_refused(node: Any) -> None:
+    data = msgpack.packb([object_graph.VERSION, object_graph.code_version(), [], [node]])
+    with pytest.raises(MalformedError, match="could not be read"):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "name", [("os", "system"), ("analyzers.service", "analyze"), ("subprocess", "Popen")]
+)
+def test_nothing_but_classes_of_ours_can_be_named(name: tuple[str, str]) -> None:
+    data = msgpack.packb([object_graph.VERSION, object_graph.code_version(), [[*name, []]], []])
+    with pytest.raises(MalformedError, match="no class of ours"):
+        decode(data)

@@ -1,0 +1,210 @@
+"""An analyzer that starts goes on from the last checkpoint, or replays all where there is none to trust."""
+
+import logging
+import zlib
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.checkpoints import checkpoint_taker, checkpoint_times
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, with_live
+from analyzers.checkpoints.restart import Restart, restart
+from analyzers.interpreter import Interpreter
+from analyzers.live.live_site import LiveSite
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.result import Result
+from analyzers.results.rows import CheckpointRow, DecisionRow, Row
+from tests.simulation.world import Training, World, outputs_of, replayed
+from zeus_stream.protocol import codec
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings(
+    search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2,
+    select="energy",
+)  # fmt: skip
+TRAINING = Training("imagenet", 0.02, 200, noise=0.02)
+MORE = (("simulated:v100x1,seed=9", 77_000_000_000),)
+EVERY = 50
+"""Frames between two checkpoints."""
+
+
+def plan_of(settings: Settings) -> RunSettings:
+    return RunSettings.of(settings, selectors.parse(settings.select), 1)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """A run on two hosts that was cut off after its decision."""
+    made = World("simulated:v100x1", TRAINING, plan_of(SETTINGS), more=MORE)
+    while not made.rows(DecisionRow):
+        made.run(0.1)
+    made.run(0.5)
+    return made
+
+
+class Busy(CheckpointTaker):
+    """Takes a checkpoint after every `EVERY` frames, whatever they cost."""
+
+    def take_after(self, interpreter: Interpreter, number: int, rows: list[Row]) -> list[CheckpointRow]:
+        if number % EVERY:
+            return []
+        self.times = checkpoint_times.CheckpointTimes(0)
+        self.times.wanted = True
+        taken = self.take(interpreter, (), rows, 0)
+        result = with_live(Result(taken), LiveSite())
+        return [row for row in result.rows if isinstance(row, CheckpointRow)]
+
+
+def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -> None:
+    """Archive the first frames of a world, and what an analyzer derived that was killed after them."""
+    archive = Archive.open(path, settings)
+    interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {})
+    taker.replaying = False
+    archive.put_frames(
+        [(replace(frame, body=codec.encode(body)), body) for frame, body in world.frames[:count]]
+    )
+    rows: list[Row] = []
+    for number, (frame, body) in enumerate(world.frames[:count], 1):
+        rows += [row for row in outputs_of(interpreter, frame, body) if isinstance(row, Row)]
+        taker.take(interpreter, [(frame, body)], (), 0)
+        rows += taker.take_after(interpreter, number, rows)
+    interpreted = {frame.log_id: frame.offset + 1 for frame, _ in world.frames[:count]}
+    archive.put_rows(rows, interpreted, replaying=True)
+    archive.close()
+
+
+def started(archive: Archive) -> tuple[Restart, int]:
+    """Start on an archive. Return what began, and the number of frames that it interpreted again."""
+    begin = restart(archive, SETTINGS)
+    pages = chain.from_iterable(archive.to_replay(begin.since))
+    count = 0
+    for frame, body in pages:
+        outputs_of(begin.interpreter, frame, body)
+        count += 1
+    return begin, count
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_it_goes_on_as_if_nothing_had_happened(tmp_path: Path, world: World, share: float) -> None:
+    count = round(share * len(world.frames))
+    store(tmp_path / "energy.duckdb", world, count)
+    archive = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+    begin, again = started(archive)
+    archive.close()
+    assert again < EVERY
+    undisturbed = Interpreter(plan_of(SETTINGS))
+    replayed(undisturbed, world.frames[:count])
+    after, expected = (
+        [output for output in replayed(each, world.frames[count:]) if isinstance(output, Row)]
+        for each in (begin.interpreter, undisturbed)
+    )
+    assert after == expected
+
+
+def test_the_number_of_frames_that_are_replayed_does_not_grow_with_the_run(
+    tmp_path: Path, world: World
+) -> None:
+    counts = []
+    for share in (0.25, 0.5, 1.0):
+        path, count = tmp_path / f"{share}.duckdb", round(share * len(world.frames))
+        store(path, world, count)
+        archive = Archive.open(path, SETTINGS)
+        begin, again = started(archive)
+        whole = sum(len(page) for page in archive.to_replay())
+        archive.close()
+        assert begin.since is not None
+        assert again == count % EVERY
+        counts.append(whole)
+    assert counts == sorted(counts)
+    assert counts[-1] > 3 * counts[0]
+
+
+def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_first(
+    tmp_path: Path, world: World
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    store(path, world, 2 * EVERY)
+    archive = Archive.open(path, SETTINGS)
+    later = [(replace(frame, log_id="later", host="later"), body) for frame, body in world.frames[:5]]
+    offsets = range(len(later))
+    later = [(replace(frame, offset=at), body) for at, (frame, body) in zip(offsets, later, strict=True)]
+    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in later])
+    begin = restart(archive, SETTINGS)
+    again = [frame for frame, _ in chain.from_iterable(archive.to_replay(begin.since))]
+    archive.close()
+    assert [(frame.log_id, frame.offset) for frame in again] == [("later", at) for at in offsets]
+
+
+def test_an_open_run_keeps_its_settings_and_the_log_says_so(
+    tmp_path: Path, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    store(path, world, 4 * EVERY)
+    other = replace(SETTINGS, select="time")
+    archive = Archive.open(path, other)
+    restart(archive, other)
+    archive.close()
+    (sentence,) = caplog.messages
+    assert "run run keeps to what it began with, select = energy" in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param({"code": "0123"}, "another version of the code wrote it", id="other code"),
+        pytest.param({"state": zlib.compress(b"?")}, "it is damaged", id="no state"),
+        pytest.param({"state": b"?"}, "it is damaged", id="damaged bytes"),
+        pytest.param({"live": zlib.compress(b"\xc0")}, "it is damaged", id="no live state"),
+        pytest.param({"offsets": (2**40, 2**40)}, "does not reach as far", id="an archive that lost frames"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replayed(
+    tmp_path: Path, world: World, caplog: pytest.LogCaptureFixture, change: dict[str, object], says: str
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    store(path, world, 3 * EVERY)
+    archive = Archive.open(path, SETTINGS)
+    row = archive.latest_checkpoint(checkpoint_taker.NAME)
+    assert row is not None
+    archive.put_rows([replace(row, **change)], {}, replaying=False)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        begin, again = started(archive)
+    archive.close()
+    assert begin.since is None
+    assert again > 2 * EVERY
+    (sentence,) = caplog.messages
+    assert says in sentence
+    assert sentence.endswith("The streams of all open runs are replayed instead.")
+    undisturbed = Interpreter(plan_of(SETTINGS))
+    replayed(undisturbed, world.frames[: 3 * EVERY])
+    rest = world.frames[3 * EVERY :]
+    decided = [
+        [row for row in replayed(each, rest) if isinstance(row, DecisionRow)]
+        for each in (begin.interpreter, undisturbed)
+    ]
+    assert decided[0] == decided[1] != []
+
+
+def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taker = CheckpointTaker(1, {})
+    taker.times.wanted = True
+    assert taker.take(world.interpreter, world.frames, (), 0) == ()
+    taker.replaying = False
+    (row,) = taker.take(world.interpreter, (), (), 0)
+    assert row.runs == ("run",)
+    assert dict(zip(row.log_ids, row.offsets, strict=True)) == {
+        frame.log_id: frame.offset + 1 for frame, _ in world.frames
+    }
+    monkeypatch.setattr(world.interpreter, "odd", lambda: 1, raising=False)
+    for _ in range(2):
+        taker.times = checkpoint_times.CheckpointTimes(0)
+        taker.times.wanted = True
+        assert taker.take(world.interpreter, (), (), 0) == ()
+    (sentence,) = caplog.messages
+    assert "A restart replays the streams of all open runs" in sentence
