@@ -359,8 +359,9 @@ def print_unpublished(
         console.print(f"\nNothing was measured: {lacking} has no package zeus_stream.", soft_wrap=True)
         console.print(f"Install it there: {lacking} -m pip install zeus-stream", soft_wrap=True)
         return
-    if failed is not None:
+    if failed is None:
+        console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
+    else:
         console.print(f"\nThe command published no run before its end ({failed}), so nothing was measured.")
-        return
-    console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
+        console.print("If the script has no line for it, add one:")
     console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -159,3 +159,4 @@ def test_why_a_command_has_no_run(
     text = " ".join(out.getvalue().split())
     assert sentence in text
     assert ("Add one line" in text) == (not behind_s and failed is None and lacking is None)
+    assert ("zeus_stream.steps(loader)" in text) == (not behind_s and lacking is None)
