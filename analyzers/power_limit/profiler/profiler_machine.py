@@ -190,7 +190,7 @@ def _step_began(state: State, began: StepBegan, plan: Plan) -> Answer:
         case Applying(limit_mw, _, asked, since_ns) as applying:
             if since_ns is None:
                 return replace(state, phase=replace(applying, since_ns=began.t_ns)), ()
-            if began.t_ns - since_ns < plan.outcome_ns * 2 ** (asked - 1):
+            if began.t_ns - since_ns < plan.outcome_ns * 2 ** max(asked - 1, 0):
                 return state, ()
             if asked < MAX_ASKED:
                 return apply_limit(state, limit_mw, asked + 1)
