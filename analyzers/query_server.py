@@ -181,7 +181,8 @@ class QueryServer:
         try:
             await self._commit()
             with opened.waiting:
-                answer = await run_sync(self._queries.answer, asked, key, limiter=self._readers)
+                done, parts = await run_sync(self._queries.answer, asked, key, limiter=self._readers)
+                answer = QueryDone(*done), parts
         except RefusedError as wrong:
             reply(_no(wrong))
         except Exception as wrong:  # noqa: BLE001  (no client's text ends the analyzer: reported to both, counted)

@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Reader
-from analyzers.archive.snapshot import opened
+from analyzers.archive.snapshot import opened_as
 from analyzers.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
@@ -334,7 +335,7 @@ def replay(
         SettingsError: ``select`` cannot be understood, or what the archive has of settings.
     """
     other = None if select is None else selectors.parse(select)
-    with opened(path, settings) as archive:
+    with opened_as(Archive, path, settings) as archive:
         with archive.reading() as reader:
             stored = _stored(reader)
         removed = archive.runs_without_readings()

@@ -1,4 +1,4 @@
-"""Measure a real analyzer under the steps of many sessions: lag, answers, leases, and what is lost.
+"""The lag, answers, leases and losses of a real analyzer under the steps of many sessions.
 
     python benchmarks/busy_analyzer.py [--sessions 100] [--rate 200] [--seconds 20] [--one-core]
 

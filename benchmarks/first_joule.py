@@ -2,7 +2,7 @@
 
 Each tool is installed into a new environment, as its own page says, and measures the same second of work on
 the same stand-in of NVML (`tests/gpu`), a GPU that draws 100 W. Ours is cloned from this checkout, so the
-time of a download of the repository is not in it. ``--only ours`` leaves out the peers. Installations use
+time of a download of the repository is not in it. ``--only TOOL`` measures one of them. Installations use
 whatever the package client has in its cache; the first run of a machine is slower.
 """
 
@@ -46,6 +46,19 @@ for batch in range(20):
 tracker.stop()
 print("energy", tracker.final_emissions_data.gpu_energy * 3.6e6, "J")
 """
+
+NVITOP = """
+import time
+from nvitop import Device, ResourceMetricCollector
+collector = ResourceMetricCollector(Device.all())
+with collector("training"):
+    for batch in range(20):
+        time.sleep(0.05)
+    found = collector.collect()
+(watts,) = [value for name, value in found.items() if name.endswith("power_usage (W)/mean")]
+print("energy", watts * found["training/duration (s)"], "J")
+"""
+"""nvitop knows watts and no joules: mean power times duration."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +104,34 @@ TOOLS = (
         CODECARBON,
         5,
     ),
+    Tool(
+        "nvitop",
+        (
+            f"{sys.executable} -m venv env",
+            "env/bin/pip install --quiet nvitop",
+            "env/bin/python train.py",
+        ),
+        NVITOP,
+        6,
+    ),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=["ours", "peers"])
+    parser.add_argument("--only", choices=[tool.name for tool in TOOLS])
     options = parser.parse_args()
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f};"
         " true energy about 100 J"
     )
-    print(f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8}")
-    chosen = {"ours": TOOLS[:1], "peers": TOOLS[1:], None: TOOLS}[options.only]
-    for tool in chosen:
+    print(
+        f"{'tool':<14} {'commands':>8} {'lines':>6} {'install s':>10} {'first joule s':>14} {'joules':>8}"
+        f" {'MB':>6}"
+    )
+    for tool in TOOLS:
+        if options.only not in (None, tool.name):
+            continue
         with tempfile.TemporaryDirectory(prefix="fj-") as directory:
             measure(tool, Path(directory))
 
@@ -127,10 +154,14 @@ def measure(tool: Tool, folder: Path) -> None:
         if done.returncode:
             sys.exit(f"{tool.name}: `{command}` failed: {output[-2000:]}")
     end = time.perf_counter()
-    found = re.search(r"energy\s+([\d.,]+)(?:\s*J)?", output)
-    joules = found[1].replace(",", "") if found else "none"
+    found = re.search(r"^energy\s+([\d.,]+)(?:\s*J)?", output, re.MULTILINE)
+    joules = f"{float(found[1].replace(',', '')):.1f}" if found else "none"
+    megabytes = sum(file.lstat().st_size for file in (folder / "env").rglob("*") if file.is_file()) / 1e6
     install_s, all_s = f"{installed - begin:.1f}", f"{end - begin:.1f}"
-    print(f"{tool.name:<14} {len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}")
+    print(
+        f"{tool.name:<14} {len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}"
+        f" {megabytes:>6.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ thread writes; each reader has a cursor of its own, in a read-only transaction. 
 forked child, which locks its DuckDB first (`query_process`).
 """
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, replace
 from operator import itemgetter
@@ -22,26 +20,22 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive import columns
+from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import (
     CHECKPOINT,
-    MIGRATIONS,
     NEVER,
     Connection,
-    OlderSchemaError,
-    Reader,
     connect,
     damage,
     first_line,
     lift,
     not_written,
-    schema_version,
     storing,
 )
 from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
-from analyzers.archive.sandbox import query_process
-from analyzers.archive.store import Question, Received
+from analyzers.archive.store import Received
 from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, StorageError
@@ -52,7 +46,7 @@ from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.follower import Break
 
 
-class Archive(Retained):
+class Archive(OpenFile, Retained):
     """One DuckDB file of ours.
 
     Every method that stores raises StorageError when it could not, and then has stored nothing: the same
@@ -63,12 +57,10 @@ class Archive(Retained):
     """UUID."""
     starts: int
     """The number of times that the file was opened for writing, this time included."""
-    path: Path
 
     def __init__(self, path: Path, connection: Connection) -> None:
-        """For `open` and `open_read_only`."""
-        self.path = path
-        self._connection = connection
+        """For `open` and `open_read_only`. Raises duckdb.Error."""
+        super().__init__(path, connection)
         [(self.archive_id, self.starts)] = connection.execute(
             "SELECT archive_id, starts FROM meta"
         ).fetchall()
@@ -125,34 +117,6 @@ class Archive(Retained):
             on_failure.pop_all()
         return archive
 
-    @classmethod
-    def open_read_only(cls, path: Path, settings: Settings) -> "Archive":
-        """Open an archive that no analyzer has open. Raises StorageError."""
-        if not path.exists():
-            raise StorageError(
-                f"{path}: could not be read: there is no such file."
-                " Start `zeus-stream analyze` to make it, or name another with --archive."
-            )
-        connection = connect(path, settings, read_only=True)
-        with ExitStack() as on_failure:
-            on_failure.callback(connection.close)
-            version = schema_version(connection, path)
-            if version != len(MIGRATIONS):
-                raise OlderSchemaError(
-                    f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
-                    " Run `zeus-stream analyze` on it once, which lifts it."
-                )
-            try:
-                archive = cls(path, connection)
-            except duckdb.Error as wrong:
-                raise StorageError(f"{path}: could not be opened: {damage(str(wrong))}") from wrong
-            on_failure.pop_all()
-        return archive
-
-    def close(self) -> None:
-        """Close the file. Readers have to be done."""
-        self._connection.close()
-
     def wal_bytes(self) -> int:
         """Return how much a checkpoint would bring into the file."""
         try:
@@ -166,42 +130,6 @@ class Archive(Retained):
             self._connection.execute("CHECKPOINT")
         except duckdb.Error as wrong:
             raise not_written(f"{self.path}: could not be written", wrong) from wrong
-
-    def fork_query(self, question: Question, out: int) -> int:
-        """Fork a child that answers a query into a pipe; return its pid (see `query_process`)."""
-        return query_process.start(self._connection, self.path, question, out)
-
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
-        """Have a query answered into a pipe by a child of this process; return what ends it."""
-        pid = self.fork_query(question, out)
-        ended = False
-
-        def end() -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                query_process.remove_scratch(self.path, pid)
-
-        return end
-
-    @contextmanager
-    def reading(self) -> Iterator[Reader]:
-        """Give a reader, in its own read-only transaction. For any thread."""
-        with self.cursor() as cursor:
-            yield Reader(cursor)
-
-    @contextmanager
-    def cursor(self) -> Iterator[Connection]:
-        cursor = self._connection.cursor()
-        try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-            yield cursor
-        except duckdb.Error as wrong:
-            raise StorageError(f"{self.path}: could not be read: {damage(str(wrong))}") from wrong
-        finally:
-            cursor.close()
 
     # ---- what was received --------------------------------------------------------------------------
 

@@ -96,7 +96,8 @@ class OlderSchemaError(StorageError):
 
 def schema_version(connection: Connection, path: Path) -> int | None:
     """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
-    if connection.execute("SELECT 1 FROM information_schema.tables LIMIT 1").fetchone() is None:
+    content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
+    if connection.execute(content).fetchone() is None:
         return None
     try:
         rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
@@ -115,7 +116,7 @@ def schema_version(connection: Connection, path: Path) -> int | None:
             f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
             f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
         )
-    tables = connection.execute("SELECT count(*) FROM information_schema.tables WHERE table_name = 'recalls'")
+    tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'recalls'")
     if version == len(MIGRATIONS) and tables.fetchone() == (0,):
         raise StorageError(
             f"{path}: could not be opened: a zeus-stream from before its first release wrote it."

@@ -13,18 +13,20 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
 
 from analyzers.archive.opening import Reader
 from analyzers.archive.sandbox import query_process
 from analyzers.archive.sandbox.query_process import DATA, DONE, HEAD
+from analyzers.archive.sandbox.question import Answering, Question
 from analyzers.archive.snapshot import opened
-from analyzers.archive.store import Question, Store
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.protocol.queries import Query
 
 MAX_ANSWER_BYTES = 256 << 20
 THREADS = 2
@@ -39,16 +41,32 @@ CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
+class Asked(NamedTuple):
+    """A query of this process: the fields of a `Query`, whose module is slow to import."""
+
+    sql: str
+    max_rows: int
+    timeout_ms: int
+
+
+class Done(NamedTuple):
+    """The end of an answer."""
+
+    rows: int
+    truncated: bool
+    """There were more."""
+
+
 class Queries:
     """Answers queries over an archive that is being written. For any thread."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Answering, settings: Settings) -> None:
         self._store = store
         self._settings = settings
         self._stopping = False
         self._under_way: set[_UnderWay] = set()
 
-    def answer(self, query: Query, key: object = None) -> tuple[QueryDone, list[bytes]]:
+    def answer(self, query: "Query | Asked", key: object = None) -> tuple[Done, list[bytes]]:
         """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
 
         Args:
@@ -114,7 +132,7 @@ def _nothing() -> None:
     """Return: no query was started yet."""
 
 
-def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[QueryDone, list[bytes]]:
+def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[Done, list[bytes]]:
     """Return what a query's process writes into its pipe. Raises RefusedError."""
     began = time.monotonic()
     parts: list[bytes] = []
@@ -142,7 +160,7 @@ def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[Qu
                 parts.append(payload)
             elif kind == DONE:
                 rows, truncated = json.loads(payload)
-                return QueryDone(rows, truncated), parts
+                return Done(rows, truncated), parts
             else:
                 raise RefusedError(payload.decode())
 
@@ -175,7 +193,7 @@ def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
 
 def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
     """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
-    done, parts = queries.answer(Query(sql, max_rows, round(seconds * 1000)))
+    done, parts = queries.answer(Asked(sql, max_rows, round(seconds * 1000)))
     return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 

@@ -10,32 +10,39 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import OlderSchemaError
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
+File = TypeVar("File", bound=OpenFile)
 HEADERS_BYTES = 3 * 4096
 """The main header of a DuckDB file and its two database headers."""
 TRIES = 20
 """Copies that are tried: each fails only if a checkpoint ends while it is made."""
 
 
-@contextmanager
-def opened(path: Path, settings: Settings) -> Iterator[Archive]:
-    """Open an archive to read it, as it is now, whether another process writes it or not.
+def opened(path: Path, settings: Settings) -> AbstractContextManager[OpenFile]:
+    """Open an archive for queries, as it is now, whether another process writes it or not.
 
     An archive of an older schema stays as it is: a copy is lifted.
 
     Raises:
         StorageError: there is no archive, it cannot be read, or there is no room for a copy.
     """
+    return opened_as(OpenFile, path, settings)
+
+
+@contextmanager
+def opened_as(kind: type[File], path: Path, settings: Settings) -> Iterator[File]:
+    """Open an archive as a class that reads it; see `opened`."""
     if not is_written(path):
         try:
-            archive = Archive.open_read_only(path, settings)
+            archive = kind.open_read_only(path, settings)
         except OlderSchemaError:
             pass  # a copy is lifted
         else:
@@ -45,17 +52,19 @@ def opened(path: Path, settings: Settings) -> Iterator[Archive]:
     with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / "energy.duckdb"
         copy_whole(path, copy)
-        with closing(_open_lifted(copy, settings)) as archive:
+        with closing(_open_lifted(copy, settings, kind)) as archive:
             yield archive
 
 
-def _open_lifted(copy: Path, settings: Settings) -> Archive:
+def _open_lifted(copy: Path, settings: Settings, kind: type[File]) -> File:
     """Open a copy to read it, after its schema was lifted if it is older. Raises StorageError."""
     try:
-        return Archive.open_read_only(copy, settings)
+        return kind.open_read_only(copy, settings)
     except OlderSchemaError:
+        from analyzers.archive.duckdb_file import Archive  # noqa: PLC0415  (heavy, and seldom needed)
+
         Archive.open(copy, settings, again=True).close()
-        return Archive.open_read_only(copy, settings)
+        return kind.open_read_only(copy, settings)
 
 
 def is_written(path: Path) -> bool:

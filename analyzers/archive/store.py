@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from analyzers.archive.sandbox.question import Question
 from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
@@ -27,17 +28,6 @@ class Begun:
     start: int
     """Of the analyzer, under whose settings it goes."""
     over: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A query from outside, and what its answer may take."""
-
-    sql: str
-    rows: int
-    seconds: float
-    memory_mb: int
-    answer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
+from analyzers.fleet.part_names import are_of_one_run, part_name
 from analyzers.fleet.session import Session
 from analyzers.pipeline.pipeline_events import StageEnded
 from analyzers.pipeline.pipelines import Pipelines
@@ -143,7 +144,7 @@ class OpenSessions:
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((each for each in living if each.same_process(host, started)), None)
         started, barred = (
-            (before.started, before.barred) if before else self._named_apart(body, started, living)
+            (before.started, before.barred) if before else self._named_apart(host, body, started, living)
         )
         run = self._run(started.run, body.session)
         session = Session(
@@ -170,13 +171,15 @@ class OpenSessions:
         return result
 
     def _named_apart(
-        self, body: Events, started: RunStarted, living: Iterable[Session]
+        self, host: str, body: Events, started: RunStarted, living: Iterable[Session]
     ) -> tuple[RunStarted, str | None]:
         """Return the beginning of a session whose run and rank another process is already, under a name of
         its own, and why it may not command; as it is and None if there is no other.
 
         A run belongs to its user, on all hosts: that of another user has a name of its own, unless its job
-        is shared.
+        is shared. A second session of a script's process, or of a process that it started, is a part of the
+        run: it has a name of its own, is no other run to its GPUs, and may command while the run does not.
+        So the search follows the session whose steps began first.
         """
         users = {other.uid for other in living if other.started.run == started.run} - {None, body.uid}
         if body.uid is not None and users and started.job not in self._shared_jobs:
@@ -184,6 +187,8 @@ class OpenSessions:
         run, rank = started.run, started.rank
         if all((other.started.run, other.started.rank) != (run, rank) for other in living):
             return started, None
+        if any(_of_one_script(host, body.uid, started, other) for other in living):
+            return replace(started, run=part_name(run, body.session), world_size=0), None
         why = (
             f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
         )
@@ -293,6 +298,16 @@ class OpenSessions:
             self._pending.forget(run.name)
         _remember(self._unknown, session.session, None)
         return result
+
+
+def _of_one_script(host: str, uid: int | None, started: RunStarted, other: Session) -> bool:
+    """Tell whether a session that begins is of the same process as another one, or of a child of it."""
+    run, there = started.run, other.started
+    return (
+        are_of_one_run(there.run, run)
+        and (other.host, there.boot_id, other.uid) == (host, started.boot_id, uid)
+        and there.pid in (started.pid, started.parent_pid)
+    )
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:

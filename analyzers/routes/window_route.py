@@ -7,6 +7,7 @@ from functools import partial
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.questions import Questions, answer_of
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Meter
@@ -159,7 +160,7 @@ class WindowRoute:
     def _shared(self, session: Session, gpu: str, begin_ns: int, end_ns: int) -> bool:
         """Return whether another run used a device of a session between two instants."""
         return any(
-            use.run != session.started.run
+            not are_of_one_run(use.run, session.started.run)
             and use.began_ns < end_ns
             and (use.ended_ns is None or use.ended_ns > begin_ns)
             for use in self._sessions.uses(session.host, gpu)

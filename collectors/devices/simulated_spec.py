@@ -102,10 +102,10 @@ def parse(text: str) -> tuple[Spec, ...]:
 
 def _group(text: str, group: str) -> tuple[Spec, ...]:
     head, *options = group.split(",")
-    key, times, count = head.partition("x")
     models = load_models()
+    key, times, count = (head, "", "") if head in models else head.rpartition("x")  # rtx6000 has an x
     if key not in models:
-        raise _wrong(text, f"there is no model {key!r}; models: {', '.join(models)}")
+        raise _wrong(text, f"there is no model {key or head!r}; models: {', '.join(models)}")
     if times and not (count.isdecimal() and int(count) >= 1):
         raise _wrong(text, f"{count!r} is not how many GPUs there are")
     model, chosen, faults = models[key], dict[str, Any](), []

@@ -677,8 +677,8 @@ def test_a_question_about_a_cancelled_window_is_answered_at_once() -> None:
 # ---- two of a name, and one in two sessions --------------------------------------------------------------
 
 
-def also_trains(made: World, session: str, started: RunStarted, steps: int = 100) -> None:
-    """Let another session of the host begin, be admitted, and take 10 ms steps from now on."""
+def opens(made: World, session: str, started: RunStarted) -> None:
+    """Let another session of the host begin, and be admitted."""
     host = made.hosts[0]
     host.log(Events(session, 0, 0, started.pid, (started,)))
     host.note(
@@ -686,6 +686,12 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
             t_ns=host.now(), session=session, run=started.run, gpus=started.gpus, may_command=True, reason=""
         )
     )
+
+
+def also_trains(made: World, session: str, started: RunStarted, steps: int = 100) -> None:
+    """Let another session of the host begin, be admitted, and take 10 ms steps from now on."""
+    host = made.hosts[0]
+    opens(made, session, started)
 
     def take(step: int) -> None:
         ended_ns = host.now() if step else None
@@ -729,6 +735,36 @@ def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit(
     steps = [row for row in made.rows(WindowRow) if row.session == "session-2" and row.kind == "step"]
     assert len(steps) == 100
     assert all(step.shared for step in steps)
+
+
+@pytest.mark.parametrize(("pid", "parent_pid"), [(1, None), (2, 1)], ids=["the same process", "a child"])
+def test_a_second_session_of_a_script_is_part_of_its_run(pid: int, parent_pid: int | None) -> None:
+    made = world()
+    started = replace(begins(made, pid), t_ns=made.hosts[0].now() + 1, parent_pid=parent_pid)
+    made.at(BEGIN_NS + S, lambda: also_trains(made, "session-2", started))
+    made.run()
+    part = [row for row in made.rows(RunRow) if row.session == "session-2"][-1]
+    assert (part.run, part.world_size, part.may_command) == ("run (part session-)", 0, True)
+    assert {command.run for command in made.rows(ApplyControl)} == {"run"}, "its steps began first"
+    windows = made.rows(WindowRow)
+    assert not any(row.shared for row in windows)
+    assert len([row for row in windows if row.session == "session-2" and row.kind == "step"]) == 100
+    (reason,) = [row.reason for row in made.rows(DecisionRow) if row.run == part.run]
+    assert "the search follows run, the session of this script whose steps began first" in reason
+
+
+def test_the_search_follows_the_session_of_a_script_that_takes_steps() -> None:
+    made = world(replace(TRAINING, may_command=False))
+
+    def measure() -> None:
+        script = replace(begins(made, 7), run="script")
+        opens(made, "windows", script)
+        child = replace(script, t_ns=script.t_ns + 1, pid=8, parent_pid=7)
+        also_trains(made, "training", child, steps=500)
+
+    made.at(BEGIN_NS + S, measure)
+    made.run()
+    assert {command.run for command in made.rows(ApplyControl)} == {"script (part training)"}
 
 
 def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:

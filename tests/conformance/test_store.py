@@ -10,7 +10,8 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
-from analyzers.archive.store import Question, Store
+from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Store
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from zeus_stream.cli.main import COMMANDS, main
+from zeus_stream.cli.main import load_commands, main
 
 PAGE = Path(__file__).parents[2] / "packaging" / "man" / "zeus-stream.1"
 WIDTH = 78
@@ -22,7 +22,7 @@ def man_page() -> str:
         ".I COMMAND",
         "[OPTIONS] [ARGUMENTS]",
     ]
-    for heading, commands in COMMANDS.items():
+    for heading, commands in load_commands().items():
         parts.append(f".SH {heading.upper()}")
         for command in commands:
             parts += _command(command, ("zeus-stream", command.name or ""))

@@ -13,7 +13,7 @@ from analyzers.archive.tables import KINDS
 from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.python_page import python_page
-from zeus_stream.cli.main import COMMANDS, main
+from zeus_stream.cli.main import load_commands, main
 from zeus_stream.settings import SECTIONS, Settings, spelled
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
@@ -102,7 +102,7 @@ def _commands() -> str:
             " `zeus-stream completions SHELL` completes commands and options.\n"
         ),
     ]
-    for heading, commands in COMMANDS.items():
+    for heading, commands in load_commands().items():
         parts.append(f"## {heading}\n")
         for command in commands:
             parts += _command(command, ("zeus-stream", command.name or ""))

@@ -1,29 +1,92 @@
 """Run a script of torch as it is, while each step of its optimizer is work for a simulated GPU.
 
-python -m tests.frameworks.on_simulated SCRIPT [ARGUMENTS...]
+python -m tests.frameworks.on_simulated [--zeus] SCRIPT [ARGUMENTS...]
+
+With ``--zeus`` the script is one of Zeus's users: its imports of ``zeus`` become those of
+``zeus_stream.zeus``, which is all that its author has to change, and what it asks of CUDA happens on the CPU.
 """
 
+import re
 import runpy
 import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zeus_stream.simulated_gpu.accelerator import attach
 
 WORK_S = 0.03
+OPERATORS = {
+    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+"""Operators that torchvision expects at import. Its wheel for CUDA lacks them beside a torch for CPUs."""
+
+
+_kept: list[torch.library.Library] = []
 
 
 def main() -> None:
     script, *sys.argv[1:] = sys.argv[1:]
+    migrated = script == "--zeus"
+    if migrated:
+        script, *sys.argv[1:] = sys.argv[1:]
     sys.argv[0] = script
-    with attach("imagenet") as gpu:
+    if find_spec("torchvision") is not None:
+        define_operators()
+    with attach("imagenet") as gpu, tempfile.TemporaryDirectory() as directory:
 
         def work(*_: Any) -> None:
             gpu.run(WORK_S)
 
         register_optimizer_step_pre_hook(work)
+        if migrated:
+            compute_on_the_cpu()
+            script = str(with_imports_changed(Path(script), Path(directory)))
         runpy.run_path(script, run_name="__main__")
+
+
+def define_operators() -> None:
+    """Define the operators, so that torchvision can be imported. None of these scripts calls one."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    _kept.append(library)  # it undefines them when it is freed
+    for name, signature in OPERATORS.items():
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(signature)
+
+
+def with_imports_changed(script: Path, directory: Path) -> Path:
+    """Copy a script into a directory, with ``from zeus.`` as ``from zeus_stream.zeus.``; return the copy."""
+    text = script.read_text(encoding="utf-8")
+    changed, count = re.subn(r"^from zeus\.", "from zeus_stream.zeus.", text, flags=re.MULTILINE)
+    assert count, "it imports Zeus"
+    copy = directory / script.name
+    copy.write_text(changed, encoding="utf-8")
+    return copy
+
+
+def compute_on_the_cpu() -> None:
+    """Let a script that asks for CUDA and NCCL compute on the CPU, with Gloo."""
+
+    def stay(self: Any, *_: Any, **__: Any) -> Any:
+        return self
+
+    def init_process_group(backend: str, *arguments: Any, **more: Any) -> None:
+        begin("gloo" if backend == "nccl" else backend, *arguments, **more)
+
+    class OnCpu(torch.nn.parallel.DistributedDataParallel):
+        def __init__(self, module: torch.nn.Module, **_: Any) -> None:
+            super().__init__(module)
+
+    begin = torch.distributed.init_process_group
+    torch.cuda.set_device = lambda _: None
+    torch.nn.Module.cuda = torch.Tensor.cuda = stay
+    torch.distributed.init_process_group = init_process_group
+    torch.nn.parallel.DistributedDataParallel = OnCpu
 
 
 if __name__ == "__main__":

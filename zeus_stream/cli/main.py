@@ -2,59 +2,70 @@
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from zeus_stream.cli import (
-    archive_commands,
-    exporter_commands,
-    job_commands,
-    service_commands,
-    training_commands,
-)
-from zeus_stream.cli.cluster.archiver import archive
-from zeus_stream.cli.cluster.lake import lake
-from zeus_stream.cli.cluster.prune import prune
 from zeus_stream.cli.options import Group
-from zeus_stream.cli.screens import metrics_command, signals_command, statement_command
-from zeus_stream.cli.screens.top import top
-from zeus_stream.cli.screens.web import web
 from zeus_stream.errors import ZeusStreamError
 
-COMMANDS: Mapping[str, tuple[click.Command, ...]] = {
-    "Train and measure": (training_commands.run, training_commands.measure),
-    "Look at the results": (
-        top,
-        web,
-        archive_commands.report,
-        archive_commands.sql,
-        archive_commands.export,
-        statement_command.statement,
-        exporter_commands.forward,
-        archive_commands.replay,
-    ),
-    "Jobs": (job_commands.jobs, job_commands.profiles, job_commands.budget, job_commands.simulate),
-    "Services": (
-        service_commands.collect,
-        service_commands.analyze,
-        metrics_command.metrics,
-        service_commands.status,
-        service_commands.doctor,
-    ),
-    "Many hosts": (lake, archive),
-    "Administration": (
-        service_commands.restore,
-        service_commands.keys,
-        signals_command.signals,
-        archive_commands.calibrate,
-        archive_commands.set_aside,
-        prune,
-        service_commands.completions,
-    ),
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Train and measure": {
+        "run": "training_commands:run",
+        "measure": "training_commands:measure",
+    },
+    "Look at the results": {
+        "top": "screens.top:top",
+        "web": "screens.web:web",
+        "report": "archive_commands:report",
+        "sql": "archive_commands:sql",
+        "export": "archive_commands:export",
+        "statement": "screens.statement_command:statement",
+        "forward": "exporter_commands:forward",
+        "replay": "archive_commands:replay",
+    },
+    "Jobs": {
+        "jobs": "job_commands:jobs",
+        "profiles": "job_commands:profiles",
+        "budget": "job_commands:budget",
+        "simulate": "job_commands:simulate",
+    },
+    "Services": {
+        "collect": "service_commands:collect",
+        "analyze": "service_commands:analyze",
+        "metrics": "screens.metrics_command:metrics",
+        "status": "service_commands:status",
+        "doctor": "service_commands:doctor",
+    },
+    "Many hosts": {
+        "lake": "cluster.lake:lake",
+        "archive": "cluster.archiver:archive",
+    },
+    "Administration": {
+        "restore": "service_commands:restore",
+        "keys": "service_commands:keys",
+        "signals": "screens.signals_command:signals",
+        "calibrate": "archive_commands:calibrate",
+        "set-aside": "archive_commands:set_aside",
+        "prune": "cluster.prune:prune",
+        "completions": "service_commands:completions",
+    },
 }
-"""Every command, by the heading under which ``zeus-stream --help`` lists it. The only registry of them."""
+"""Every command, by the heading under which ``zeus-stream --help`` lists it, and its place: a module of
+`zeus_stream.cli`, and a name there. The only registry of them. A command's module is imported on use."""
 FAILED = 1
+
+
+def load_commands() -> dict[str, tuple[click.Command, ...]]:
+    """Return every command by its heading. It imports all of their modules."""
+    return {title: tuple(map(_load, places.values())) for title, places in COMMANDS.items()}
+
+
+def _load(place: str) -> click.Command:
+    module, _, name = place.partition(":")
+    command: click.Command = getattr(import_module(f"zeus_stream.cli.{module}"), name)
+    return command
 
 
 class CommandLine(Group):
@@ -69,9 +80,18 @@ class CommandLine(Group):
             sentences += map(str, _leaves(group))
         return fail(*sentences)
 
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(name for places in COMMANDS.values() for name in places)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None: there is none of this name."""
+        places = {name: place for named in COMMANDS.values() for name, place in named.items()}
+        return _load(places[cmd_name]) if cmd_name in places else None
+
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands under their headings."""
-        for title, commands in COMMANDS.items():
+        for title, commands in load_commands().items():
             with formatter.section(title):
                 formatter.write_dl([(each.name or "", each.get_short_help_str(100)) for each in commands])
 
@@ -103,11 +123,6 @@ def main() -> None:
     zeus-stream COMMAND --help                 the options of a command
     zeus-stream completions bash               completion of commands and options in a shell
     """
-
-
-for _commands in COMMANDS.values():
-    for _command in _commands:
-        main.add_command(_command)
 
 
 if __name__ == "__main__":

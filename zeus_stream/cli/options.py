@@ -148,11 +148,11 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
         UnreachableError, StorageError: neither the analyzer nor the file answers.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
-    from zeus_stream.transport.client import Connection, analyzer
-
     where = places(os.environ)
     running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
     if settings.archive is None and running:
+        from zeus_stream.transport.client import Connection, analyzer
+
         connection = Connection(analyzer(os.environ, settings.analyzer))
         return connection.sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
     from analyzers.archive.query import read_file

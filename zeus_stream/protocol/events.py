@@ -46,6 +46,8 @@ class RunStarted:
     """How step ends are placed, where that is possible; see `Placed`. Each `StepBoundary` says its own."""
     batch_size: Count | None = None
     """Samples of one rank's batch."""
+    parent_pid: Count | None = None
+    """The process of the same run that started this one; None: a launcher did, or a person."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.protocol.queries import Status
+if TYPE_CHECKING:
+    from zeus_stream.protocol.queries import Status
 
 Form = Literal["table", "csv", "json", "arrow"]
 SHOWN = 1_000
@@ -164,7 +165,7 @@ def decimals(values: Iterable[float | None]) -> int:
     return min(max(DIGITS - 1 - math.floor(math.log10(largest)), 0), 9) if largest else 0
 
 
-def print_status(process: str, status: Status, out: TextIO) -> None:
+def print_status(process: str, status: "Status", out: TextIO) -> None:
     """Print the internal state of one process, one block per section."""
     console = Console(file=out, highlight=False)
     console.print(Text(process, style="bold"))

@@ -47,6 +47,8 @@ class Identity:
     gpus: tuple[str, ...]
     batch_size: int | None = None
     """None: nobody says."""
+    parent_pid: int | None = None
+    """The measured script of the same run that started this process; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +87,16 @@ def identify(
 ) -> Identity:
     """Return who the process is: as the script says, or else ``ZEUS_STREAM_*``, or else its launcher."""
     place = _place(environ)
+    parent_pid, inherited = _inherited(environ, process)
+    name = named(run or environ.get("ZEUS_STREAM_RUN") or inherited or _run(environ, place, process))
     return Identity(
         job=named(job or environ.get("ZEUS_STREAM_JOB") or _script_name(process.script)),
-        run=named(
-            run
-            or environ.get("ZEUS_STREAM_RUN")
-            or _inherited(environ, process)
-            or _run(environ, place, process)
-        ),
+        run=name,
         rank=place.rank,
         world_size=place.world_size,
         gpus=_own(visible_gpus(environ, process.cuda), place) if gpus is None else listed_gpus(gpus),
         batch_size=counted(batch_size) or counted(_number(environ.get("ZEUS_STREAM_BATCH_SIZE"))),
+        parent_pid=parent_pid if name == inherited else None,
     )
 
 
@@ -163,10 +163,11 @@ def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
     return process.launcher
 
 
-def _inherited(environ: Mapping[str, str], process: Process) -> str:
-    """Return the run of the script that started this process, if that measures; else nothing."""
+def _inherited(environ: Mapping[str, str], process: Process) -> tuple[int | None, str]:
+    """Return process and run of the script that started this process, if that measures; else None and ""."""
     pid, _, run = environ.get(INHERITED, "").partition(":")
-    return "" if _number(pid) in (None, process.pid) else run
+    number = _number(pid)
+    return (None, "") if number in (None, process.pid) else (number, run)
 
 
 def visible_gpus(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tuple[str, ...]:

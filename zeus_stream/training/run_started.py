@@ -54,6 +54,7 @@ def describe_run(
         wall_error_ns=now.error_ns,
         boundary="dispatch" if queue is None else "device",
         batch_size=who.batch_size,
+        parent_pid=who.parent_pid,
     )
 
 

@@ -9,6 +9,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_services import start
 from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.identity import ALL, visible_gpus
+from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.run_started import cuda_uuids
 
@@ -60,6 +61,8 @@ def _connect(asked: tuple[int, ...] | None) -> MonitoredGpus:
     started = start()
     visible = visible_gpus(os.environ, cuda_uuids())
     publisher = Publisher(gpus=_named(visible, asked))
+    with publishers.lock:  # steps and windows of `zeus_stream` in the same script are of the same run
+        publishers.default = publishers.default or publisher
     found = _first_energy(publisher) if started else None
     if found is None:
         return MonitoredGpus(publisher, asked=asked or ())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzers.archive.store import Question
+from analyzers.archive.sandbox.question import Question
 from zeus_stream.settings import Settings
 
 _LENGTH = struct.Struct("<Q")

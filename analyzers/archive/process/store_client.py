@@ -32,7 +32,8 @@ from analyzers.archive.process.store_channel import (
     receive,
     send,
 )
-from analyzers.archive.store import Ages, Begun, Question, Received
+from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Ages, Begun, Received
 from analyzers.archive.tables import values_of
 from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError

@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from analyzers.archive.sandbox.allowed_sql import checked
 from analyzers.archive.sandbox.confinement import Limits, confine
-from analyzers.archive.store import Question
+from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError
-from zeus_stream.protocol.codec import MAX_BYTES
 
 BATCH_ROWS = 10_000
-PART_BYTES = MAX_BYTES // 2
+PART_BYTES = 2 << 20
+"""Half of what a message may hold (`codec.MAX_BYTES`, which is slow to import)."""
 SLACK_BYTES = 192 << 20
 """Memory of a child beyond that of its DuckDB: for parsing, for Arrow, for what DuckDB does not count."""
 NICE = 5

@@ -5,6 +5,7 @@ from statistics import median
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.session import Session, Span
 from analyzers.power_limit import levels, profiler
 from analyzers.power_limit.levels import Level
@@ -140,8 +141,12 @@ class Ranks:
                 return session.admitted.reason
         gpus = self.gpus()
         for gpu in gpus:
-            if (other := self._pending.commander(gpu)) not in (None, self._run):
-                return f"{gpu}: run {other} controls it already. Wait until it has ended."
+            other = self._pending.commander(gpu)
+            if other is None or other == self._run:
+                continue
+            if are_of_one_run(self._run, other):
+                return f"the search follows {other}, the session of this script whose steps began first"
+            return f"{gpu}: run {other} controls it already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
         lacking = "graphics clock" if what == "graphics_clock" else "power limit"

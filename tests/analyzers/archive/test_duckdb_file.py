@@ -610,7 +610,7 @@ def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(p
         file.execute(first)
         file.execute("INSERT INTO metrics VALUES ('s', 'r', 'loss', 5, 3, 0.5)")
     version(path, 1)
-    with snapshot.opened(path, SETTINGS) as archive:  # who only reads lifts a copy
+    with snapshot.opened_as(Archive, path, SETTINGS) as archive:  # who only reads lifts a copy
         assert ask(archive, "SELECT t_ns, step, value, epoch FROM metrics") == [(5, 3, 0.5, None)]
     with pytest.raises(opening.OlderSchemaError, match="version 1, not"):
         Archive.open_read_only(path, SETTINGS)  # the file itself is as it was

@@ -14,11 +14,12 @@ import pytest
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries, export, read_file
+from analyzers.archive.query import Done, Queries, export, read_file
+from analyzers.archive.sandbox.query_process import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.protocol.queries import Query, QueryDone
+from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)
@@ -41,7 +42,7 @@ def queries(archive: StoreClient) -> Iterator[Queries]:
 
 def ask(
     queries: Queries, sql: str, *, max_rows: int = 1000, timeout_ms: int = 10_000
-) -> tuple[QueryDone, pa.Table]:
+) -> tuple[Done, pa.Table]:
     done, parts = queries.answer(Query(sql, max_rows, timeout_ms))
     assert all(len(part) < MAX_BYTES for part in parts)
     return done, pa.ipc.open_stream(b"".join(parts)).read_all()
@@ -274,3 +275,7 @@ def test_an_export_to_where_nothing_can_be_written_says_so(closed: Path) -> None
         StorageError, match=r"could not be written: .*\. Make room, or name another directory"
     ):
         list(export(closed, closed / "in a file", "parquet", SETTINGS))
+
+
+def test_a_part_of_an_answer_fits_into_a_message() -> None:
+    assert PART_BYTES <= MAX_BYTES // 2

@@ -10,6 +10,10 @@ def test_a_plain_model_is_one_gpu_as_published() -> None:
     assert (spec.period_ms, spec.window_ms, spec.kind, spec.faults) == (20, 10, Kind.INTEGRATING, ())
 
 
+def test_a_model_with_an_x_in_its_name_can_be_counted() -> None:
+    assert [spec.key for spec in parse("simulated:rtx6000x2+rtx6000+p100x1")] == [*["rtx6000"] * 3, "p100"]
+
+
 def test_groups_add_up_and_options_belong_to_their_group() -> None:
     first, second, third = parse("simulated:a40x2,noise=0.02,set_ms=50+v100,power_only=1,fault=lost@5-8")
     assert first is second

@@ -22,7 +22,9 @@ def test_a_plain_script_is_its_own_run_on_every_gpu_of_the_host() -> None:
 
 def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_is_not() -> None:
     inherited = {"ZEUS_STREAM_INHERITED": "4711:feed"}
-    assert who(inherited).run == "feed"
+    assert (who(inherited).run, who(inherited).parent_pid) == ("feed", 4711)
+    assert who(inherited | {"ZEUS_STREAM_RUN": "feed"}).parent_pid == 4711
+    assert who(inherited | {"ZEUS_STREAM_RUN": "mine"}).parent_pid is None
     assert who(inherited, Process("a.py", "boot-7", "f00d", pid=4711)).run == "f00d"
     assert who(inherited | {"ZEUS_STREAM_RUN": "mine"}).run == "mine"
     assert who({"ZEUS_STREAM_INHERITED": "nonsense"}).run == "f00d"

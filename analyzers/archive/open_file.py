@@ -1,0 +1,99 @@
+"""A DuckDB file of ours that is open: readers, and queries from outside. Short commands import only this."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import duckdb
+
+from analyzers.archive.opening import (
+    MIGRATIONS,
+    Connection,
+    OlderSchemaError,
+    Reader,
+    connect,
+    damage,
+    schema_version,
+)
+from analyzers.archive.sandbox import query_process
+from analyzers.archive.sandbox.question import Question
+from zeus_stream.errors import StorageError
+from zeus_stream.settings import Settings
+
+
+class OpenFile:
+    """One DuckDB file of ours, open to be read."""
+
+    path: Path
+
+    def __init__(self, path: Path, connection: Connection) -> None:
+        """For `open_read_only`."""
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    def open_read_only(cls, path: Path, settings: Settings) -> Self:
+        """Open an archive that no analyzer has open. Raises StorageError."""
+        if not path.exists():
+            raise StorageError(
+                f"{path}: could not be read: there is no such file."
+                " Start `zeus-stream analyze` to make it, or name another with --archive."
+            )
+        connection = connect(path, settings, read_only=True)
+        with ExitStack() as on_failure:
+            on_failure.callback(connection.close)
+            version = schema_version(connection, path)
+            if version != len(MIGRATIONS):
+                raise OlderSchemaError(
+                    f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
+                    " Run `zeus-stream analyze` on it once, which lifts it."
+                )
+            try:
+                archive = cls(path, connection)
+            except duckdb.Error as wrong:
+                raise StorageError(f"{path}: could not be opened: {damage(str(wrong))}") from wrong
+            on_failure.pop_all()
+        return archive
+
+    def close(self) -> None:
+        """Close the file. Readers have to be done."""
+        self._connection.close()
+
+    def fork_query(self, question: Question, out: int) -> int:
+        """Fork a child that answers a query into a pipe; return its pid (see `query_process`)."""
+        return query_process.start(self._connection, self.path, question, out)
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe by a child of this process; return what ends it."""
+        pid = self.fork_query(question, out)
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                query_process.remove_scratch(self.path, pid)
+
+        return end
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        """Give a reader, in its own read-only transaction. For any thread."""
+        with self.cursor() as cursor:
+            yield Reader(cursor)
+
+    @contextmanager
+    def cursor(self) -> Iterator[Connection]:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield cursor
+        except duckdb.Error as wrong:
+            raise StorageError(f"{self.path}: could not be read: {damage(str(wrong))}") from wrong
+        finally:
+            cursor.close()

@@ -1,0 +1,23 @@
+"""A query from outside, and what answers it. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query from outside, and what its answer may take."""
+
+    sql: str
+    rows: int
+    seconds: float
+    memory_mb: int
+    answer_bytes: int
+
+
+class Answering(Protocol):
+    """Data that can be asked."""
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe; return what ends it."""

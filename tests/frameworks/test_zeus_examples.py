@@ -1,0 +1,109 @@
+"""Zeus's own published examples, from its distribution, with only their imports changed; and its callback."""
+
+import random
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.told import absent
+from tests.zeus_stream.conftest import Cli
+
+REASON = absent("zeus", "torchvision") or "installed"
+needs_zeus = pytest.mark.skipif(bool(absent("zeus", "torchvision")), reason=REASON)
+RUN = ("run", "--device", "simulated:p100x2", "--refreshes", "3", "--")
+ON_SIMULATED = ("-m", "tests.frameworks.on_simulated", "--zeus")
+SMALL = ("--arch", "shufflenet_v2_x0_5", "--workers", "0", "--print_freq", "50", "--lr", "0.001")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Two threads of torch wait for each other on a busy machine."""
+LIMITS = "250,225,200,175,150,125"
+SEARCH = """
+SELECT string_agg(power_limit_w::INTEGER, ',' ORDER BY power_limit_w DESC) AS limits, min(steps) AS steps
+FROM trials WHERE NOT confirms
+"""
+CHOSEN = (
+    "SELECT selector, applied, power_limit_w BETWEEN 125 AND 250 FROM decisions ORDER BY number DESC LIMIT 1"
+)
+HUGGING_FACE = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from zeus.monitor import ZeusMonitor
+from zeus.optimizer.power_limit import HFGlobalPowerLimitOptimizer
+
+model = LlamaForCausalLM(LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2))
+data = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (64, 8))]
+
+monitor = ZeusMonitor()
+optimizer = HFGlobalPowerLimitOptimizer(monitor, warmup_steps=1, profile_steps=20, pl_step=50)
+trainer = Trainer(
+    model=model,
+    args=TrainingArguments("out", max_steps=160, logging_steps=50, save_strategy="no", report_to="none",
+        use_cpu=True, dataloader_pin_memory=False),
+    train_dataset=data,
+    callbacks=[optimizer],
+)
+trainer.train()
+"""
+
+
+def example(name: str) -> Path:
+    found = find_spec("zeus")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1] / "examples" / name
+
+
+def pictures(directory: Path, *, train: int) -> Path:
+    """Write tiny pictures of two classes where ImageNet's would be."""
+    from PIL import Image
+
+    rng = random.Random(1)
+    for part, count in (("train", train), ("val", 4)):
+        for number in range(count):
+            folder = directory / part / f"class{number % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.frombytes("RGB", (8, 8), rng.randbytes(192)).save(folder / f"{number}.png")
+    return directory
+
+
+def rows(zeus: Cli, query: str) -> list[str]:
+    return zeus("sql", "--format", "csv", query).stdout.splitlines()[1:]
+
+
+@needs_zeus
+def test_the_example_of_one_gpu_finds_its_limit(zeus_dir: Path) -> None:
+    zeus, data = Cli(zeus_dir), pictures(zeus_dir / "data", train=60)
+    script = (sys.executable, *ON_SIMULATED, str(example("power_limit_optimizer/train_single.py")))
+    arguments = (str(data), *SMALL, "--batch_size", "1", "--epochs", "8")
+    done = zeus(*RUN, *script, *arguments, ZEUS_STREAM_GPUS="0", LOCAL_RANK="0", **ONE_THREAD)
+    assert done.returncode == 0, done.stderr[-4000:]
+    [limits, steps] = rows(zeus, SEARCH)[0].rsplit(",", 1)
+    assert (limits.strip('"'), int(steps) >= 40) == (LIMITS, True)
+    assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
+
+
+@needs_zeus
+def test_the_example_of_data_parallel_training_is_one_run(zeus_dir: Path) -> None:
+    zeus, data = Cli(zeus_dir), pictures(zeus_dir / "data", train=60)
+    ranks = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    script = (*ON_SIMULATED, str(example("power_limit_optimizer/train_dp.py")))
+    done = zeus(*RUN, *ranks, *script, str(data), *SMALL, "--batch_size", "2", "--epochs", "15")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert rows(zeus, "SELECT count(DISTINCT run), any_value(world_size) FROM runs WHERE world_size > 0") == [
+        "1,2"
+    ]
+    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0].strip('"') == LIMITS
+    assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
+
+
+@pytest.mark.skipif(bool(absent("transformers")), reason=absent("transformers") or "installed")
+def test_the_callback_of_a_hugging_face_trainer_finds_its_limit(zeus_dir: Path) -> None:
+    zeus, script = Cli(zeus_dir), zeus_dir / "train.py"
+    script.write_text(HUGGING_FACE, encoding="utf-8")
+    done = zeus(*RUN, sys.executable, *ON_SIMULATED, str(script), ZEUS_STREAM_GPUS="0", **ONE_THREAD)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0].strip('"') == "250,200,150,125"
+    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
+    assert rows(zeus, "SELECT count(*) FROM steps") == ["160"]

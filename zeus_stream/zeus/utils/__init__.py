@@ -1,0 +1,1 @@
+"""Helpers that Zeus's examples import."""
