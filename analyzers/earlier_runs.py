@@ -56,7 +56,8 @@ def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
     """
     if sessions is None:
         sessions = archive.sessions_to_replay()
-    return Memory(profiles.of_rows(archive.profiles()), archive.recalled(sessions))
+    known = profiles.of_rows(archive.profiles())
+    return Memory(known, archive.recalled(sessions), tuple(archive.pipeline_profiles()))
 
 
 def settings_of_begun(

@@ -22,6 +22,7 @@ from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.questions import Questions
 from analyzers.measurement.sensors import Gain
 from analyzers.pipeline.pipelines import Pipelines
+from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_budget.enforcer import Enforcer, FrameHandled, LimitAsked, RunsChanged
 from analyzers.power_limit.profiles import KnownProfiles, Memory
 from analyzers.power_limit.run import Run
@@ -130,7 +131,8 @@ class Interpreter:
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
         self._gpus = FollowedGpus(self._fleet, self._pending)
-        self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations)
+        pipelines = KnownPipelines(() if memory is None else memory.instructions)
+        self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations, pipelines)
         self._sessions = OpenSessions(
             self._fleet,
             self._pending,
@@ -197,6 +199,7 @@ class Interpreter:
                 self._gpus.calibrate(gains)
             case Forgotten(wall_ns):
                 self._known.forgotten_wall_ns = wall_ns
+                self._pipelines.known.forgotten_wall_ns = wall_ns
         return NOTHING
 
     def _ask(self, host: str, ask: Ask | AskTry, now_ns: int) -> Result:

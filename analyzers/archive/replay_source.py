@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
 from analyzers.archive.store import Begun
-from analyzers.results.rows import AtLimit, CheckpointRow, JobRow, ProfileRow, RecallRow, TryRow
+from analyzers.results.rows import (
+    AtLimit,
+    CheckpointRow,
+    InstructionRow,
+    JobRow,
+    ProfileRow,
+    RecallRow,
+    TryRow,
+)
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -218,6 +226,13 @@ class ReplaySource:
             names = ", ".join(column.name for column in fields(ProfileRow))
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [_as(ProfileRow, row) for row in rows]
+
+    def pipeline_profiles(self) -> list[InstructionRow]:
+        """Return the profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
+        names = ", ".join(column.name for column in fields(InstructionRow))
+        with self.cursor() as cursor:
+            rows = cursor.execute(f"SELECT {names} FROM known_instructions").fetchall()  # noqa: S608  (our own names)
+        return [_as(InstructionRow, row) for row in rows]
 
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""

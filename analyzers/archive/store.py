@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from analyzers.archive.sandbox.question import Question
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
@@ -104,6 +104,9 @@ class Store(Protocol):
 
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have measured."""
+
+    def pipeline_profiles(self) -> list[InstructionRow]:
+        """Return the profiles of pipelines, of the newest run of each job and GPU model."""
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round."""

@@ -24,6 +24,36 @@ def clocks_to_visit(known_mhz: Sequence[int]) -> list[int]:
     return [clocks[round(at * (len(clocks) - 1) / (CLOCKS - 1))] for at in range(CLOCKS)]
 
 
+def are_there(stages: Sequence[StageRecord]) -> bool:
+    """Tell whether every stage has all its ranks, and each has run two iterations."""
+    if {stage.began.stage for stage in stages} != set(range(stages[0].began.stages)):
+        return False
+    if len(stages) < max(stage.session.started.world_size for stage in stages):
+        return False
+    return all(stage.session.admitted is not None and len(stage.ran) > 1 for stage in stages)
+
+
+def objection(stages: Sequence[StageRecord]) -> str | None:
+    """Return why the clocks of ranks may not be set, if they may not."""
+    for stage in stages:
+        admitted = stage.session.admitted
+        if admitted is not None and not admitted.may_command:
+            return admitted.reason
+        if len(stage.session.gpus) != 1:
+            return "a stage has more or less than one GPU"
+    return None
+
+
+def common_clocks(stages: Sequence[StageRecord], fleet: Fleet) -> list[int]:
+    """Return the graphics clocks that all GPUs of a pipeline have, descending."""
+    known = []
+    for stage in stages:
+        for gpu in stage.session.gpus:
+            found = fleet.gpus[gpu].found
+            known.append(set() if found is None else set(found.graphics_clocks_mhz))
+    return sorted(set.intersection(*known), reverse=True) if known else []
+
+
 @dataclass(slots=True, kw_only=True)
 class ClockVisits:
     """Measurements until now, by clock."""
@@ -35,7 +65,8 @@ class ClockVisits:
     """Mean duration of an iteration, by clock."""
     energies_j: list[float] = field(default_factory=list)
     """Of an iteration, all GPUs, by clock."""
-    _durations_s: dict[int, dict[tuple[str, int, int], list[float]]] = field(default_factory=dict)
+    durations_s: dict[int, dict[tuple[str, int, int], list[float]]] = field(default_factory=dict)
+    """By stage and (kind, chunk, clock)."""
     _windows: dict[int, list[EnergyWindow]] = field(default_factory=dict)
 
     def measure(
@@ -56,7 +87,7 @@ class ClockVisits:
             found.append((stage, whole, timeline, spent_j))
         for stage, whole, timeline, _ in found:
             spans = spans_of(whole[:-1])
-            durations_s = self._durations_s.setdefault(stage.began.stage, {})
+            durations_s = self.durations_s.setdefault(stage.began.stage, {})
             for span in spans:
                 name = span.kind, span.chunk, clock_mhz
                 durations_s.setdefault(name, []).append((span.end_ns - span.begin_ns) / 1e9)
@@ -78,6 +109,6 @@ class ClockVisits:
     def fit(self) -> list[StageProfile]:
         """Return the profile of each stage. Raises RefusedError or UnsupportedError."""
         return [
-            fit_stage(stage, self._durations_s[stage], self._windows[stage])
-            for stage in sorted(self._durations_s)
+            fit_stage(stage, self.durations_s[stage], self._windows[stage])
+            for stage in sorted(self.durations_s)
         ]

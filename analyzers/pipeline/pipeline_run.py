@@ -21,7 +21,13 @@ from math import ceil
 from typing import Literal, TypeAlias, assert_never
 
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
-from analyzers.pipeline.clock_visits import ClockVisits, clocks_to_visit
+from analyzers.pipeline.clock_visits import (
+    ClockVisits,
+    are_there,
+    clocks_to_visit,
+    common_clocks,
+    objection,
+)
 from analyzers.pipeline.graph import from_orders
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
@@ -31,18 +37,25 @@ from analyzers.pipeline.pipeline_events import (
     StageEnded,
     StageRan,
 )
-from analyzers.pipeline.plan_delivery import deliver, instruction_rows
+from analyzers.pipeline.plan_delivery import deliver, instruction_rows, pipeline_row
 from analyzers.pipeline.profile import combine
+from analyzers.pipeline.remembering.known_pipelines import (
+    CONFIRMING,
+    KnownPipeline,
+    KnownPipelines,
+    PipelineIdentity,
+    is_alike,
+)
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.power_share import allowed_w, has_changed
 from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
+from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
-from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
-from analyzers.results.rows import Row
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied
 
@@ -61,9 +74,14 @@ class PipelineRun:
     """The machine of one run."""
 
     def __init__(
-        self, run: str, fleet: Fleet, settings: PipelineSettings, shares: Mapping[str, Allocation]
+        self,
+        run: str,
+        fleet: Fleet,
+        settings: PipelineSettings,
+        shares: Mapping[str, Allocation],
+        known: KnownPipelines,
     ) -> None:
-        """``shares``: of power budgets, by GPU."""
+        """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
         self._run, self._fleet, self._settings, self._shares = run, fleet, settings, shares
         self._state: State = "waiting"
         self._reason = ""
@@ -79,6 +97,9 @@ class PipelineRun:
         self._held: dict[str, None] = {}
         """GPUs whose clock is ours."""
         self._count = self._offers = 0
+        self._timelines = Timelines(run)
+        self._known = known
+        self._recalled: KnownPipeline | None = None
         self._plans: ChosenPlans | None = None
         """None: the profile is not known yet."""
         self._row: PlanRow | None = None
@@ -135,26 +156,23 @@ class PipelineRun:
     def _begin(self) -> Result:
         """Begin to profile once every stage has a rank whose clock may be set."""
         stages = tuple(self._stages.values())
-        if {stage.began.stage for stage in stages} != set(range(stages[0].began.stages)):
+        if not are_there(stages):
             return NOTHING
-        if len(stages) < max(stage.session.started.world_size for stage in stages):
-            return NOTHING
-        known: list[tuple[int, ...]] = []
-        for stage in stages:
-            admitted = stage.session.admitted
-            if admitted is None or len(stage.ran) < 2:
-                return NOTHING
-            if not admitted.may_command:
-                return self._give_up(admitted.reason)
-            if len(admitted.gpus) != 1:
-                return self._give_up("a stage has more or less than one GPU")
-            found = self._fleet.gpus[admitted.gpus[0]].found
-            known.append(() if found is None else found.graphics_clocks_mhz)
-        common = set(known[0]).intersection(*known)
-        if not common:
+        if (why := objection(stages)) is not None:
+            return self._give_up(why)
+        if not (clocks := common_clocks(stages, self._fleet)):
             return self._give_up("its GPUs name no graphics clock that all of them have")
-        self._clocks = clocks_to_visit(sorted(common))
+        self._clocks = clocks_to_visit(clocks)
+        self._recalled = self._known.find(self._identity())
+        if self._recalled is not None:
+            self._visits.iterations = min(CONFIRMING, self._settings.iterations)
         return self._go("profiling", "") | self._visit()
+
+    def _identity(self) -> PipelineIdentity:
+        first = next(iter(self._stages.values()))
+        found = self._fleet.gpus[first.session.gpus[0]].found
+        model = "" if found is None else found.name
+        return PipelineIdentity(first.session.started.job, model, first.began.stages)
 
     def _visit(self) -> Result:
         return self._ask(
@@ -177,29 +195,33 @@ class PipelineRun:
         stages = tuple(self._stages.values())
         if not self._visits.measure(self._clocks[0], stages, self._set_ns, self._fleet):
             return NOTHING
-        self._clocks = self._clocks[1:]
-        if self._clocks and not self._visits.enough:
+        if self._recalled is not None and not is_alike(self._recalled.stages, self._visits.durations_s):
+            self._recalled, self._visits = None, ClockVisits(iterations=self._settings.iterations)
             return self._visit()
+        at_mhz, self._clocks = self._clocks[0], self._clocks[1:]
+        drawn = rows_only(self._timelines.keep(0, self._replicas()[0], -1, lambda *_: at_mhz))
+        if self._recalled is None and self._clocks and not self._visits.enough:
+            return drawn | self._visit()
         try:
-            return self._learn() | self._offer(now)
+            return drawn | self._learn() | self._offer(now)
         except (RefusedError, SettingsError, UnsupportedError) as wrong:
             return self._give_up(str(wrong))
 
     def _learn(self) -> Result:
         """Fit the profile, and return it with its frontier as rows."""
-        measured = self._visits.fit()
-        clocks = [
-            set(found.graphics_clocks_mhz)
-            for stage in self._stages.values()
-            for gpu in stage.session.gpus
-            if (found := self._fleet.gpus[gpu].found) is not None
-        ]
-        first = {stage.began.stage: stage for stage in self._stages.values()}
+        stages = tuple(self._stages.values())
+        measured = self._visits.fit() if self._recalled is None else self._recalled.stages
+        first = {stage.began.stage: stage for stage in stages}
         graph = from_orders([first[at].instructions() for at in sorted(first)])
-        profile = combine(measured, sorted(set.intersection(*clocks), reverse=True))
+        profile = combine(measured, common_clocks(stages, self._fleet))
         plans = self._plans = ChosenPlans(self._run, self._settings, graph, profile)
-        rows: list[Row] = [*instruction_rows(self._run, measured), *plans.frontier()]
-        return rows_only(rows)
+        if self._recalled is not None:
+            return rows_only(plans.frontier())
+        identity, lead = self._identity(), first[0]
+        wall_ns = lead.session.wall_ns(lead.ran[-1].ended_ns)
+        rows = instruction_rows(self._run, measured, identity.job, identity.gpu_model, wall_ns)
+        self._known.add(rows)
+        return rows_only([*rows, *plans.frontier()])
 
     # ---- plans
 
@@ -268,18 +290,19 @@ class PipelineRun:
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler:
             return self._replace_now(plans.answer(found, self._t_ns(now)))
+        drawn = rows_only(self._draw(plans, row.number, replicas))
         if plans.straggler is not None:
-            return NOTHING
+            return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured
         usual_s = self._visits.iterations_s[0] + row.promised_s - row.unplanned_s
         seen = compare(first.ran, self._first_iteration, usual_s)
         if seen is None:
-            return NOTHING
-        rows: Result = NOTHING
+            return drawn
+        rows = drawn
         if row.measured_s is None:
             row = self._row = replace(row, measured_s=seen.measured_s)
-            rows = rows_only([row])
+            rows |= rows_only([row])
         if seen.kept:
             return rows
         plans.slower += 1
@@ -288,6 +311,17 @@ class PipelineRun:
         if plans.slower >= MOST_PLANS:
             return rows_only([row]) | self._give_up(f"{why}, after {MOST_PLANS} plans")
         return rows_only([row]) | self._offer(now)
+
+    def _draw(
+        self, plans: ChosenPlans, number: int, replicas: dict[int, list[StageRecord]]
+    ) -> list[InstructionSpanRow]:
+        """Return an iteration under a plan as rows, once."""
+
+        def clock_mhz(stage: int, position: int) -> int:
+            return plans.last.clocks_mhz[plans.graph.orders[stage][position]]
+
+        stages = replicas[plans.concerned(replicas)[0]]
+        return self._timelines.keep(number, stages, self._first_iteration, clock_mhz)
 
     def _replace_now(self, row: PlanRow) -> Result:
         """Send another plan in place of the one that is followed, as soon as collectors can begin it."""
@@ -350,21 +384,9 @@ class PipelineRun:
         return rows_only([self._pipeline_row()])
 
     def _pipeline_row(self) -> PipelineRow:
-        stages = list(self._stages.values())
-        began = stages[0].began if stages else None
-        times_s = self._visits.iterations_s
-        return PipelineRow(
-            run=self._run,
-            t_ns=max((stage.ran[-1].t_ns for stage in stages if stage.ran), default=0),
-            schedule=began.schedule if began else "",
-            stages=began.stages if began else 0,
-            micro_batches=began.micro_batches if began else 0,
-            replicas=sum(stage.began.stage == 0 for stage in stages),
-            state=self._state,
-            iterations_profiled=self._visits.visited,
-            iteration_s=times_s[0] if times_s else None,
-            reason=self._reason,
-        )
+        visits, recalled = self._visits, self._recalled.run if self._recalled else None
+        stages = tuple(self._stages.values())
+        return pipeline_row(self._run, stages, visits, self._state, self._reason, recalled)
 
     def _t_ns(self, now: Clocks) -> int:
         return now.get(next(iter(self._stages.values())).session.host, 0)

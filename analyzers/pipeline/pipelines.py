@@ -13,6 +13,7 @@ from analyzers.pipeline.pipeline_events import (
     StageRan,
 )
 from analyzers.pipeline.pipeline_run import PipelineRun
+from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.result import NOTHING, Result, in_order
 
@@ -28,9 +29,11 @@ class Pipelines:
         fleet: Fleet,
         settings: PipelineSettings | None,
         shares: Mapping[str, Allocation] = MappingProxyType({}),
+        known: KnownPipelines | None = None,
     ) -> None:
-        """``shares``: of power budgets, by GPU."""
+        """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
         self._fleet, self._settings, self._shares = fleet, settings, shares
+        self.known = known or KnownPipelines()
         self._runs: dict[str, PipelineRun] = {}
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
@@ -44,7 +47,9 @@ class Pipelines:
                 if run is None and isinstance(event, StageBegan) and self._settings is not None:
                     if len(self._runs) >= MAX_PIPELINES:
                         return NOTHING
-                    run = self._runs[name] = PipelineRun(name, self._fleet, self._settings, self._shares)
+                    run = self._runs[name] = PipelineRun(
+                        name, self._fleet, self._settings, self._shares, self.known
+                    )
                 if run is None:
                     return NOTHING
                 result = run.handle(event, now)

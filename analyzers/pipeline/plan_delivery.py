@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from math import ceil
 
+from analyzers.pipeline.clock_visits import ClockVisits
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import FrequencyPlan
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 
@@ -64,7 +65,9 @@ def _time_s(graph: PipelineGraph, profile: PipelineProfile, clocks_mhz: Sequence
     return next(option.time_s for option in options if option.clock_mhz == clocks_mhz[index])
 
 
-def instruction_rows(run: str, measured: Sequence[StageProfile]) -> list[InstructionRow]:
+def instruction_rows(
+    run: str, measured: Sequence[StageProfile], job: str, gpu_model: str, measured_wall_ns: int
+) -> list[InstructionRow]:
     """Return the profile of all stages as rows."""
     return [
         InstructionRow(
@@ -80,10 +83,39 @@ def instruction_rows(run: str, measured: Sequence[StageProfile]) -> list[Instruc
             energy_j=each.energy_j,
             energy_low_j=each.energy_low_j,
             energy_high_j=each.energy_high_j,
+            job=job,
+            gpu_model=gpu_model,
+            waiting_w=stage.waiting_w,
+            measured_wall_ns=measured_wall_ns,
         )
         for stage in measured
         for each in stage.instructions
     ]
+
+
+def pipeline_row(
+    run: str,
+    stages: Sequence[StageRecord],
+    visits: ClockVisits,
+    state: str,
+    reason: str,
+    profile_run: str | None,
+) -> PipelineRow:
+    """Return the state of a pipeline as a row."""
+    began = stages[0].began if stages else None
+    return PipelineRow(
+        run=run,
+        t_ns=max((stage.ran[-1].t_ns for stage in stages if stage.ran), default=0),
+        schedule=began.schedule if began else "",
+        stages=began.stages if began else 0,
+        micro_batches=began.micro_batches if began else 0,
+        replicas=sum(stage.began.stage == 0 for stage in stages),
+        state=state,
+        iterations_profiled=visits.visited,
+        iteration_s=visits.iterations_s[0] if visits.iterations_s else None,
+        reason=reason,
+        profile_run=profile_run,
+    )
 
 
 def point_rows(

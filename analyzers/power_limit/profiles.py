@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
 
 MAX_ALIKE = 16
@@ -93,6 +93,8 @@ class Memory:
     profiles: tuple[Profile, ...] = ()
     recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
     """The memory of runs at their first interpretation, by session of the lead and round."""
+    instructions: tuple[InstructionRow, ...] = ()
+    """Profiles of pipelines."""
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:

@@ -7,7 +7,13 @@ from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
 from analyzers.results.fleet_rows import CheckpointRow, CommandRow, GpuRow, RunRow
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
+from analyzers.results.pipeline.pipeline_rows import (
+    InstructionRow,
+    InstructionSpanRow,
+    PipelineRow,
+    PlanPointRow,
+    PlanRow,
+)
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
 
@@ -23,6 +29,7 @@ __all__ = [
     "GpuLimitRow",
     "GpuRow",
     "InstructionRow",
+    "InstructionSpanRow",
     "JobRow",
     "MetricRow",
     "PipelineRow",
@@ -61,6 +68,7 @@ Row = (
     | BudgetShareRow
     | PipelineRow
     | InstructionRow
+    | InstructionSpanRow
     | PlanPointRow
     | PlanRow
     | CheckpointRow

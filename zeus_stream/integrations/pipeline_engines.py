@@ -32,13 +32,34 @@ def follow_torch(pipe: Pipeline, stage: Any, chunk: int = 0) -> None:
 
 
 def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
-    """Follow a DeepSpeed ``PipelineEngine``. Its buffers have no micro-batch: passes are counted."""
-    for kind, name in (("forward", "_exec_forward_pass"), ("backward", "_exec_backward_pass")):
-        _replace(engine, name, _counted(pipe, kind, _method(engine, name)))
+    """Follow a DeepSpeed ``PipelineEngine``. Its buffers have no micro-batch: passes are counted.
+
+    Its schedule calls the functions of ``_INSTRUCTION_MAP``, a dictionary of the class, and no attribute of
+    the engine. The engine gets a dictionary of its own.
+    """
+    passes = {"_exec_forward_pass": "forward", "_exec_backward_pass": "backward"}
+    methods = {name: _method(engine, name) for name in passes}
+    known = getattr(engine, "_INSTRUCTION_MAP", None)
+    if known is None:
+        for name, kind in passes.items():
+            _replace(engine, name, _counted(pipe, kind, methods[name]))
+        return
+    own, found = dict(known), set[str]()
+    for command, function in known.items():
+        name = getattr(function, "__name__", "")
+        if name in passes:
+            own[command] = _counted(pipe, passes[name], function)
+            found.add(name)
+    for name in passes.keys() - found:
+        raise _not_followed(engine, f"its _INSTRUCTION_MAP has no {name}")
+    _replace(engine, "_INSTRUCTION_MAP", own)
 
 
 def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
-    """Follow Megatron's ``forward_step`` and ``backward_step`` of a module; passes are counted."""
+    """Follow Megatron's ``forward_step`` and ``backward_step`` of a module; passes are counted.
+
+    Schedules without interleaving only: of several chunks, a pass does not say which one it is of.
+    """
     for kind, name in (("forward", "forward_step"), ("backward", "backward_step")):
         _replace(schedules, name, _counted(pipe, kind, _method(schedules, name)))
 
@@ -46,15 +67,19 @@ def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
 def _method(owner: Any, name: str) -> Callable[..., Any]:
     found = getattr(owner, name, None)
     if not callable(found):
-        raise SettingsError(
-            f"{type(owner).__name__}: could not be followed: it has no {name}."
-            " Wrap its passes by hand: with pipe.instruction(kind, micro_batch)."
-        )
+        raise _not_followed(owner, f"it has no {name}")
     return found  # type: ignore[no-any-return]
 
 
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    setattr(owner, name, function)
+def _not_followed(owner: Any, why: str) -> SettingsError:
+    return SettingsError(
+        f"{type(owner).__name__}: could not be followed: {why}."
+        " Wrap its passes by hand: with pipe.instruction(kind, micro_batch)."
+    )
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
 
 
 def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
+from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted
@@ -102,6 +103,8 @@ class Summary:
     """The last round of limits of single GPUs. None: there was none."""
     waste: Sequence[Mapping[str, Any]] = ()
     """Where its energy went: rows of ``waste``."""
+    pipeline: Mapping[str, Any] | None = None
+    """Its pipeline and last plan of clocks. None: it is none."""
     costs: Sequence[Mapping[str, Any]] = ()
     """Money and carbon: rows of ``costs``, or the price that was given with the question."""
 
@@ -131,6 +134,7 @@ def summarize(
     (whole,) = ask(WHOLE).to_pylist()
     (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
+    (pipeline,) = ask(PIPELINE).to_pylist() or (None,)
     return Summary(
         run=run,
         totals=totals,
@@ -139,6 +143,7 @@ def summarize(
         saving=saving,
         gaps=ask(_GAPS),
         single=single,
+        pipeline=pipeline,
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
     )
@@ -229,6 +234,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "costs": list(summary.costs),
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
+        "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
     out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
@@ -254,6 +260,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if summary.saving is not None:
         facts += chosen(summary.saving)
         facts += _single(summary.single) if summary.single is not None else []
+    elif summary.pipeline is not None:
+        facts += pipeline_facts(summary.pipeline)
     elif (undecided := why_undecided(totals)) is not None:
         facts.append(("chosen", undecided))
     return facts + behind_facts(totals)

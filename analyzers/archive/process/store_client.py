@@ -35,7 +35,7 @@ from analyzers.archive.process.store_channel import (
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
 from analyzers.archive.tables import values_of
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
@@ -132,6 +132,11 @@ class StoreClient:
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have measured; see `Archive.profiles`."""
         value: list[ProfileRow] = self._call("profiles")
+        return value
+
+    def pipeline_profiles(self) -> list[InstructionRow]:
+        """Return the profiles of pipelines; see `Archive.pipeline_profiles`."""
+        value: list[InstructionRow] = self._call("pipeline_profiles")
         return value
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:

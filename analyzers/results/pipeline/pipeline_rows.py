@@ -29,6 +29,8 @@ class PipelineRow:
     """At the highest clocks; None: not measured."""
     reason: str
     """why it ended; empty otherwise"""
+    profile_run: str | None = None
+    """whose profile it started from; NULL: none was known, or it was different"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,39 @@ class InstructionRow:
     """joules of one, with the 95 % interval"""
     energy_low_j: float
     energy_high_j: float
+    job: str = ""
+    """whose later runs start from it; empty: an older archive"""
+    gpu_model: str = ""
+    waiting_w: float = 0.0
+    """watts of the stage while it waits for another"""
+    measured_wall_ns: int = 0
+    """UTC, ns since 1970"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionSpanRow:
+    """An instruction of one iteration as it ran: before the plans, and under each of them, of one replica."""
+
+    TABLE: ClassVar = Table("instruction_spans", ("run", "plan", "stage", "position"))
+
+    run: str
+    """whose it is"""
+    plan: int
+    """number of the plan, as in ``plans``; 0: the highest clock everywhere"""
+    iteration: int
+    stage: int
+    """from 0"""
+    position: int
+    """in the order of its stage, from 0"""
+    kind: str
+    micro_batch: int
+    chunk: int
+    clock_mhz: int
+    """MHz of the graphics clock, by the plan"""
+    begin_s: float
+    """seconds after the iteration began"""
+    duration_s: float
+    """seconds"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from analyzers.fleet.session import Session
 from analyzers.pipeline.graph import PipelineGraph, make_graph
 from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEnded, StageRan
 from analyzers.pipeline.pipeline_run import PipelineRun
+from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
@@ -44,6 +45,8 @@ class Stages:
     """Times as long as planned that instructions under a plan take."""
     may_command: bool = True
     replicas: int = 1
+    name: str = "run"
+    known: KnownPipelines = field(default_factory=KnownPipelines)
     unheard: bool = False
     """Nothing is passed to the machine any more."""
     slow: dict[int, float] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Stages:
         self.fleet = Fleet()
         ranks = range(self.stages * self.replicas)
         self.sessions = [self._session(rank) for rank in ranks]
-        self.run = PipelineRun("run", self.fleet, self.settings, self.shares)
+        self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known)
         self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
         self.read_ns = self.t_ns
         for rank, session in enumerate(self.sessions):

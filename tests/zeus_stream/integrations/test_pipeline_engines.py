@@ -1,7 +1,7 @@
 """Hooks of pipeline engines, on stand-ins with the signatures that the frameworks publish."""
 
-from types import SimpleNamespace
-from typing import Any
+from types import MethodType, SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -64,21 +64,50 @@ def test_passes_of_a_torch_stage_are_instructions_with_their_micro_batch() -> No
     ]
 
 
-def test_passes_of_a_deepspeed_engine_are_counted() -> None:
-    class PipelineEngine:
-        def _exec_forward_pass(self, buffer_id: int) -> int:
-            return buffer_id
+class DeepSpeedEngine:
+    """The passes of DeepSpeed's ``PipelineEngine``, and the way in which its schedule calls them."""
 
-        def _exec_backward_pass(self, buffer_id: int) -> int:
-            return -buffer_id
+    def _exec_forward_pass(self, buffer_id: int) -> int:
+        return buffer_id
 
-    recorded, engine = Recorded(), PipelineEngine()
+    def _exec_backward_pass(self, buffer_id: int) -> int:
+        return -buffer_id
+
+    _INSTRUCTION_MAP: ClassVar[dict[str, Any]] = {
+        "ForwardPass": _exec_forward_pass, "BackwardPass": _exec_backward_pass,
+    }  # fmt: skip
+
+    def execute(self, *commands: tuple[str, int]) -> list[int]:
+        return [MethodType(self._INSTRUCTION_MAP[name], self)(buffer_id=at) for name, at in commands]
+
+
+class PlainEngine(DeepSpeedEngine):
+    """An engine that calls its methods."""
+
+    _INSTRUCTION_MAP = None  # type: ignore[assignment]
+
+    def execute(self, *commands: tuple[str, int]) -> list[int]:
+        names = {"ForwardPass": "_exec_forward_pass", "BackwardPass": "_exec_backward_pass"}
+        return [getattr(self, names[name])(buffer_id=at) for name, at in commands]
+
+
+@pytest.mark.parametrize("kind", [DeepSpeedEngine, PlainEngine])
+def test_passes_of_a_deepspeed_engine_are_counted(kind: type[DeepSpeedEngine]) -> None:
+    recorded, engine, other = Recorded(), kind(), kind()
     follow_deepspeed(recorded.pipe, engine)
+    passes = [("ForwardPass", 1), ("ForwardPass", 0), ("BackwardPass", 1), ("BackwardPass", 0)]
     for _ in range(2):
-        assert [engine._exec_forward_pass(1), engine._exec_forward_pass(0)] == [1, 0]
-        assert [engine._exec_backward_pass(1), engine._exec_backward_pass(0)] == [-1, 0]
+        assert engine.execute(*passes) == other.execute(*passes) == [1, 0, -1, 0]
     order = [("forward", 0, 0), ("forward", 1, 0), ("backward", 0, 0), ("backward", 1, 0)]
     assert recorded.iterations() == [order, order]
+
+
+def test_a_deepspeed_engine_whose_schedule_calls_others_is_refused() -> None:
+    class Other(DeepSpeedEngine):
+        _INSTRUCTION_MAP: ClassVar[dict[str, Any]] = {"ForwardPass": DeepSpeedEngine._exec_forward_pass}
+
+    with pytest.raises(SettingsError, match="its _INSTRUCTION_MAP has no _exec_backward_pass"):
+        follow_deepspeed(Recorded().pipe, Other())
 
 
 def test_steps_of_megatron_are_counted() -> None:

@@ -1,0 +1,1 @@
+"""Profiles of pipelines that later runs of the same job start from."""

@@ -1,0 +1,68 @@
+"""Profiles of pipelines that later runs of the job start from."""
+
+from pathlib import Path
+
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.pipeline.remembering.known_pipelines import KnownPipelines, PipelineIdentity
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.instructions import ApplyControl
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow
+from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
+from zeus_stream.settings import Settings
+
+SETTINGS = PipelineSettings(iterations=8)
+
+
+def followed(**more: object) -> Stages:
+    """Return a pipeline that follows its plan."""
+    world = Stages(SETTINGS, **more)  # type: ignore[arg-type]  # fields of the world
+    while world.state != "following":
+        world.play(1)
+    return world
+
+
+@pytest.fixture(scope="module")
+def first() -> Stages:
+    return followed()
+
+
+def clocks_visited(world: Stages) -> set[int]:
+    return {each.value for each in world.sent if isinstance(each, ApplyControl)}
+
+
+def test_a_later_run_measures_one_clock_again_and_has_the_same_plan(first: Stages) -> None:
+    again = followed(name="second", known=first.known)
+    assert clocks_visited(again) == {CLOCKS_MHZ[0]}
+    assert again.iteration < 0.5 * first.iteration
+    assert again.last_plan().promised_j == pytest.approx(first.last_plan().promised_j, rel=0.001)
+    rows = [row for row in again.rows if isinstance(row, PipelineRow)]
+    assert rows[-1].profile_run == "run"
+    assert not [row for row in again.rows if isinstance(row, InstructionRow)]
+
+
+def test_a_run_whose_instructions_take_longer_profiles_all_clocks(first: Stages) -> None:
+    other = followed(name="third", known=first.known, slow={0: 1.2})
+    assert len(clocks_visited(other)) > 3
+    rows = [row for row in other.rows if isinstance(row, PipelineRow)]
+    assert rows[-1].profile_run is None
+    assert other.last_plan().unplanned_s == pytest.approx(1.2 * first.last_plan().unplanned_s, rel=0.01)
+
+
+def test_profiles_are_found_again_in_the_archive_unless_they_were_forgotten(tmp_path: Path) -> None:
+    world = followed()
+    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive.put_rows(world.rows, {}, replaying=False)
+    known = KnownPipelines(archive.pipeline_profiles())
+    archive.close()
+    identity = PipelineIdentity("job", "A100", 4)
+    found, before = known.find(identity), world.known.find(identity)
+    assert found is not None
+    assert before is not None
+    assert (found.run, found.measured_wall_ns) == (before.run, before.measured_wall_ns)
+    assert [stage.waiting_w for stage in found.stages] == [stage.waiting_w for stage in before.stages]
+    assert set(found.stages[1].instructions) == set(before.stages[1].instructions)
+    assert known.find(PipelineIdentity("job", "H100", 4)) is None
+    known.forgotten_wall_ns = {"job": found.measured_wall_ns}
+    assert known.find(identity) is None
