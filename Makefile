@@ -39,7 +39,7 @@ test: check      ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
 
 test-main: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --ignore tests/scale
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)
@@ -51,7 +51,7 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 test-scale: $(SCALE)/.installed ## test the lake and the broker with the real engines, in an environment with the DuckDB of their wheels
 	$(SCALE)/bin/python -m pytest tests/scale
 
-demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, two archivers and SQL on their lake, on this machine
+demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores
