@@ -39,7 +39,7 @@ test: check      ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
 
 test-main: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --ignore tests/scale
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)

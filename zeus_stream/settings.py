@@ -100,6 +100,14 @@ class Settings:
     broker_credentials: str | None = _setting(
         None, "File with the credential of this process at the broker.  [none]", "hosts"
     )
+    shards: int = _setting(
+        0, "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
+        "hosts", least=0, most=1024,
+    )  # fmt: skip
+    lease_database: str | None = _setting(
+        None, "PostgreSQL that says which analyzer decides on which part, such as 'host=db dbname=zeus'.",
+        "hosts",
+    )  # fmt: skip
     broker_replicas: int = _setting(
         1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
     )

@@ -21,7 +21,8 @@ A size may be unlike the curve, and a curve may mislead far from the sizes that 
 try has judged is tried despite the curve where that costs little (`belief/coverage.py`): the metric of such a
 try is compared with that of the best size at the same cost, after an epoch or two.
 
-A job whose tries together have cost more than always the default, by `LOSS` trainings, goes back to it.
+Once all tries have cost more than always the default, by `LOSS` trainings, the default is used again, or a
+size that surely costs less, until the job has caught up.
 
 Where epochs, or what they cost, leave their level an era ends: what was seen before it still tells the shape
 of the curves, but not where they lie.
@@ -30,6 +31,7 @@ The figures of the processes were fitted to Zeus's published V100 traces, and th
 (`recorded_jobs`): decision 014.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, log
@@ -45,8 +47,8 @@ from analyzers.batch_size.policy import Choice, Job, Try, Verdict
 from analyzers.batch_size.thompson import History
 
 LOSS, LOSS_SHARE = 3.0, 0.02
-"""A job may cost so much more than always the default, in units of a training of that: at first, and as a
-share of all recurrences later."""
+"""A job may cost so much more than always the default, in units of a training of that: from the start, and
+for each recurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,9 @@ class Adaptive:
         least = min(left, key=lambda at: (belief.log_cost[at], at))
         running = {a_try.batch_size for a_try in state.history.tries if a_try.ended == "running"}
         known = [at for at in left if at in belief.proven]
-        default = job.batch_sizes.index(job.default)
-        if default in left and _overspent(seen, setup, exp(within(belief.log_cost[default]))):
-            at = default
-            why = f"{believed[at]}; all others together have cost more than the default would have."
+        if known and _overspent(job, seen, setup, belief):
+            at = _surest(job, belief, known)
+            why = f"{believed[at]}; all tries together have cost more than the default would have."
         elif known and any(believed[at].batch_size in running and at not in belief.proven for at in left):
             at = min(known, key=lambda at: (belief.log_cost[at], at))
             why = f"{believed[at]}, the best that has converged, while {_listed(running)} is being tried."
@@ -151,11 +152,25 @@ class Adaptive:
         return Verdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
 
 
-def _overspent(seen: Seen, setup: str, default_j: float) -> bool:
-    """Return whether the tries of this era have cost more than always the default, by what that may be."""
-    count = seen.reached.get(setup, 0)
-    may_lose = max(LOSS, LOSS_SHARE * count)
-    return seen.spent_j.get(setup, 0.0) > default_j * (count + may_lose)
+def _overspent(job: Job, seen: Seen, setup: str, belief: CostBelief) -> bool:
+    """Return whether the tries of this era have cost more than always the default, by what that may be.
+
+    A recurrence with the default costs what is believed of it, or what one has cost so far, failed tries too.
+    """
+    count = sum(number for (of, _), number in seen.reached.items() if of == setup)
+    spent_j = sum(cost_j for (of, _), cost_j in seen.spent_j.items() if of == setup)
+    default_j = exp(within(belief.log_cost[job.batch_sizes.index(job.default)]))
+    if reached := seen.reached.get((setup, job.default), 0):
+        default_j = max(default_j, seen.spent_j[setup, job.default] / reached)
+    return spent_j > default_j * (count + LOSS + LOSS_SHARE * count)
+
+
+def _surest(job: Job, belief: CostBelief, known: Sequence[int]) -> int:
+    """Return, by index, the default size, or one that has converged and surely costs less than it."""
+    default, high = job.batch_sizes.index(job.default), belief.bounds[1]
+    surer = [at for at in known if high[at] < belief.log_cost[default]]
+    usual = default if default in known else min(known, key=lambda at: (belief.log_cost[at], at))
+    return min(surer, key=lambda at: (high[at], at), default=usual)
 
 
 def _listed(sizes: frozenset[int] | set[int]) -> str:

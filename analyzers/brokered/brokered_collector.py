@@ -6,7 +6,7 @@ the events of other shards' jobs reach it as frames without content.
 """
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander
@@ -26,6 +26,18 @@ NOT_OURS = "no run of this shard was on the host"
 Part = list[Frame] | Break
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a log begins for a shard."""
+
+    announced: Announced
+    """By the host."""
+    first: int
+    """Offset of the first frame that is followed."""
+    known: bool = False
+    """What was before is known, from a checkpoint."""
+
+
 class BrokeredCollector(Collector):
     """A host's collector, for all jobs or for those of one shard."""
 
@@ -38,7 +50,7 @@ class BrokeredCollector(Collector):
         *,
         commander: Commander | None = None,
         ours: Callable[[str], bool] = lambda _: True,
-        begin: tuple[Announced, int] | None = None,
+        begin: Begin | None = None,
     ) -> None:
         """Prepare to follow it.
 
@@ -49,7 +61,7 @@ class BrokeredCollector(Collector):
             settings: of the leases.
             commander: whose commands these are.
             ours: tells of a job whether its events are taken in.
-            begin: what the host announced, and the offset to begin with. None: the whole log.
+            begin: where its log begins. None: with the oldest frame.
         """
         name = f"{source.host} over the broker"
         super().__init__(context, name, source, archive, settings, host=source.host, commander=commander)
@@ -62,9 +74,9 @@ class BrokeredCollector(Collector):
     ) -> AsyncIterator[Part]:
         """Yield frames from where the archive ends, or from the beginning of the first of our runs."""
         if self._begin is not None:
-            for part in lead_in(*self._begin, log_id, next_offset):
+            for part in lead_in(self._begin, log_id, next_offset):
                 yield part
-            announced, first = self._begin
+            announced, first = self._begin.announced, self._begin.first
             if log_id != announced.log_id or next_offset is None or next_offset < first:
                 log_id, next_offset = announced.log_id, first
         async for part in super().follow(log_id, next_offset, pause_s=pause_s):
@@ -78,17 +90,17 @@ class BrokeredCollector(Collector):
         return replace(frame, topic=f"notes/{self._host}", body=NOTHING)
 
 
-def lead_in(announced: Announced, first: int, log_id: str | None, next_offset: int | None) -> list[Part]:
-    """Return what stands for the frames of a log before ``first``.
+def lead_in(begin: Begin, log_id: str | None, next_offset: int | None) -> list[Part]:
+    """Return what stands for the frames of a log before it begins.
 
     Args:
-        announced: the notes of the host that hold now.
-        first: the offset to begin with.
+        begin: where it begins.
         log_id, next_offset: where the archive of this host ends; None: it has nothing of it.
     """
+    announced, first = begin.announced, begin.first
     known = next_offset if log_id == announced.log_id and next_offset is not None else None
-    if first == 0 or (known is not None and known >= first):
-        return []  # the log itself has everything
+    if begin.known or first == 0 or (known is not None and known >= first):
+        return []
     notes = codec.decode(announced.standing, Notes).notes
     standing = Frame(
         log_id=announced.log_id,

@@ -42,6 +42,10 @@ class RollCall:
         self.malformed = 0
         self._changed = anyio.Event()
 
+    async def wait(self) -> None:
+        """Wait for an announcement."""
+        await self._changed.wait()
+
     async def changes(self) -> AsyncIterator[None]:
         """Yield at once, and whenever an announcement has come."""
         while True:

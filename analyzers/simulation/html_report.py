@@ -226,7 +226,8 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             text=f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for"
             " each eta"
             f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order. The grey line is the Pareto"
-            " front of all recorded batch sizes and power limits.",
+            " front of all recorded batch sizes and power limits, by the means of their runs: lucky runs lie"
+            " beyond it.",
             charts=lambda: figures.etas(rows["frontier"], rows.get("sweep", ()), players),
             data=rows["frontier"], sql=sql.get("frontier", ""),
             when=len(etas) > 1,

@@ -6,23 +6,18 @@ lower one is refused. An analyzer alone has no epoch.
 """
 
 import json
-import zlib
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.pipelines import SetPlan
+from zeus_stream.protocol.shards import shard_of
 
 MAX_OWNERS = 1_000
 """Owners whose epoch is kept; of more, the one that greeted longest ago is forgotten."""
 EPOCH_BITS = 32
 """A fence is ``epoch << EPOCH_BITS | number`` of an analyzer that has an epoch."""
 W = TypeVar("W")
-
-
-def shard_of(job: str, shards: int) -> int:
-    """Return the shard of a site that a job is decided in."""
-    return zlib.crc32(job.encode()) % shards
 
 
 @dataclass(slots=True)

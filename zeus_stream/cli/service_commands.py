@@ -59,12 +59,16 @@ def analyze(settings: Settings, *, parent_pid: int | None) -> None:
 
 def _analyzer_of(settings: Settings) -> Callable[..., Awaitable[None]]:
     """Return the service that the settings ask for: of some collectors, or of all at a broker."""
-    if settings.follow != ("broker",):
+    if not settings.shards and settings.follow != ("broker",):
         from analyzers.service import analyze as service
 
         return service
     if settings.broker is None:
         raise SettingsError("analyze: could not start: no broker is named. Name its servers with --broker.")
+    if settings.shards:
+        from analyzers.shards.sharded_analyzer import analyze_shards
+
+        return partial(analyze_shards, servers=settings.broker)
     from analyzers.brokered.broker_roster import analyze_at_broker
 
     return partial(analyze_at_broker, servers=settings.broker)

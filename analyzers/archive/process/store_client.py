@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from analyzers.archive.process import store_process
 from analyzers.archive.process.store_channel import (
@@ -67,7 +67,7 @@ class StoreClient:
         """Store processes that ended by themselves."""
 
     @classmethod
-    def open(cls, path: Path, settings: Settings) -> "StoreClient":
+    def open(cls, path: Path, settings: Settings) -> Self:
         """Start the process that opens the archive for writing. Raises StorageError, as `Archive.open`."""
         client = cls(path, settings)
         client._start(again=False)

@@ -76,10 +76,10 @@ class Seen:
     """Metrics of the latest try of this era that converged, by batch size."""
     behind: Mapping[int, Pace] = field(default_factory=dict)
     """Batch sizes of which the latest try of this era that was given up was behind the cheapest size."""
-    spent_j: Mapping[str, float] = field(default_factory=dict)
-    """Cost of all tries of this era, by setup."""
-    reached: Mapping[str, int] = field(default_factory=dict)
-    """Tries of this era that converged, by setup."""
+    spent_j: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """Cost of all tries of this era, by setup and batch size."""
+    reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Number of those that converged."""
 
     @property
     def horizon(self) -> int:
@@ -102,14 +102,14 @@ class Seen:
         seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
         if a_try.ended == "lost":
             return seen
-        setup, pace = a_try.setup, seen.pace_behind(a_try)
-        seen = replace(seen, spent_j={**seen.spent_j, setup: seen.spent_j.get(setup, 0.0) + a_try.cost_j})
+        of, pace = (a_try.setup, size), seen.pace_behind(a_try)
         took = log(a_try.epochs)
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
             up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
+        seen = replace(seen, spent_j={**seen.spent_j, of: seen.spent_j.get(of, 0.0) + a_try.cost_j})
         if not converged:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
             behind = seen.behind if pace is None else {**seen.behind, size: pace}
@@ -124,7 +124,7 @@ class Seen:
             cheapest_j=cheapest,
             failed=frozenset(),
             metrics={**seen.metrics, size: a_try.metrics},
-            reached={**seen.reached, setup: seen.reached.get(setup, 0) + 1},
+            reached={**seen.reached, of: seen.reached.get(of, 0) + 1},
         )
 
     def cheapest(self, setup: str) -> int | None:

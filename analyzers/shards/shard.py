@@ -1,0 +1,176 @@
+"""One shard of a site, under one epoch: its file, its interpreter, and the hosts of its runs.
+
+It begins with an empty file and the memory of the shard. A host with an open run of the shard's jobs is
+followed from the last checkpoint on, or from the beginning of that run: the same frames give the same
+decisions. It ends when its lease is over, when another analyzer has taken the shard over, or when it is
+cancelled.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.to_thread import run_sync
+
+from analyzers import watched_files
+from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
+from analyzers.brokered.roll_call import RollCall
+from analyzers.checkpoints.restart import restart
+from analyzers.dispatch.collector_link import Commander
+from analyzers.service import Analyzer
+from analyzers.shards.shard_leases import ShardLeases
+from analyzers.shards.shard_store import ShardStore
+from zeus_stream.broker.channels import BrokeredHost
+from zeus_stream.broker.exchange import Exchange
+from zeus_stream.broker.requests import Announced
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.paths import Places, claim, prepare
+from zeus_stream.protocol.shards import owner_of, shard_of
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
+from zeus_stream.transport.access import Gate
+
+LEAVE_NS = 60_000_000_000
+"""A host is followed for so long after the last run of the shard on it."""
+LOOK_S = 0.25
+"""Between two looks at the hosts that may be left."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The parts of an analyzer that all its shards share."""
+
+    settings: Settings
+    where: Places
+    exchange: Exchange
+    roll: RollCall
+    context: sockets.Context
+    dsn: str
+    holder: str
+    started: int
+    """UTC, ns since 1970: it names files."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """The lease of a shard, as its holder knows it."""
+
+    shard: int
+    epoch: int
+    until_ns: int
+    """The end by this process's own clock, before that of the database."""
+
+    @property
+    def valid(self) -> bool:
+        """The shard is still held, as far as this process can know."""
+        return monotonic_ns() < self.until_ns
+
+
+def places_of(where: Places, shard: int) -> Places:
+    """Return the directories of a shard: its query socket and its files."""
+    return Places(where.run / f"shard-{shard}", where.state / f"shard-{shard}")
+
+
+async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> None:
+    """Decide on the jobs of a shard until cancelled.
+
+    Args:
+        site: what all shards share.
+        lease: of this shard.
+        archive: new, and open; it is closed at the end.
+        path: of the file.
+
+    Raises:
+        RefusedError: another analyzer has taken the shard over.
+        StorageError: the lease database or the file cannot be written.
+    """
+    settings, where = site.settings, places_of(site.where, lease.shard)
+    leases = ShardLeases(site.dsn, settings.site, site.holder, 0.0)
+    channel = None
+    try:
+        await run_sync(archive.bind, leases, lease.shard, lease.epoch)
+        begin = await run_sync(restart, archive, settings)
+        watched_files.take_gains(begin.interpreter, file=site.where.gains)
+        watched_files.take_forgotten(begin.interpreter, file=site.where.forgotten)
+        analyzer = Analyzer(archive, path, settings, begin, ())
+        prepare(where, settings.group)
+        with claim(where.run / "analyzer.lock", "analyzer"):
+            channel = sockets.listen(site.context, where.query, group=settings.group)
+            gate = Gate(site.context, None, where.keys, {"query": channel})
+            _log.info("shard %d: is decided here under epoch %d.", lease.shard, lease.epoch)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(analyzer.queries.run, channel, gate)
+                tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
+                tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {})
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_sync(leases.close)
+            await run_sync(archive.close)
+            if channel is not None:
+                channel.close()
+
+
+async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int]) -> None:
+    """Let the hosts of the shard's runs join, and leave when their runs are over.
+
+    ``since``: by log, the offset of the checkpoint.
+    """
+    shards, followed = site.settings.shards, dict[str, tuple[anyio.CancelScope, int]]()
+    commander = Commander(
+        owner_of(site.settings.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
+    )
+
+    def ours(job: str) -> bool:
+        return shard_of(job, shards) == lease.shard
+
+    while True:
+        now_ns = monotonic_ns()
+        firsts = first_offsets(site.roll.hosts, lease.shard, shards)
+        for host, first in firsts.items():
+            if host in followed:
+                followed[host] = followed[host][0], now_ns
+                continue
+            collector = BrokeredCollector(
+                site.context,
+                BrokeredHost(site.exchange, site.settings.site, host),
+                analyzer.archive,
+                site.settings,
+                commander=commander,
+                ours=ours,
+                begin=begin_of(site.roll.hosts[host], first, since),
+            )
+            followed[host] = analyzer.join(collector), now_ns
+        for host, (scope, last_ns) in tuple(followed.items()):
+            if now_ns - last_ns > LEAVE_NS:
+                scope.cancel()
+                del followed[host]
+        with anyio.move_on_after(LOOK_S):
+            await site.roll.wait()
+
+
+def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begin:
+    """Return where a host's log begins for a shard: at its checkpoint, or with the first of its runs.
+
+    Args:
+        announced: by the host.
+        first: offset at which the first open run of the shard began.
+        since: by log, the offset of the checkpoint.
+    """
+    if since.get(announced.log_id, -1) >= first:
+        return Begin(announced, since[announced.log_id], known=True)
+    return Begin(announced, first)
+
+
+def first_offsets(hosts: Mapping[str, Announced], shard: int, shards: int) -> dict[str, int]:
+    """Return, by host with open runs of a shard, the offset at which the first of them began."""
+    found: dict[str, int] = {}
+    for name, announced in hosts.items():
+        offsets = [run.first_offset for run in announced.runs if shard_of(run.job, shards) == shard]
+        if offsets:
+            found[name] = min(offsets)
+    return found

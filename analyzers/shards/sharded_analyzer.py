@@ -1,0 +1,284 @@
+"""An analyzer that shares the jobs of a site with others: it holds shards, and takes over those of another.
+
+    every BEAT_S: renew what is held -> take what is free, up to a fair share -> decide on it
+    a lease that could not be renewed in time, by this process's own clock -> its shard ends here
+
+An analyzer that was stopped and goes on finds its leases over before it does anything else for them: each
+message to a collector asks its lease first.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+
+from analyzers.brokered.roll_call import RollCall
+from analyzers.earlier_runs import check
+from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
+from analyzers.shards.shard_leases import Beat, ShardLeases
+from analyzers.shards.shard_store import ShardStore
+from analyzers.shards.status_server import serve_status
+from zeus_stream import own_cost
+from zeus_stream.broker.exchange import Exchange
+from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.settings import Settings
+from zeus_stream.transport import limits, sockets
+
+TTL_S = 3.0
+"""A holder that was silent for so long is replaced."""
+MARGIN_S = 0.75
+"""So long before that it stops by itself."""
+BEAT_S = 0.25
+FIRST_BEATS = 4
+"""Nothing is taken before: analyzers that start together share from the beginning."""
+MOVE_NS = 60_000_000_000
+"""Between two shards with open runs that are left to an analyzer which has fewer."""
+LOOK_S = 0.1
+"""Between two looks at whether leases hold."""
+SPARE_S = 2.0
+"""A spare file is opened so long after the last was taken: a take-over needs the processor first."""
+RETRY_S = 1.0
+"""From the failure of a shard to the next try to take one."""
+LEASE_MS = 10_000
+"""Least length of the leases of limits: a limit outlasts a take-over."""
+
+_log = logging.getLogger(__name__)
+
+
+async def analyze_shards(
+    settings: Settings, servers: str, *, environ: Mapping[str, str], started: Callable[[str], None]
+) -> None:
+    """Run an analyzer of some shards until cancelled.
+
+    Raises:
+        SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
+    """
+    dsn = settings.lease_database
+    if dsn is None:
+        raise SettingsError(
+            "analyze: could not start: no lease database is named. Name a PostgreSQL with --lease-database."
+        )
+    if settings.budget_groups:
+        raise SettingsError(
+            "analyze: could not start: a power budget needs one analyzer for all its GPUs. Leave out --shards"
+            " or the budgets."
+        )
+    check(settings)
+    where = places(environ)
+    prepare(where, settings.group)
+    settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        context = sockets.context()
+        exchange = Exchange(servers, settings.broker_credentials)
+        site = Site(
+            settings=settings,
+            where=where,
+            exchange=exchange,
+            roll=RollCall(exchange, settings.site),
+            context=context,
+            dsn=dsn,
+            holder=f"{socket.gethostname()}/{os.getpid()}",
+            started=anchor().wall_ns,
+        )
+        try:
+            await ShardedAnalyzer(site).run(started)
+        finally:
+            context.destroy(linger=0)
+
+
+class ShardedAnalyzer:
+    """The shards that one process holds."""
+
+    def __init__(self, site: Site) -> None:
+        """For `analyze_shards`."""
+        self._site = site
+        self._shards = site.settings.shards
+        self._leases = ShardLeases(site.dsn, site.settings.site, site.holder, TTL_S)
+        self._held: dict[int, Lease] = {}
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._resting: dict[int, int] = {}
+        """Until when (CLOCK_MONOTONIC) a shard that failed here is left to others."""
+        self._spare: tuple[ShardStore, Path] | None = None
+        self._wanted = anyio.Event()
+        """The spare file was taken."""
+        self._files = self._beats = 0
+        self._given_up_ns = monotonic_ns()
+        self.trouble: str | None = None
+        """Why the lease database cannot be asked."""
+
+    async def run(self, started: Callable[[str], None]) -> None:
+        """Hold shards until cancelled, then give them up."""
+        await run_sync(self._leases.open, self._shards)
+        site = self._site
+        started(
+            f"shares {self._shards} shards of {site.settings.site}, reaches hosts at {site.exchange.servers}"
+        )
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(site.exchange.run)
+                tasks.start_soon(site.roll.run)
+                tasks.start_soon(serve_status, site, self.status)
+                tasks.start_soon(limits.give_back)
+                tasks.start_soon(self._watch)
+                tasks.start_soon(self._keep_spare)
+                while True:
+                    await self._beat(tasks)
+                    await anyio.sleep(BEAT_S)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(self._leave)
+
+    # ---- leases
+
+    async def _beat(self, tasks: TaskGroup) -> None:
+        """Renew what is held, and take or give up what a fair share asks for."""
+        sent_ns = monotonic_ns()
+        held = {shard: lease.epoch for shard, lease in self._held.items() if lease.valid}
+        try:
+            beat = await run_sync(self._leases.beat, held, self._shards)
+            for shard in held.keys() & self._held.keys():
+                if shard in beat.kept:
+                    self._held[shard].until_ns = sent_ns + round((TTL_S - MARGIN_S) * 1e9)
+                else:
+                    _log.warning("shard %d: another analyzer has taken it over; it ends here.", shard)
+                    self._scopes[shard].cancel()
+            self._beats += 1
+            if self._beats > FIRST_BEATS:
+                await self._share(beat, tasks)
+            self.trouble = None
+        except StorageError as wrong:
+            if self.trouble != str(wrong):
+                _log.warning("%s", wrong)
+            self.trouble = str(wrong)
+
+    async def _share(self, beat: Beat, tasks: TaskGroup) -> None:
+        fair = -(-self._shards // max(beat.analyzers, 1))
+        now_ns = monotonic_ns()
+        if len(self._held) > fair:
+            self._give_up_one(now_ns)
+        for shard in beat.free:
+            if len(self._held) >= fair:
+                return
+            if shard in self._held or self._resting.get(shard, 0) > now_ns:
+                continue
+            sent_ns = monotonic_ns()
+            if (epoch := await run_sync(self._leases.take, shard)) is not None:
+                lease = Lease(shard, epoch, sent_ns + round((TTL_S - MARGIN_S) * 1e9))
+                self._held[shard], self._scopes[shard] = lease, anyio.CancelScope()
+                tasks.start_soon(self._decide, lease, self._scopes[shard])
+
+    def _give_up_one(self, now_ns: int) -> None:
+        """Leave a shard to another analyzer: one without runs at once, one with runs seldom."""
+        hosts = {
+            shard: len(first_offsets(self._site.roll.hosts, shard, self._shards)) for shard in self._held
+        }
+        shard = min(hosts, key=lambda each: hosts[each])
+        if not hosts[shard] or now_ns - self._given_up_ns > MOVE_NS:
+            self._given_up_ns = now_ns
+            _log.info("shard %d: is left to another analyzer.", shard)
+            self._scopes[shard].cancel()
+
+    async def _watch(self) -> None:
+        """End each shard whose lease is over by this process's own clock."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            for shard, lease in self._held.items():
+                if not lease.valid and not self._scopes[shard].cancel_called:
+                    _log.warning("shard %d: its lease could not be renewed in time; it ends here.", shard)
+                    self._scopes[shard].cancel()
+
+    async def _decide(self, lease: Lease, scope: anyio.CancelScope) -> None:
+        """Decide on a shard until it ends here, then give it up."""
+        shard = lease.shard
+        try:
+            with scope:
+                file, path = await self._new_file()
+                name_file(places_of(self._site.where, shard), path)
+                await decide(self._site, lease, file, path)
+        except* (RefusedError, StorageError) as group:
+            for wrong in leaves(group):
+                _log.warning("shard %d: %s", shard, wrong)
+        finally:
+            with anyio.CancelScope(shield=True):
+                self._resting[shard] = monotonic_ns() + round(RETRY_S * 1e9)
+                try:
+                    if lease.valid:
+                        await run_sync(self._leases.release, shard, lease.epoch)
+                except StorageError as wrong:
+                    _log.warning("shard %d: %s", shard, wrong)
+                del self._held[shard], self._scopes[shard]
+
+    def _leave(self) -> None:
+        try:
+            self._leases.leave()
+        except StorageError as wrong:
+            _log.warning("%s", wrong)
+        self._leases.close()
+        if self._spare is not None:
+            self._spare[0].close()
+            self._spare[1].unlink(missing_ok=True)
+
+    # ---- files
+
+    async def _new_file(self) -> tuple[ShardStore, Path]:
+        """Return an empty file that is open: the spare one, if there is one."""
+        spare, self._spare = self._spare, None
+        self._wanted.set()
+        return await run_sync(self._open) if spare is None else spare
+
+    async def _keep_spare(self) -> None:
+        """Have a file open for the next take-over: a process takes a second to start."""
+        while True:
+            self._wanted = anyio.Event()
+            if self._spare is None:
+                await anyio.sleep(SPARE_S)
+                self._spare = await run_sync(self._open)
+            await self._wanted.wait()
+
+    def _open(self) -> tuple[ShardStore, Path]:
+        self._files += 1
+        path = self._site.where.state / "take-overs" / f"{self._site.started}-{self._files}.duckdb"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return ShardStore.open(path, self._site.settings), path
+
+    # ---- status
+
+    def status(self) -> list[tuple[str, str, str]]:
+        """Return rows of the status."""
+        site = self._site
+        return [
+            ("analyzer", "site", site.settings.site),
+            ("analyzer", "own processor time", own_cost.words()),
+            ("analyzer", "hosts at the broker", str(len(site.roll.hosts))),
+            ("analyzer", "broker", site.exchange.trouble or "connected"),
+            ("analyzer", "lease database", self.trouble or "answers"),
+            *(
+                ("shards", f"shard {shard}", f"is decided here under epoch {lease.epoch}")
+                for shard, lease in sorted(self._held.items())
+            ),
+        ]
+
+
+def name_file(where: Places, path: Path) -> None:
+    """Let the archive of a shard be the file of this take-over."""
+    where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    link = where.archive.with_suffix(".new")
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
+    link.replace(where.archive)
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the errors in a group of groups."""
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found

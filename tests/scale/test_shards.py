@@ -1,0 +1,234 @@
+"""Analyzers that share a site, with the real PostgreSQL and NATS: one decides, another takes over."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from analyzers.shards.shard_leases import Memory, ShardLeases
+from tests.directories import short_directory
+from tests.scale.servers import Nats, nats
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.paths import places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.notes import ControlApplied, Notes
+from zeus_stream.protocol.shards import shard_of
+
+SITE, JOB, SHARDS = "site", "resnet", 2
+PATIENCE_S = 240.0
+TRAINER = """
+import itertools, sys
+import zeus_stream
+with zeus_stream.Publisher(job=sys.argv[1], run="r", gpus=[0]) as publisher:
+    works = zeus_stream.simulated.attach("imagenet", gpus=[0])
+    for _ in publisher.steps(itertools.count()):
+        works.run(0.03)
+"""
+
+
+def leases(dsn: str, holder: str, ttl_s: float = 60.0) -> Iterator[ShardLeases]:
+    opened = ShardLeases(dsn, SITE, holder, ttl_s)
+    opened.open(SHARDS)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def first(database: str) -> Iterator[ShardLeases]:
+    yield from leases(database, "first")
+
+
+@pytest.fixture
+def second(database: str) -> Iterator[ShardLeases]:
+    yield from leases(database, "second")
+
+
+def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(
+    first: ShardLeases, second: ShardLeases
+) -> None:
+    assert first.take(0) == 1
+    assert second.take(0) is None
+    assert second.take(1) == 1
+    beat = first.beat({0: 1}, SHARDS)
+    assert (beat.kept, beat.free, beat.analyzers) == (frozenset({0}), (), 1)
+    assert second.beat({1: 1}, SHARDS).analyzers == 2
+    first.release(0, 1)
+    assert second.beat({1: 1}, SHARDS).free == (0,)
+    assert second.take(0) == 2
+    assert first.beat({0: 1}, SHARDS).kept == frozenset()
+    first.leave()
+    assert second.beat({0: 2, 1: 1}, SHARDS).analyzers == 1
+    assert [(shard.shard, shard.holder, shard.epoch) for shard in second.shards()] == [
+        (0, "second", 2),
+        (1, "second", 1),
+    ]
+
+
+def test_a_lease_ends_by_the_clock_of_the_database(database: str, second: ShardLeases) -> None:
+    [brief] = leases(database, "brief", 0.05)
+    assert brief.take(0) == 1
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (epoch := second.take(0)) is None:
+        assert time.monotonic() < deadline_s
+    assert epoch == 2
+    brief.close()
+
+
+def test_who_was_replaced_keeps_nothing_and_is_told_so(first: ShardLeases, second: ShardLeases) -> None:
+    first.take(0)
+    first.remember(0, 1, [Memory("ProfileRow", "a", b"1")])
+    first.release(0, 1)
+    second.take(0)
+    with pytest.raises(RefusedError, match=r"under epoch 1: another analyzer has taken it over. It decides"):
+        first.remember(0, 1, [Memory("ProfileRow", "a", b"2"), Memory("ProfileRow", "b", b"3")])
+    assert second.remembered(0) == [Memory("ProfileRow", "a", b"1")]
+    second.remember(0, 2, [Memory("ProfileRow", "a", b"4")])
+    assert second.remembered(0) == [Memory("ProfileRow", "a", b"4")]
+    assert second.remembered(1) == []
+
+
+def test_another_number_of_shards_and_a_database_that_is_away_are_one_sentence(
+    database: str, first: ShardLeases
+) -> None:
+    del first
+    other = ShardLeases(database, SITE, "other", 3)
+    with pytest.raises(RefusedError, match=r"site site has 2 shards, not 3. Start with --shards 2"):
+        other.open(3)
+    other.close()
+    away = ShardLeases("host=/nowhere dbname=x", SITE, "other", 3)
+    with pytest.raises(StorageError, match=r"lease database: could not be asked: .*correct --lease-database"):
+        away.open(2)
+
+
+# ---- real processes -----------------------------------------------------------------------------------
+
+
+class Site:
+    """A collector, a training, analyzers, and what may be killed of them."""
+
+    def __init__(self, dsn: str, broker: Nats, processes: ExitStack) -> None:
+        self._dsn = dsn
+        self._broker = broker
+        self._processes = processes
+        self.host = processes.enter_context(short_directory())
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.where: dict[str, Path] = {}
+        self.leases = ShardLeases(dsn, SITE, "test", 3)
+        self.leases.open(SHARDS)
+        processes.callback(self.leases.close)
+
+    def _run(self, name: str, where: Path, *arguments: str) -> None:
+        with (where / f"{name}.txt").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"ZEUS_STREAM_DIR": str(where)},
+            )
+        self.running[name], self.where[name] = process, where
+        self._processes.callback(process.wait)
+        self._processes.callback(process.kill)
+
+    def collect(self) -> None:
+        self._run("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
+                  "--device", "simulated:a40x1", "--broker", self._broker.url, "--site", SITE)  # fmt: skip
+
+    def train(self) -> None:
+        self._run("training", self.host, "-c", TRAINER, JOB)
+
+    def analyze(self, name: str) -> None:
+        where = self._processes.enter_context(short_directory())
+        self._run(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--lease-database",
+                  self._dsn, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
+
+    def holder(self) -> tuple[str, int] | None:
+        """Return the analyzer that decides on the job, and its epoch."""
+        for shard in self.leases.shards():
+            if shard.shard == shard_of(JOB, SHARDS) and shard.left_s > 0:
+                pid = int(shard.holder.rpartition("/")[2])
+                names = [name for name, process in self.running.items() if process.pid == pid]
+                return names[0], shard.epoch
+        return None
+
+    def epoch_known(self) -> int:
+        """Return the epoch that the collector obeys."""
+        file = places({"ZEUS_STREAM_DIR": str(self.host)}).epochs
+        epochs = json.loads(file.read_text()) if file.exists() else {}
+        return int(epochs.get(f"{SITE}/shard-{shard_of(JOB, SHARDS)}", 0))
+
+    def applied(self) -> list[ControlApplied]:
+        """Return what was set on the host, in order."""
+        found: list[ControlApplied] = []
+        with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
+            for (body,) in database.execute(
+                "SELECT body FROM frames WHERE topic LIKE 'notes/%' ORDER BY \"offset\""
+            ):
+                notes = codec.decode(body, Notes).notes
+                found += [note for note in notes if isinstance(note, ControlApplied)]
+        return found
+
+    def ask(self, sql: str) -> str:
+        """Return the answer of the job's analyzer, as CSV without its head; "" if there is none."""
+        if (holder := self.holder()) is None:
+            return ""
+        where = self.where[holder[0]] / f"shard-{shard_of(JOB, SHARDS)}"
+        done = subprocess.run(
+            [sys.executable, "-m", "zeus_stream", "sql", "--dir", str(where), "--format", "csv", sql],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return "".join(done.stdout.splitlines(keepends=True)[1:]).strip()
+
+
+def wait_for(condition: Callable[[], object], what: str) -> float:
+    begin_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin_s < PATIENCE_S, f"not in time: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - begin_s
+
+
+@pytest.mark.sweep
+def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(database: str) -> None:
+    with ExitStack() as processes:
+        site = Site(database, processes.enter_context(nats()), processes)
+        site.collect()
+        site.analyze("a")
+        site.analyze("b")
+        wait_for(site.holder, "shards are held")
+        site.train()
+        wait_for(lambda: len(site.applied()) >= 2, "the search has begun")
+        first = site.holder()
+        assert first is not None
+        site.running[first[0]].kill()
+        took_s = wait_for(lambda: site.epoch_known() > first[1], "the other takes over")
+        print(f"killed: taken over within {took_s:.1f} s")
+        second = site.holder()
+        assert second is not None
+        assert second[0] != first[0]
+        before = len(site.applied())
+        wait_for(lambda: len(site.applied()) > before, "the search goes on")
+
+        site.analyze("c")
+        site.running[second[0]].send_signal(signal.SIGSTOP)
+        took_s = wait_for(lambda: site.epoch_known() > second[1], "a third takes over")
+        print(f"stopped: taken over within {took_s:.1f} s")
+        site.running[second[0]].send_signal(signal.SIGCONT)
+        third = site.holder()
+        assert third is not None
+        assert third[0] == "c"
+        wait_for(lambda: site.ask("SELECT power_limit_w FROM decisions"), "the decision")
+        decided_w = float(site.ask("SELECT power_limit_w FROM decisions").splitlines()[0])
+        wait_for(lambda: site.applied()[-1].value == decided_w * 1000, "the decision is in force")
+
+        applied = site.applied()
+        assert len({note.command for note in applied}) == len(applied)
+        assert max(note.value for note in applied) <= 300_000
+        assert "it ends here" in (site.where[second[0]] / f"{second[0]}.txt").read_text()
