@@ -1,6 +1,6 @@
 """Measure the processor time of collector and analyzer with simulated GPUs, idle and during a training.
 
-python benchmarks/own_cost.py [--seconds 10] [--runs 1] [--gpus 1,8] [--peers]
+python benchmarks/own_cost.py [--seconds 10] [--runs 1] [--gpus 1,8] [--select NAME] [--peers]
 
 Each row is one pair of services in a setup of its own. Shares are of one core, without the training. Children
 of the analyzer count: one owns the archive. The same seconds of an empty loop are measured beside each row:
@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from common import ROOT, cpu_seconds, directory, peer_python, process, table, wait_for
@@ -65,13 +66,15 @@ def empty_loop(seconds: float) -> float:
     return (time.process_time() - spent) / seconds * 100
 
 
-def measured(gpus: int, period_ms: int, step_ms: int | None, seconds: float) -> tuple[float, float]:
-    """Return the shares of a core, %, of collector and analyzer."""
+def measured(
+    gpus: int, period_ms: int, step_ms: int | None, seconds: float, select: Sequence[str]
+) -> tuple[float, float]:
+    """Return the shares of a core, %, of collector and analyzer. ``select``: arguments of the analyzer."""
     device = f"simulated:{MODELS[period_ms]}x{gpus}"
     with (
         directory() as where,
         process(where, "collect", "--device", device, ready="publish") as collector,
-        process(where, "analyze", ready="query") as analyzer,
+        process(where, "analyze", *select, ready="query") as analyzer,
     ):
         environment = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
         training = None
@@ -117,13 +120,15 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=10)
     arguments.add_argument("--runs", type=int, default=1)
     arguments.add_argument("--gpus", default="1,8")
+    arguments.add_argument("--select", help="of the analyzer; none: no search. Default: its own")
     arguments.add_argument("--peers", action="store_true")
     given = arguments.parse_args()
+    select = ("--select", given.select) if given.select else ()
     rows = []
     for gpus in map(int, given.gpus.split(",")):
         for period_ms in MODELS:
             for step_ms in (None, *STEPS_MS):
-                found = [measured(gpus, period_ms, step_ms, given.seconds) for _ in range(given.runs)]
+                found = [measured(gpus, period_ms, step_ms, given.seconds, select) for _ in range(given.runs)]
                 loop = empty_loop(0.5)
                 shares = [[run[part] for run in found] for part in (0, 1)]
                 rows.append(

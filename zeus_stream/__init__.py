@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
-    from zeus_stream.training.default import ends_with, epochs, metric, pipeline, recurring, steps, window
+    from zeus_stream.training.default import (
+        ends_with,
+        epochs,
+        metric,
+        phase,
+        pipeline,
+        recurring,
+        steps,
+        window,
+    )
     from zeus_stream.training.publisher import Publisher
     from zeus_stream.transport.client import Connection, connect
 
@@ -39,6 +48,7 @@ __all__ = [
     "log_energy_to",
     "metric",
     "open",
+    "phase",
     "pipeline",
     "recurring",
     "simulated",

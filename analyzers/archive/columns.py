@@ -28,6 +28,7 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
+from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
@@ -124,6 +125,8 @@ def _event_columns(
             return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
         case IterationRan():
             return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None
+        case PhasesRan():
+            return "phases_ran", event.t_ns, None, None, ",".join(event.names)[:200], None
         case EventsDropped():
             return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
         case RunEnded():

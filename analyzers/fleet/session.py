@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import RunRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
@@ -59,6 +60,7 @@ class Session:
         """Frame time of its latest events."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, timeout_ns)
+        self.phases = PhaseTracker(owner)
         self.placed: Placed = "dispatch"
         """How its latest step boundary was."""
         self.loop = "rest"

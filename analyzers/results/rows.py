@@ -15,7 +15,7 @@ from analyzers.results.pipeline.pipeline_rows import (
     PlanRow,
 )
 from analyzers.results.signal_rows import SignalRow
-from analyzers.results.window_rows import GapRow, MetricRow, WindowRow
+from analyzers.results.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
 
 __all__ = [
     "AtLimit",
@@ -32,6 +32,7 @@ __all__ = [
     "InstructionSpanRow",
     "JobRow",
     "MetricRow",
+    "PhaseRow",
     "PipelineRow",
     "PlanPointRow",
     "PlanRow",
@@ -66,6 +67,7 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | PhaseRow
     | PipelineRow
     | InstructionRow
     | InstructionSpanRow

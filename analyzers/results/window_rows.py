@@ -1,4 +1,4 @@
-"""Rows of measurements: windows, metrics, and what is known to be missing. Pure.
+"""Rows of measurements: windows, phases, metrics, and what is known to be missing. Pure.
 
 Times are CLOCK_MONOTONIC ns of ``host``.
 """
@@ -115,3 +115,38 @@ class MetricRow:
     """the value"""
     epoch: int | None = None
     """the epoch that began last, or that the script named"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """One row a phase, epoch, session and GPU, and one of the whole run, replaced while it goes on."""
+
+    TABLE: ClassVar = Table("phases", ("session", "gpu", "epoch", "phase"))
+
+    session: str
+    """whose it is"""
+    run: str
+    job: str
+    rank: int
+    host: str
+    gpu: str
+    """UUID"""
+    epoch: int | None
+    """its number; NULL: the whole run"""
+    phase: str
+    """the script's name for it; ``other``: the time between phases"""
+    times: int
+    """how often it began"""
+    duration_s: float
+    """seconds between its marks, in the refreshes of the counter that count"""
+    energy_j: float | None
+    """joules between its marks, by least squares over these refreshes; NULL: not measured, for the reason in
+    ``quality``"""
+    energy_p2_5_j: float | None
+    """the 95 % interval"""
+    energy_p97_5_j: float | None
+    share: float | None
+    """of the energy of all phases and what lies between them"""
+    quality: str
+    """``ok``, or why there is no energy: where the refreshes of the counter always meet the same part of a
+    step, nothing tells phases apart that are shorter"""

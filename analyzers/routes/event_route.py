@@ -36,6 +36,7 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
@@ -113,6 +114,9 @@ class EventRoute:
                 return left | self._pipelines.handle(StageBegan(session, event), now)
             case IterationRan():
                 return self._pipelines.handle(StageRan(session, event), now)
+            case PhasesRan():
+                session.phases.take(event)
+                return NOTHING
             case RunEnded(t_ns, failure):
                 return self._sessions.end(session, t_ns, failure or "ended", now)
             case RunStarted():
@@ -136,6 +140,7 @@ class EventRoute:
 
     def _epoch(self, session: Session, event: EpochBegan | EpochEnded, now: Clocks) -> Result:
         began = isinstance(event, EpochBegan)
+        session.phases.epoch(event.t_ns, event.index if began else None)
         if not began:
             session.windows.end("epoch", event.index, event.t_ns, now[session.host])
         self._jobs.handle(job_events.EpochPassed(session, event.index, began), now)

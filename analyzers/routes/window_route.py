@@ -13,7 +13,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Meter
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import ReadingsCame
-from analyzers.results.result import NOTHING, Result
+from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import WindowRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.open_sessions import OpenSessions
@@ -118,7 +118,11 @@ class WindowRoute:
         session.measured_ns = frame.t_ns
         work = partial(self.measure, session, frame.t_ns, now, hurried=hurried)
         result = self._attempts.make(frame, "windows", now, work, session=session)
-        if session.ended is not None and session.windows.empty and session.session in self._sessions.of:
+        over = session.ended is not None and session.windows.empty
+        if session.phases.marked:
+            look = partial(self._phases, session, frame.t_ns, ended=over)
+            result |= self._attempts.make(frame, "phases", now, look)
+        if over and session.session in self._sessions.of:
             self._sessions.drop(session)
         return result
 
@@ -147,6 +151,11 @@ class WindowRoute:
             answer = answer_of(of_window)
             instructions += tuple(self._questions.settle(session.session, window, answer))
         return Result(tuple(rows), instructions)
+
+    def _phases(self, session: Session, now_ns: int, *, ended: bool) -> Result:
+        """Return rows of the phases of a session, as far as readings have come."""
+        meters = {gpu: self._fleet.gpus[gpu].meter for gpu in session.gpus}
+        return rows_only(session.phases.measure(meters, now_ns, ended=ended))
 
     def _meters(self, session: Session, *, hurried: bool) -> Mapping[str, Meter] | None:
         """Return the meters of a session's devices; None while its GPUs are not known."""

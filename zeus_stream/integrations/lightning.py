@@ -51,6 +51,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._training.report_to(self._trackers)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._mark(None)
         self._training.end()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -70,12 +71,14 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if not self._training.stepping:  # gradients accumulate
             self._training.begin_step()
+        self._mark("forward")
         if self._count is not None:
             self._tokens += self._count(batch)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._mark("data")
         if trainer.global_step == self._made:
             return
         self._made = trainer.global_step  # several optimizers of one batch make one step of ours
@@ -87,7 +90,17 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._training.record({}, self._seen or None)
             self.log_dict(self._training.log(tokens or None))
 
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        self._mark("backward")
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self._mark("optimizer")
+
+    def _mark(self, phase: str | None) -> None:
+        (self._publisher or default_publisher()).phases.mark(phase)
+
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self._mark(None)
         self._training.begin_pause("validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -21,6 +21,7 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
+from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
@@ -203,6 +204,7 @@ Event = (
     | SearchWanted
     | PipelineBegan
     | IterationRan
+    | PhasesRan
     | EventsDropped
     | RunEnded
 )

@@ -30,6 +30,7 @@ from zeus_stream.training.sender import Courier, flush_s
 from zeus_stream.training.steps import torch_events
 from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.main_thread import Nudge
+from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import StepRecorder
 from zeus_stream.training.windows import Window
@@ -123,6 +124,7 @@ class Publisher:
             energy=questions.energy,
             later=questions.later,
         )
+        self.phases = PhaseRecorder(self.window_hooks)
         if self._silent:
             self._outbox.empty()
             return
@@ -355,6 +357,7 @@ class Publisher:
             self._warn("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
         for follower in self._followers.values():
             follower.close()
+        self.phases.hand_over()
         self._steps.pause()
         self._boundaries.close()
         self._outbox.close((RunEnded, monotonic_ns(), describe_failure(self._error)))

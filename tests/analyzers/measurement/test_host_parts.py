@@ -11,13 +11,14 @@ from analyzers.archive.query import read_file
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import GiveAnswer
-from analyzers.results.rows import GpuRow, RunRow, WindowRow
+from analyzers.results.rows import GpuRow, PhaseRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
 from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
+from zeus_stream.protocol.phases import PhasesRan, pack_marks
 from zeus_stream.settings import Settings
 
 CPU = "CPU-alpha-package-0"
@@ -217,3 +218,14 @@ def test_where_the_cpu_was_not_sampled_its_energy_is_null(tmp_path: Path) -> Non
     (step,) = read_file(path, "FROM steps", Settings()).to_pylist()
     assert step["cpu_energy_j"] is None
     assert step["energy_j"] is not None
+
+
+def test_phases_of_a_session_have_rows_for_its_gpus_once_it_has_ended() -> None:
+    marks = [(second * SECOND, 1 + second % 2) for second in range(20, 36)]
+    ran = PhasesRan(20 * SECOND, ("forward", "backward"), pack_marks(20 * SECOND, marks))
+    bodies = [*started("1", "run", 10), said("1", 36, ran), said("1", 37, RunEnded(37 * SECOND))]
+    rows = [row for row in heard(bodies) if isinstance(row, PhaseRow)]
+    assert {(row.run, row.gpu, row.epoch) for row in rows} == {("run", A, None)}, "a CPU has none"
+    last = {row.phase: row.duration_s for row in rows}
+    assert set(last) == {"forward", "backward"}
+    assert sum(last.values()) == pytest.approx(15, abs=1.5)

@@ -20,6 +20,7 @@ from zeus_stream.reports.html.panels import (
     table,
     watts,
 )
+from zeus_stream.reports.html.phase_panel import phases
 from zeus_stream.reports.html.pipeline_panels import pipeline
 from zeus_stream.reports.html.power_question import Power, find_power
 from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
@@ -376,5 +377,5 @@ def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the wh
     )
 
 
-RUN_PANELS: tuple[DrawPanel, ...] = (limits, pipeline, epochs, waste, parts, commands, gaps)
+RUN_PANELS: tuple[DrawPanel, ...] = (limits, pipeline, epochs, waste, phases, parts, commands, gaps)
 """Panels of a run below its power, in this order."""

@@ -1,0 +1,113 @@
+"""Records the phases of steps: forward, backward and what else a script or a framework marks.
+
+A mark is one clock read and one append. Marks are handed over about four times a second, packed by the
+sender's thread. For the thread that marks first; marks of others are left out.
+"""
+
+from threading import get_ident
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.phases import MAX_NAMES, PhasesRan, pack_marks
+from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.identity import named
+
+HAND_OVER_NS = 250_000_000
+MAX_HELD = 10_000
+"""Marks that are handed over at once, at most."""
+
+
+class PhaseContext:
+    """A context that is one phase. The same object serves it in every step, also within itself."""
+
+    __slots__ = ("_recorder", "name", "number")
+
+    def __init__(self, recorder: "PhaseRecorder", name: str, number: int) -> None:
+        self._recorder, self.name, self.number = recorder, name, number
+
+    def __repr__(self) -> str:
+        return f"<Phase {self.name!r}>"
+
+    def __enter__(self) -> None:
+        recorder = self._recorder
+        recorder.marks.append((monotonic_ns(), self.number))
+        recorder.open.append(self.number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recorder = self._recorder
+        now_ns = monotonic_ns()
+        recorder.open.pop()
+        marks, outer = recorder.marks, recorder.open
+        marks.append((now_ns, outer[-1] if outer else 0))
+        if now_ns - marks[0][0] > HAND_OVER_NS or len(marks) > MAX_HELD:
+            recorder.hand_over()
+
+
+class _Elsewhere:
+    """A context that marks nothing: of another thread, or of one phase too many."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+Marking: TypeAlias = PhaseContext | _Elsewhere
+
+
+class PhaseRecorder:
+    """The phases of one publisher."""
+
+    def __init__(self, hooks: WindowHooks) -> None:
+        self._hooks = hooks
+        self._contexts: dict[str, PhaseContext] = {}
+        self._thread: int | None = None
+        self.marks: list[tuple[int, int]] = []
+        """Instant and number of the phase from there on, that are not handed over."""
+        self.open: list[int] = []
+        """Phases under way, the innermost last."""
+
+    def phase(self, name: str) -> Marking:
+        """Return the context of a phase."""
+        known = self._contexts.get(name)
+        return known if known is not None and get_ident() == self._thread else self._add(name)
+
+    def _add(self, name: str) -> Marking:
+        self._thread = self._thread or get_ident()
+        if get_ident() != self._thread:
+            self._hooks.warn("phase thread", "phases are marked by one thread: those of others are left out.")
+            return _Elsewhere()
+        name = named(name)
+        if name not in self._contexts:
+            if len(self._contexts) == MAX_NAMES:
+                sentence = f"phase {name!r}: is not marked: there are {MAX_NAMES} names. Use fewer."
+                self._hooks.warn("phases", sentence)
+                return _Elsewhere()
+            self._contexts[name] = PhaseContext(self, name, len(self._contexts) + 1)
+        return self._contexts[name]
+
+    def mark(self, name: str | None) -> None:
+        """Let a phase be under way from here on, until the next mark; None: no phase."""
+        context = None if name is None else self.phase(name)
+        if isinstance(context, _Elsewhere):
+            return
+        now_ns = monotonic_ns()
+        number = 0 if context is None else context.number
+        self.open[:] = [number] if number else []
+        self.marks.append((now_ns, number))
+        if now_ns - self.marks[0][0] > HAND_OVER_NS or len(self.marks) > MAX_HELD:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand over the marks so far."""
+        marks, self.marks = self.marks, []
+        if marks:
+            self._hooks.put((_event, marks, tuple(self._contexts)))
+
+
+def _event(marks: list[tuple[int, int]], names: tuple[str, ...]) -> Any:
+    return PhasesRan(marks[0][0], names, pack_marks(marks[0][0], marks))
