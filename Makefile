@@ -51,7 +51,7 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 test-scale: $(SCALE)/.installed ## test the lake and the broker with the real engines, in an environment with the DuckDB of their wheels
 	$(SCALE)/bin/python -m pytest tests/scale
 
-demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, two archivers and SQL on their lake, on this machine
+demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; under a minute on two idle cores

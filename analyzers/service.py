@@ -305,7 +305,7 @@ class Analyzer:
             if isinstance(body, Notes) and (collector := self._hosts[frame.host].collector) is not None:
                 collector.link.take_notes(body.notes)
         while at < len(frames):
-            behind_ns = self._behind_ns()
+            behind_ns = self.behind_ns()
             count, result = await self._interpretation.interpret(frames[at:], behind_ns, self._links)
             part, at = frames[at : at + count], at + count
             self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
@@ -322,7 +322,7 @@ class Analyzer:
                 link = host.collector.link
                 yield LinkSeen(name, link.connected, link.behind(frame))
 
-    def _behind_ns(self) -> int:
+    def behind_ns(self) -> int:
         """Return how long the oldest frame waits that is not interpreted."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
@@ -375,7 +375,7 @@ class Analyzer:
             ("analyzer", "selector", self._settings.select),
             ("analyzer", "policy", self._settings.policy),
             ("analyzer", "own processor time", own_cost.words()),
-            ("analyzer", "behind by", f"{self._behind_ns() / 1e9:.1f} s"),
+            ("analyzer", "behind by", f"{self.behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *insight_rows(self._interpretation.insight),
             *self.queries.status_rows(),
@@ -395,5 +395,5 @@ class Analyzer:
     def _now(self, host: str | None) -> Snapshot:
         """Return the live state of the site, or of one host."""
         links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
-        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self._behind_ns(), self._counters)
+        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self.behind_ns(), self._counters)
         return self._live.snapshot(head, self._interpretation.searches, monotonic_ns(), host)

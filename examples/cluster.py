@@ -1,21 +1,28 @@
-"""Many hosts on one machine: a broker, PostgreSQL, three collectors, two archivers, and SQL on the lake.
+"""Many hosts on one machine: a broker, PostgreSQL, three collectors, archivers, analyzers, SQL on a lake.
 
     make demo-cluster
 
-Nothing is left behind. The collectors have 16 simulated GPUs each. One archiver is killed in the middle.
+Nothing is left behind. The collectors have 16 simulated GPUs each. An archiver is killed, and an analyzer
+while it searches for a power limit: the other takes over, and comes to a decision.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
 
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 
+T = TypeVar("T")
 HOSTS = ("north", "east", "south")
 GPUS = 16
+SHARDS = 4
 WAIT_S = 180.0
 BY_HOST = """
 SELECT host, count(*) AS gpus, sum(energy_j) AS energy_j, sum(power_w) AS power_w
@@ -27,6 +34,15 @@ FROM (
 COUNT = "SELECT count(DISTINCT host) FROM seconds"
 ONCE = """
 SELECT count(*) AS readings, count(DISTINCT (log_id, "offset", gpu, t_hi_ns)) AS different FROM readings
+"""
+DECISIONS = "SELECT run, power_limit_w, reason FROM decisions"
+TRAINER = """
+import itertools, sys
+import zeus_stream
+with zeus_stream.Publisher(job=sys.argv[1], run=f"{sys.argv[1]}-1", gpus=[0]) as publisher:
+    works = zeus_stream.simulated.attach("imagenet", gpus=[0])
+    for _ in publisher.steps(itertools.count()):
+        works.run(0.05)
 """
 
 
@@ -40,45 +56,94 @@ def show(what: str, *arguments: str) -> None:
     subprocess.run(zeus_stream(*arguments), check=True)  # noqa: S603  (our own commands)
 
 
-def stored(dsn: str) -> int:
-    """Return the number of hosts in the lake."""
+def answer(*arguments: str) -> str:
+    """Return the answer of a query as CSV without its head; "" if nobody answers yet."""
     done = subprocess.run(  # noqa: S603  (our own commands)
-        zeus_stream("lake", "sql", "--lake", dsn, "--format", "csv", COUNT),
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return int(done.stdout.split()[-1])
+        zeus_stream(*arguments, "--format", "csv"), check=False, capture_output=True, text=True
+    )
+    return "".join(done.stdout.splitlines(keepends=True)[1:])
+
+
+def wait_for(condition: Callable[[], T]) -> T:
+    """Wait until a condition holds, and return it. Raises TimeoutError."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not (held := condition()):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("demo-cluster: could not go on: this machine is too busy. Run it again.")
+        time.sleep(1)
+    return held
+
+
+class Cluster:
+    """The processes of the demo."""
+
+    def __init__(self, running: ExitStack) -> None:
+        self._running = running
+        print("Starts PostgreSQL and NATS.", flush=True)
+        self.dsn = running.enter_context(postgres()).make("lake")
+        self.feed = ("--broker", running.enter_context(nats()).url, "--site", "demo")
+        self.analyzers: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def start(self, *arguments: str, where: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a process that ends with the demo."""
+        environment = os.environ | ({} if where is None else {"ZEUS_STREAM_DIR": str(where)})
+        process = subprocess.Popen(  # noqa: S603  (our own commands)
+            [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=environment
+        )
+        self._running.callback(process.wait)
+        self._running.callback(process.terminate)
+        return process
+
+    def directory(self) -> Path:
+        """Return a directory of a process."""
+        return self._running.enter_context(short_directory())
+
+    def analyze(self) -> None:
+        """Start an analyzer."""
+        where = self.directory()
+        service = ("-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--lease-database", self.dsn)
+        self.analyzers.append((self.start(*service, *self.feed, where=where), where))
+
+    def answers(self, query: str) -> list[tuple[int, str]]:
+        """Return the analyzers and answers of the shards that have an answer to a query."""
+        asked = [
+            (place, answer("sql", query, "--dir", str(where / f"shard-{shard}")))
+            for place, (process, where) in enumerate(self.analyzers)
+            if process.poll() is None
+            for shard in range(SHARDS)
+        ]
+        return [(place, text) for place, text in asked if text]
 
 
 def main() -> None:
     with ExitStack() as running:
-        print("Starts PostgreSQL and NATS.", flush=True)
-        dsn = running.enter_context(postgres()).make("lake")
-        broker = running.enter_context(nats())
+        cluster = Cluster(running)
         data = running.enter_context(tempfile.TemporaryDirectory())
-        feed = ("--broker", broker.url, "--site", "demo")
+        dsn, feed = cluster.dsn, cluster.feed
         show("Makes the lake.", "lake", "create", "--lake", dsn, "--data", data)
-
-        def start(*arguments: str) -> subprocess.Popen[bytes]:
-            command = zeus_stream(*arguments)
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603  (our own commands)
-            running.callback(process.wait)
-            running.callback(process.terminate)
-            return process
-
-        for host in HOSTS:
-            where = running.enter_context(short_directory())
-            start("collect", "--dir", str(where), "--host", host, "--device", f"simulated:a40x{GPUS}",
-                  "--cpu", "off", *feed)  # fmt: skip
-        first, _ = (start("archive", "--lake", dsn, *feed) for _ in range(2))
+        hosts = {host: cluster.directory() for host in HOSTS}
+        for host, where in hosts.items():
+            cluster.start("-m", "zeus_stream", "collect", "--host", host, "--device", f"simulated:a40x{GPUS}",
+                          "--cpu", "off", *feed, where=where)  # fmt: skip
+        archiver, _ = (cluster.start("-m", "zeus_stream", "archive", "--lake", dsn, *feed) for _ in range(2))
         print(f"\n{len(HOSTS)} collectors with {GPUS} GPUs each, and 2 archivers, are running.", flush=True)
-        deadline_s = time.monotonic() + WAIT_S
-        while stored(dsn) < len(HOSTS) and time.monotonic() < deadline_s:
-            time.sleep(1)
-        show("Who archives what:", "lake", "status", "--lake", dsn, *feed)
-        print("\nKills the first archiver. The other takes its parts over within 10 s.", flush=True)
-        first.kill()
-        time.sleep(20)
-        show("Who archives what now:", "lake", "status", "--lake", dsn, *feed)
+        wait_for(lambda: int(answer("lake", "sql", "--lake", dsn, COUNT) or 0) >= len(HOSTS))
+
+        for _ in range(2):
+            cluster.analyze()
+        for host, where in hosts.items():
+            cluster.start("-c", TRAINER, f"training-{host}", where=where)
+        print("\n2 analyzers share the jobs of 3 trainings, one on each host.", flush=True)
+        searching = wait_for(lambda: cluster.answers("SELECT command FROM commands"))
+        site = ("status", "--whole-site", "--lake", dsn, "--lease-database", dsn, *feed)
+        show("Who archives and who decides:", *site)
+        print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
+        cluster.analyzers[searching[0][0]][0].kill()
+        archiver.kill()
+        for _, text in wait_for(lambda: cluster.answers(DECISIONS)):
+            print(f"\nThe analyzer that is left decided:\n{text}", end="", flush=True)
+        time.sleep(10)
+        show("Who archives and who decides now:", *site)
         show("Energy by host:", "lake", "sql", "--lake", dsn, BY_HOST)
         show("Each reading once:", "lake", "sql", "--lake", dsn, ONCE)
 

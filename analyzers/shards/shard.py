@@ -7,7 +7,7 @@ cancelled.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,8 @@ class Lease:
     epoch: int
     until_ns: int
     """The end by this process's own clock, before that of the database."""
+    behind_ns: Callable[[], int] = lambda: 0
+    """Returns how long the oldest frame waits that is not interpreted."""
 
     @property
     def valid(self) -> bool:
@@ -97,6 +99,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
         watched_files.take_gains(begin.interpreter, file=site.where.gains)
         watched_files.take_forgotten(begin.interpreter, file=site.where.forgotten)
         analyzer = Analyzer(archive, path, settings, begin, ())
+        lease.behind_ns = analyzer.behind_ns
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
             channel = sockets.listen(site.context, where.query, group=settings.group)

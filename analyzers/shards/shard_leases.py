@@ -39,6 +39,16 @@ class Shard:
     epoch: int
     left_s: float
     """Until its lease ends; negative: it has ended."""
+    behind_s: float
+    """The age of the oldest frame that was not interpreted, at the last renewal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A shard that is held."""
+
+    epoch: int
+    behind_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,8 @@ class ShardLeases:
                 f" --shards {known}, or stop all analyzers and remove its row from zs.sites."
             )
 
-    def beat(self, held: Mapping[int, int], shards: int) -> Beat:
-        """Renew the leases of shards, by shard and epoch. Return how the site stands."""
+    def beat(self, held: Mapping[int, Held], shards: int) -> Beat:
+        """Renew the leases of shards. Return how the site stands."""
         with self._working() as connection, connection.transaction():
             connection.execute(
                 """
@@ -112,12 +122,18 @@ class ShardLeases:
             )
             kept = connection.execute(
                 """
-                UPDATE zs.shards SET until = now() + %(ttl)s * interval '1 s'
-                FROM unnest(%(held)s::integer[], %(epochs)s::bigint[]) AS mine(shard, epoch)
+                UPDATE zs.shards SET until = now() + %(ttl)s * interval '1 s', behind_ms = mine.behind_ms
+                FROM unnest(%(held)s::integer[], %(epochs)s::bigint[], %(behind)s::bigint[])
+                    AS mine(shard, epoch, behind_ms)
                 WHERE site = %(site)s AND shards.shard = mine.shard AND shards.epoch = mine.epoch
                 RETURNING shards.shard
                 """,
-                self._named() | {"held": list(held), "epochs": list(held.values())},
+                self._named()
+                | {
+                    "held": list(held),
+                    "epochs": [each.epoch for each in held.values()],
+                    "behind": [each.behind_ms for each in held.values()],
+                },
             ).fetchall()
             taken = connection.execute(
                 "SELECT shard FROM zs.shards WHERE site = %(site)s AND until >= now()", self._named()
@@ -166,14 +182,15 @@ class ShardLeases:
         with self._working() as connection:
             rows = connection.execute(
                 """
-                SELECT shard, holder, epoch, extract(epoch FROM until - now())::float8
+                SELECT shard, holder, epoch, extract(epoch FROM until - now())::float8,
+                    behind_ms / 1000.0::float8
                 FROM zs.shards WHERE site = %(site)s ORDER BY shard
                 """,
                 self._named(),
             ).fetchall()
         return [
-            Shard(shard=shard, holder=holder, epoch=epoch, left_s=left_s)
-            for shard, holder, epoch, left_s in rows
+            Shard(shard=shard, holder=holder, epoch=epoch, left_s=left_s, behind_s=behind_s)
+            for shard, holder, epoch, left_s, behind_s in rows
         ]
 
     def remember(self, shard: int, epoch: int, memories: Sequence[Memory]) -> None:

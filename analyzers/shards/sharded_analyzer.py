@@ -21,7 +21,7 @@ from anyio.to_thread import run_sync
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import check
 from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
-from analyzers.shards.shard_leases import Beat, ShardLeases
+from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from analyzers.shards.status_server import serve_status
 from zeus_stream import own_cost
@@ -141,7 +141,11 @@ class ShardedAnalyzer:
     async def _beat(self, tasks: TaskGroup) -> None:
         """Renew what is held, and take or give up what a fair share asks for."""
         sent_ns = monotonic_ns()
-        held = {shard: lease.epoch for shard, lease in self._held.items() if lease.valid}
+        held = {
+            shard: Held(lease.epoch, lease.behind_ns() // 1_000_000)
+            for shard, lease in self._held.items()
+            if lease.valid
+        }
         try:
             beat = await run_sync(self._leases.beat, held, self._shards)
             for shard in held.keys() & self._held.keys():

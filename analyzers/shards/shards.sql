@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS zs.sites (site text PRIMARY KEY, shards integer NOT N
 
 CREATE TABLE IF NOT EXISTS zs.shards (
     site text NOT NULL, shard integer NOT NULL, holder text NOT NULL, epoch bigint NOT NULL, until timestamptz NOT NULL,
-    PRIMARY KEY (site, shard)
+    behind_ms bigint NOT NULL DEFAULT 0, PRIMARY KEY (site, shard)
 );
 
 CREATE TABLE IF NOT EXISTS zs.analyzers (

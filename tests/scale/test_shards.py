@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.shards.shard_leases import Memory, ShardLeases
+from analyzers.shards.shard_leases import Held, Memory, ShardLeases
 from tests.directories import short_directory
 from tests.scale.servers import Nats, nats
 from zeus_stream.errors import RefusedError, StorageError
@@ -57,18 +57,18 @@ def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(
     assert first.take(0) == 1
     assert second.take(0) is None
     assert second.take(1) == 1
-    beat = first.beat({0: 1}, SHARDS)
+    beat = first.beat({0: Held(1, 1500)}, SHARDS)
     assert (beat.kept, beat.free, beat.analyzers) == (frozenset({0}), (), 1)
-    assert second.beat({1: 1}, SHARDS).analyzers == 2
+    assert second.beat({1: Held(1)}, SHARDS).analyzers == 2
     first.release(0, 1)
-    assert second.beat({1: 1}, SHARDS).free == (0,)
+    assert second.beat({1: Held(1)}, SHARDS).free == (0,)
     assert second.take(0) == 2
-    assert first.beat({0: 1}, SHARDS).kept == frozenset()
+    assert first.beat({0: Held(1, 1500)}, SHARDS).kept == frozenset()
     first.leave()
-    assert second.beat({0: 2, 1: 1}, SHARDS).analyzers == 1
-    assert [(shard.shard, shard.holder, shard.epoch) for shard in second.shards()] == [
-        (0, "second", 2),
-        (1, "second", 1),
+    assert second.beat({0: Held(2, 1500), 1: Held(1)}, SHARDS).analyzers == 1
+    assert [(shard.shard, shard.holder, shard.epoch, shard.behind_s) for shard in second.shards()] == [
+        (0, "second", 2, 1.5),
+        (1, "second", 1, 0.0),
     ]
 
 

@@ -117,9 +117,14 @@ def _print_line(sentence: str) -> None:
 @click.command(cls=Command)
 @click.option("-v", "--verbose", is_flag=True, help="Print the internal state of collector and analyzer.")
 @json_option
-@settings_options("analyzer")
-def status(settings: Settings, *, verbose: bool, as_json: bool) -> None:
-    """Show GPUs, runs and services on one screen."""
+@click.option("--whole-site", is_flag=True, help="Show who archives each part and decides on each shard.")
+@click.option("--lake", envvar="ZEUS_STREAM_LAKE", metavar="DSN", help="The lake, with --whole-site.")
+@settings_options("analyzer", "lease_database", "broker", "site")
+def status(settings: Settings, *, verbose: bool, as_json: bool, whole_site: bool, lake: str | None) -> None:
+    """Show GPUs, runs and services on one screen; with --whole-site, of a site."""
+    if whole_site:
+        _print_site(settings, lake, as_json=as_json)
+        return
     from zeus_stream.protocol.queries import Status
     from zeus_stream.reports import status_screen
     from zeus_stream.reports.tables import print_status
@@ -155,6 +160,22 @@ def status(settings: Settings, *, verbose: bool, as_json: bool) -> None:
         for sentence in silent.values():
             click.echo(f"zeus-stream: {sentence}", err=True)
         sys.exit(1)
+
+
+def _print_site(settings: Settings, lake: str | None, *, as_json: bool) -> None:
+    """Print who holds each part and each shard of a site."""
+    import pyarrow as pa
+
+    from analyzers.shards.site_status import site_status
+    from zeus_stream.reports.tables import write
+
+    lines = site_status(settings, lake)
+    if as_json:
+        click.echo(json.dumps(lines, indent=2))
+    elif lines:
+        write(pa.Table.from_pylist(lines), "table", sys.stdout)
+    else:
+        click.echo("No process has held a part or a shard yet.", err=True)
 
 
 @click.command(cls=Command)

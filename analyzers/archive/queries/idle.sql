@@ -1,9 +1,6 @@
 -- How much energy did each GPU use while no run was on it?
-WITH reads AS (
-    SELECT gpu, energy_j - lag(energy_j) OVER (PARTITION BY gpu ORDER BY read_at) AS used_j
-    FROM samples WHERE NOT of_host(gpu)
-), used AS (
-    SELECT gpu, sum(used_j) FILTER (used_j >= 0) AS energy_j FROM reads GROUP BY gpu
+WITH used AS (
+    SELECT gpu, sum(energy_j) AS energy_j FROM power WHERE NOT of_host(gpu) GROUP BY gpu
 ), ran AS (
     SELECT gpu, sum(energy_j) AS energy_j FROM windows WHERE kind = 'run' AND NOT shared GROUP BY gpu
 )
