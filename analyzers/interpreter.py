@@ -145,6 +145,7 @@ class Interpreter:
             settings=settings,
             known=self._known,
             began_under=began_under or {},
+            shared_jobs=(jobs or Known()).shared,
         )
         self._lay_routes(settings.timeout_ns)
 

@@ -75,7 +75,7 @@ class Loaded(service.Collector):
 
     async def _load(self) -> None:
         """Begin when the analyzer has come."""
-        while self._analyzer is None:  # noqa: ASYNC110  (the real service has no event for it)
+        while not self._server.connected:  # noqa: ASYNC110  (the real service has no event for it)
             await anyio.sleep(0.01)
         for due_ns, body in bodies(self.sessions, self.rate, self.seconds, monotonic_ns()):
             await anyio.sleep(max(0, due_ns - monotonic_ns()) / S)

@@ -85,7 +85,7 @@ class Loaded(service.Collector):
 
     async def _load(self) -> None:
         """Begin when the analyzer has come."""
-        while self._analyzer is None:  # noqa: ASYNC110  (the real service has no event for it)
+        while not self._server.connected:  # noqa: ASYNC110  (the real service has no event for it)
             await anyio.sleep(BEGIN_S)
         left = self.frames
         for due_ns, body in readings(self.rate, monotonic_ns()):

@@ -101,7 +101,7 @@ def readings(sessions: int, until_ns: int, begin_ns: int = START_NS) -> Readings
     rows = np.zeros(len(t_ns) * sessions, READING)
     rows["t_hi_ns"] = np.tile(t_ns, sessions)
     rows["t_lo_ns"] = rows["t_hi_ns"] - MS
-    rows["energy_mj"] = (rows["t_hi_ns"] - begin_ns) // MS * POWER_W
+    rows["energy_mj"] = np.maximum(rows["t_hi_ns"] - begin_ns, 0) // MS * POWER_W
     rows["power_mw"], rows["limit_mw"], rows["requested_mw"] = POWER_W * 1000, 250_000, 250_000
     rows["gpu"], rows["seen"] = np.repeat(np.arange(sessions), len(t_ns)), Seen.CHANGED
     return Readings(tuple(map(gpu, range(sessions))), rows.tobytes())

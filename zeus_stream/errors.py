@@ -19,6 +19,12 @@ The text of each reads: who: could not what: why. What to do.
 class ZeusStreamError(Exception):
     """Base of all errors of zeus-stream."""
 
+    def __str__(self) -> str:
+        """Return the text without control characters: a part of it may come from another program."""
+        return "".join(
+            letter if letter.isprintable() or letter in "\n\t" else "?" for letter in super().__str__()
+        )
+
 
 class SettingsError(ZeusStreamError):
     """A setting is wrong. The text names where it was set and what it may be."""

@@ -89,6 +89,14 @@ class Settings:
     log_hours: float = _setting(
         24.0, "Age at which frames of the log are deleted, hours.", "resources", least=0.01, most=10_000
     )
+    nice: int = _setting(
+        0,
+        "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
+        " CAP_SYS_NICE.",
+        "resources",
+        least=-20,
+        most=19,
+    )
     trust_uid: tuple[int, ...] = _setting(
         (), "User ids whose runs may command GPUs without a check of their processes.", "expert"
     )

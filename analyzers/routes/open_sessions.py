@@ -55,6 +55,7 @@ class OpenSessions:
         settings: RunSettings,
         known: KnownProfiles,
         began_under: Mapping[str, RunSettings],
+        shared_jobs: Collection[str],
     ) -> None:
         """Begin with none.
 
@@ -69,6 +70,7 @@ class OpenSessions:
             settings: of runs that begin from now on.
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
+            shared_jobs: names of jobs whose runs are every user's.
         """
         self.of: dict[str, Session] = {}
         """By name."""
@@ -86,6 +88,7 @@ class OpenSessions:
         self._settings = settings
         self._known = known
         self._began_under = began_under
+        self._shared_jobs = shared_jobs
         self._unknown: dict[str, None] = {}
         """Sessions whose beginning is not in the log."""
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
@@ -141,7 +144,7 @@ class OpenSessions:
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
         before = next((each for each in living if each.same_process(host, started)), None)
         started, barred = (
-            (before.started, before.barred) if before else _named_apart(host, body, started, living)
+            (before.started, before.barred) if before else self._named_apart(host, body, started, living)
         )
         run = self._run(started.run, body.session)
         session = Session(
@@ -166,6 +169,30 @@ class OpenSessions:
         if before:
             result |= self.end(before, before.received_ns, "it goes on in another session", now)
         return result
+
+    def _named_apart(
+        self, host: str, body: Events, started: RunStarted, living: Iterable[Session]
+    ) -> tuple[RunStarted, str | None]:
+        """Return the beginning of a session whose run and rank another process is already, under a name of
+        its own, and why it may not command; as it is and None if there is no other.
+
+        A run belongs to its user, on all hosts: that of another user has a name of its own, unless its job
+        is shared. A second session of a script's process, or of a process that it started, is a part of the
+        run: it has a name of its own, is no other run to its GPUs, and may command while the run does not.
+        So the search follows the session whose steps began first.
+        """
+        users = {other.uid for other in living if other.started.run == started.run} - {None, body.uid}
+        if body.uid is not None and users and started.job not in self._shared_jobs:
+            started = replace(started, run=f"{started.run[:180]} (user {body.uid})")
+        run, rank = started.run, started.rank
+        if all((other.started.run, other.started.rank) != (run, rank) for other in living):
+            return started, None
+        if any(_of_one_script(host, body.uid, started, other) for other in living):
+            return replace(started, run=part_name(run, body.session), world_size=0), None
+        why = (
+            f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
+        )
+        return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
 
     def _run(self, name: str, session: str) -> Run:
         """Return a run; a session begins it if it is not there."""
@@ -271,29 +298,6 @@ class OpenSessions:
             self._pending.forget(run.name)
         _remember(self._unknown, session.session, None)
         return result
-
-
-def _named_apart(
-    host: str, body: Events, started: RunStarted, living: Iterable[Session]
-) -> tuple[RunStarted, str | None]:
-    """Return the beginning of a session whose run and rank another process is already, under a name of its
-    own, and why it may not command; as it is and None if there is no other.
-
-    A run belongs to its user: that of another user of the same host has a name of its own. Users of other
-    hosts cannot be compared. A second session of a script's process, or of a process that it started, is a
-    part of the run: it has a name of its own, is no other run to its GPUs, and may command while the
-    run does not. So the search follows the session whose steps began first.
-    """
-    users = {other.uid for other in living if (other.started.run, other.host) == (started.run, host)}
-    if body.uid is not None and users - {None, body.uid}:
-        started = replace(started, run=f"{started.run[:180]} (user {body.uid})")
-    run, rank = started.run, started.rank
-    if all((other.started.run, other.started.rank) != (run, rank) for other in living):
-        return started, None
-    if any(_of_one_script(host, body.uid, started, other) for other in living):
-        return replace(started, run=part_name(run, body.session), world_size=0), None
-    why = f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
-    return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
 
 
 def _of_one_script(host: str, uid: int | None, started: RunStarted, other: Session) -> bool:

@@ -26,6 +26,8 @@ def directives(unit: Path) -> dict[str, list[str]]:
 def test_a_unit_is_bounded_in_files_memory_calls_and_addresses(unit: Path) -> None:
     found = directives(unit)
     assert found["UMask"] == ["0077"]
+    assert int(found["Nice"][0]) < 0
+    assert int(found["CPUWeight"][0]) > 100, "more than the default"
     assert found["NoNewPrivileges"] == ["yes"]
     assert int(found["LimitNOFILE"][0]) >= 65_536
     assert found["MemoryMax"][0].endswith("G")

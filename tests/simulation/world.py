@@ -66,9 +66,9 @@ Output = Row | Instruction
 R = TypeVar("R")
 
 
-def outputs_of(interpreter: Interpreter, frame: Frame, body: Body) -> list[Output]:
+def outputs_of(interpreter: Interpreter, frame: Frame, body: Body, *, hurried: bool = False) -> list[Output]:
     """Return what a frame gives: rows, then instructions."""
-    rows, instructions = interpreter.handle(Logged(frame, body), frame.t_ns)
+    rows, instructions = interpreter.handle(Logged(frame, body, hurried), frame.t_ns)
     return [*rows, *instructions]
 
 
@@ -308,6 +308,8 @@ class World:
         more: further hosts, their device and the offset of their clock, ns.
         host: of their names, before the number.
         late: hosts, the last ones, whose rank is not there until `join`.
+        hurried: the analyzer is behind all the time.
+        command_ns: from an instruction to its outcome.
     """
 
     def __init__(
@@ -321,7 +323,10 @@ class World:
         more: tuple[tuple[str | Sequence[Spec], int], ...] = (),
         late: int = 0,
         host: str = "h",
+        hurried: bool = False,
+        command_ns: int = COMMAND_NS,
     ) -> None:
+        self._hurried, self._command_ns = hurried, command_ns
         self.now_ns = START_NS
         self.training = training
         self.interpreter = Interpreter(plan)
@@ -359,11 +364,11 @@ class World:
     def hear(self, frame: Frame, body: Body) -> None:
         """Have the interpreter hear a frame, and carry out what it wants."""
         self.frames.append((frame, body))
-        outputs = outputs_of(self.interpreter, frame, body)
+        outputs = outputs_of(self.interpreter, frame, body, hurried=self._hurried)
         self.outputs += outputs
         for output in outputs:
             if isinstance(output, ApplyControl | RestoreControl):
-                self.at(self.now_ns + COMMAND_NS, lambda command=output: self._obey(command))  # type: ignore[misc]  # mypy cannot type a lambda's default
+                self.at(self.now_ns + self._command_ns, lambda command=output: self._obey(command))  # type: ignore[misc]  # mypy cannot type a lambda's default
             elif isinstance(output, GiveAnswer):
                 self.answers.append(output)
 

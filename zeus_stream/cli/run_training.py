@@ -33,6 +33,7 @@ from zeus_stream.reports.run_cost import (
     print_unpublished,
     summarize,
 )
+from zeus_stream.reports.undecided import BEHIND_S
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.client import Connection, status
 
@@ -43,6 +44,8 @@ PUBLISHES_S = 5.0
 """Longest wait, after the command, for the first row of its run in the archive."""
 CLOSES_S = 10.0
 """Longest wait, after the command, for its run to be closed: readings past its end have to arrive."""
+BEHIND_MOST_S = 60.0
+"""Longest wait beyond these while the analyzer is behind."""
 DEVICES_S = 3.0
 """Longest wait for a collector that has just started to find its devices."""
 STOPS_S = 5.0
@@ -84,13 +87,18 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str], 
         if code:
             record_exit(where, name, command[0], ended_by(code), say)
         try:
-            summary = _wait_for_summary(Connection(where), name, signals)
+            summary = _wait_for_summary(where, name, signals)
         except (RefusedError, UnreachableError) as wrong:
             say(str(wrong))
             return code
         archive = settings.archive or where.archive
         if summary is None:
-            print_unpublished(sys.stderr, lacking_package(command))
+            print_unpublished(
+                sys.stderr,
+                lacking_package(command),
+                behind_s=behind_s(where),
+                failed=ended_by(code) if code else None,
+            )
         else:
             print_summary(
                 summary,
@@ -269,9 +277,10 @@ def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Pla
     return code if code >= 0 else 128 - code
 
 
-def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Summary | None:
+def _wait_for_summary(where: Places, name: str, signals: Signals) -> Summary | None:
     """Return the summary of a run once it is closed, or after CLOSES_S. None: the archive has no such run."""
     found: list[Summary] = []
+    connection = Connection(where)
 
     def closed() -> bool:
         if summary := summarize(connection.sql, name):
@@ -279,9 +288,20 @@ def _wait_for_summary(connection: Connection, name: str, signals: Signals) -> Su
         return bool(found and found[0].closed)
 
     until(lambda: closed() or bool(found), PUBLISHES_S, signals)
+    until(lambda: closed() or bool(found) or behind_s(where) <= BEHIND_S, BEHIND_MOST_S, signals)
     if found:
         until(closed, CLOSES_S, signals)
+        until(lambda: closed() or behind_s(where) <= BEHIND_S, BEHIND_MOST_S, signals)
     return found[0] if found else None
+
+
+def behind_s(where: Places) -> float:
+    """Return how long the oldest data waits in the analyzer, s; 0 if the analyzer does not answer."""
+    try:
+        rows = status(where, "analyzer").rows
+    except UnreachableError:
+        return 0.0
+    return next((float(value.split()[0]) for _, name, value in rows if name == "behind by"), 0.0)
 
 
 def until(condition: Callable[[], bool], timeout_s: float, signals: Signals) -> None:

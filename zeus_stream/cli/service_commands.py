@@ -39,6 +39,7 @@ def collect(settings: Settings, *, parent_pid: int | None) -> None:
     One collector runs on each host. It needs root or CAP_SYS_ADMIN to set power limits of real GPUs.
     """
     _end_with(parent_pid)
+    _set_niceness(settings.nice, "collector")
     from collectors.devices.registry import open_bus
     from collectors.service import collect as service
     from collectors.service import host_name
@@ -53,6 +54,7 @@ def collect(settings: Settings, *, parent_pid: int | None) -> None:
 def analyze(settings: Settings, *, parent_pid: int | None) -> None:
     """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
     _end_with(parent_pid)
+    _set_niceness(settings.nice, "analyzer")
     service = _analyzer_of(settings)
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
 
@@ -84,6 +86,20 @@ def _end_with(parent_pid: int | None) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
     if os.getppid() != parent_pid:
         sys.exit(1)  # it has ended already
+
+
+def _set_niceness(nice: int, name: str) -> None:
+    """Give this process its niceness; its threads and children inherit it. Print why it cannot have it."""
+    if not nice:
+        return
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    except PermissionError:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        _print_line(
+            f"{name}: could not set its niceness to {nice}: it takes root or CAP_SYS_NICE. It runs at {own}."
+            " Set Nice= in its systemd unit, or grant the capability."
+        )
 
 
 def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:

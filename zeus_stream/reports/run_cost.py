@@ -18,6 +18,7 @@ from zeus_stream.reports.html.questions import SAVING, WHOLE, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
 from zeus_stream.reports.quantities import found_level, level
 from zeus_stream.reports.tables import write
+from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted
 
 TOTALS = """
@@ -27,7 +28,18 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
-    (SELECT count(*) FROM steps WHERE run = {run}) AS steps
+    (SELECT count(*) FROM steps WHERE run = {run}) AS steps,
+    count(*) FILTER (ended_ns IS NULL) AS open_sessions,
+    (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
+    (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,
+    (SELECT value FROM settings
+        WHERE name = 'select' AND start = (SELECT max(start) FROM runs WHERE run = {run})) AS selector,
+    (SELECT count(*) > 0 FROM events JOIN runs AS own USING (session)
+        WHERE own.run = {run} AND kind = 'search_wanted') AS search_wanted,
+    (SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE run = {run} AND outcome = 'applied')
+        AS behind_s,
+    (SELECT count(DISTINCT index) FROM windows
+        WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
 FROM runs WHERE run = {run}
 """
 _TRIALS = """
@@ -226,7 +238,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     facts = [
         ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
         ("time", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
-        ("energy", _energy(whole)),
+        ("energy", _energy(totals, whole)),
     ]
     if whole["cpu_energy_j"] is not None:
         facts.append(
@@ -243,16 +255,15 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts += _single(summary.single) if summary.single is not None else []
     elif summary.pipeline is not None:
         facts += pipeline_facts(summary.pipeline)
-    elif summary.trials.num_rows:
-        undecided = "no power limit: the training ended during the search. Train longer, or set a larger"
-        facts.append(("chosen", f"{undecided} --stride-w"))
-    return facts
+    elif (undecided := why_undecided(totals)) is not None:
+        facts.append(("chosen", undecided))
+    return facts + behind_facts(totals)
 
 
-def _energy(whole: Mapping[str, Any]) -> str:
+def _energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     energy_j, duration_s = whole["energy_j"], whole["duration_s"]
     if energy_j is None or not duration_s:
-        return f"missing: {whole['quality'] or 'no GPU was measured'}"
+        return f"missing: {why_no_energy(totals, whole)}"
     interval = f"{whole['energy_p2_5_j']:,.1f} to {whole['energy_p97_5_j']:,.1f}"
     return f"{energy_j:,.1f} J (95 %: {interval}), {energy_j / duration_s:.1f} W on average"
 
@@ -314,17 +325,30 @@ def _changed(saving: Mapping[str, Any]) -> str:
     return f"; a step at the highest limit takes {changed}"
 
 
-def print_unpublished(out: TextIO, lacking: str | None = None) -> None:
-    """Print that nothing was measured, and the line to add.
+def print_unpublished(
+    out: TextIO, lacking: str | None = None, *, behind_s: float = 0.0, failed: str | None = None
+) -> None:
+    """Print that nothing was measured, or not yet, why, and what to do.
 
     Args:
         out: receives the text.
         lacking: a Python that has no package zeus_stream. None: that is not the reason.
+        behind_s: by which the analyzer is behind.
+        failed: how the command failed. None: it did not.
     """
     console = Console(file=out, highlight=False)
+    if behind_s > BEHIND_S:
+        waits = f"the analyzer is behind by {behind_s:.0f} s"
+        console.print(f"\nThe archive has no run of the command yet: {waits}.", soft_wrap=True)
+        console.print("Print its cost later: zeus-stream report", soft_wrap=True)
+        return
     if lacking is not None:
         console.print(f"\nNothing was measured: {lacking} has no package zeus_stream.", soft_wrap=True)
         console.print(f"Install it there: {lacking} -m pip install zeus-stream", soft_wrap=True)
         return
-    console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
+    if failed is None:
+        console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
+    else:
+        console.print(f"\nThe command published no run before its end ({failed}), so nothing was measured.")
+        console.print("If the script has no line for it, add one:")
     console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -227,7 +227,8 @@ def _services(process: str, state: Status) -> list[ServiceLine]:
         words.append("" if trouble == "none" else trouble)
         words.append(sections.get("devices", {}).get("none", ""))
         return [ServiceLine(name=process, state=", ".join(filter(None, ["answers", *words])), lag=ABSENT)]
-    lines = [ServiceLine(name=process, state=f"answers, selector {own.get('selector', ABSENT)}", lag=ABSENT)]
+    state_of_all, behind = f"answers, selector {own.get('selector', ABSENT)}", own.get("behind by", ABSENT)
+    lines = [ServiceLine(name=process, state=state_of_all, lag=behind)]
     for section, values in sections.items():
         if section.startswith("collector "):
             trouble = values.get("trouble", "none")

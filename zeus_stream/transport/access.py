@@ -9,19 +9,21 @@ socket files have let them in.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 import anyio
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.channel import Failures
 from zeus_stream.transport.curve import Judge, Knock
 from zeus_stream.transport.endpoints import PORTS, parse
 from zeus_stream.transport.keys import Allowed, Role
+from zeus_stream.transport.newcomers import Newcomers
 
 LOOK_S = 0.25
 MAX_NAMED = 1_000
@@ -105,7 +107,16 @@ class Gate:
             ("other hosts", f"key {who.name}", ", ".join(sorted(who.roles)))
             for who in list(self._allowed.values())[:100]
         ]
-        return [*rows, ("other hosts", "refused", str(self.refused))] if rows else []
+        if rows:
+            shut = sum(newcomers.shut for newcomers in self._newcomers())
+            rows.append(("other hosts", "refused", str(self.refused)))
+            rows.append(("other hosts", "cut before they showed a key", str(shut)))
+        return rows
+
+    def _newcomers(self) -> Iterator[Newcomers]:
+        for listener in self._listeners:
+            if listener.channel.newcomers is not None:
+                yield listener.channel.newcomers
 
     async def _answer(self) -> None:
         while True:
@@ -146,6 +157,8 @@ class Gate:
         """Cut the connections of keys that are allowed less than before."""
         while True:
             await anyio.sleep(LOOK_S)
+            for newcomers in self._newcomers():
+                newcomers.look(monotonic_ns())
             if not self._look():
                 continue
             for listener in self._listeners:

@@ -16,9 +16,11 @@ import anyio
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 from zeus_stream.protocol.codec import MAX_BYTES
+from zeus_stream.transport.newcomers import Newcomers
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256
@@ -93,6 +95,8 @@ class Channel:
         self._group = group
         self._distant: tuple[str, bytes, bytes] | None = None
         """TCP address, secret key and door, when other hosts may come."""
+        self.newcomers: Newcomers | None = None
+        """Connections of other hosts that have not shown a key; None: other hosts may not come."""
         self._cutting = anyio.Lock()
         self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
@@ -162,6 +166,8 @@ class Channel:
             size = sum(len(frame) for frame in frames)
             drained += size
             peer, connection = _peer(frames[0]), _connected(frames[0]) if self._routes else None
+            if self.newcomers is not None and connection is not None:
+                self.newcomers.has_key(connection.inode)
             if size > MESSAGE_BYTES:
                 del frames[1 + self._routes :]
             parts = [frame.bytes for frame in frames]
@@ -209,7 +215,8 @@ class Channel:
                 f"{address}: could not be listened at: {wrong.strerror}."
                 " Give a free port and an address of this host with --listen."
             ) from wrong
-        return Failures(self._socket.get_monitor_socket(BROKEN_OFF))
+        self.newcomers = Newcomers(int(address.rpartition(":")[2]), HANDSHAKE_MS * 1_000_000)
+        return Failures(self._socket.get_monitor_socket(BROKEN_OFF | zmq.EVENT_ACCEPTED), self.newcomers)
 
     def _bind_distant(self, address: str, secret: bytes, door: bytes) -> None:
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -277,13 +284,23 @@ def _can_open_files(number: int) -> bool:
 class Failures:
     """Handshakes with somebody who has another key of ours, or none, or is no ZeroMQ at all."""
 
-    def __init__(self, monitor: "zmq.Socket[bytes]") -> None:
+    def __init__(self, monitor: "zmq.Socket[bytes]", newcomers: Newcomers) -> None:
+        """``newcomers``: learn of each connection that is accepted."""
         self._events = Channel(monitor)
+        self._newcomers = newcomers
 
     async def count(self) -> int:
         """Wait for some, and return how many there were over TCP."""
-        events = [parse_monitor_message(message.parts) for message in await self._events.receive()]
-        return sum(bytes(event["endpoint"]).startswith(b"tcp:") for event in events)
+        failed = 0
+        for message in await self._events.receive():
+            event = parse_monitor_message(message.parts)
+            if not bytes(event["endpoint"]).startswith(b"tcp:"):
+                continue
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._newcomers.accepted(event["value"], monotonic_ns())
+            else:
+                failed += 1
+        return failed
 
 
 def _peer(frame: zmq.Frame) -> tuple[int | None, int | None, str | None]:

@@ -14,6 +14,9 @@ from analyzers.results.rows import Row
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
+MAX_ASKED = 1_000
+"""Commands of a run whose time is remembered; the oldest go."""
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -55,6 +58,11 @@ class Commands:
         self._attempt: Attempt | None = None
         self._count = 0
         self._first = ""
+        self._asked_ns: dict[str, int] = {}
+        """By command: frame time at which it was asked for, of the last `MAX_ASKED`."""
+        self.behind_ns = 0
+        """From when a limit was asked for, in frame time, until it was in force: the longest since the last
+        decision. An analyzer that is behind asks late."""
 
     def ask(
         self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks, held_mw: int | None = None
@@ -77,6 +85,9 @@ class Commands:
             for control, value in wanted:
                 command = self._command(gpu, control, value)
                 attempt.waiting.add(command.command)
+                self._asked_ns[command.command] = now[command.host]
+                if len(self._asked_ns) > MAX_ASKED:
+                    del self._asked_ns[next(iter(self._asked_ns))]
                 rows.append(self._pending.ask(command, self._run, now[command.host]))
                 commands.append(command)
         return Result(tuple(rows), tuple(commands))
@@ -111,6 +122,8 @@ class Commands:
         """Take in that a control of a GPU was set as asked."""
         self._pending.holding(self._run).held[note.gpu, note.control] = None
         attempt = self._attempt
+        asked_ns = self._asked_ns.pop(note.command, note.t_ns)
+        self.behind_ns = max(self.behind_ns, note.t_ns - asked_ns)
         if attempt is not None and note.command in attempt.waiting:
             attempt.waiting.discard(note.command)
             attempt.applied_ns[host] = max(note.t_ns, attempt.applied_ns.get(host, 0))

@@ -47,6 +47,8 @@ from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
 
+BEHIND_TIMES = 3
+"""An outcome is waited for so many times as long as the slowest has taken."""
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
 
@@ -156,7 +158,7 @@ class LimitSearch:
 
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
-        self._held_mw = None
+        self._held_mw, self._commands.behind_ns = None, 0
         settings = self.settings
         clocks = settings.control == "graphics_clock"
         found = (
@@ -255,7 +257,9 @@ class LimitSearch:
                 return NOTHING
             case Decide():
                 assert self.state is not None
-                return rows_only(self._rows.decided(instruction, self.plan, self.state, self._at()))
+                rows = self._rows.decided(instruction, self.plan, self.state, self._at())
+                self._commands.behind_ns = 0
+                return rows_only(rows)
             case Observe(number, trials, reason):
                 return rows_only([self._rows.observation(self.plan, self._at(), number, trials, reason)])
 
@@ -264,20 +268,27 @@ class LimitSearch:
         assert self.plan is not None
         gpus = self._ranks.gpus()
         periods_ns = [self._fleet.gpus[gpu].timeline.period_ns or PERIOD_NS for gpu in gpus]
-        self.plan = replace(self.plan, window_ns=self.settings.refreshes * max(periods_ns, default=0))
+        self.plan = replace(
+            self.plan,
+            window_ns=self.settings.refreshes * max(periods_ns, default=0),
+            outcome_ns=max(self.settings.timeout_ns, BEHIND_TIMES * self._commands.behind_ns),
+        )
         self._single.begin_again()
         levels = dict.fromkeys(gpus, Level(limit_mw, self.plan.clock_mhz(limit_mw)))
         return self._commands.ask(Attempt(attempt), levels, self._ranks.now, self._held_mw)
 
     def land(self) -> Result:
-        """Pass on to a machine that its limits are in force, once they are."""
+        """Pass on to a machine that its limits are in force, once they are; wait longer if they come late."""
+        patience_ns = BEHIND_TIMES * self._commands.behind_ns
+        if self.plan is not None and patience_ns > self.plan.outcome_ns:
+            self.plan = replace(self.plan, outcome_ns=patience_ns)
         if (landed := self._commands.landed(self._ranks.about, self._ranks.lead)) is None:
             return NOTHING
         attempt, event = landed
         return self.feed_single(event) if attempt.single else self.feed(event)
 
     def _at(self) -> At:
-        return At(self._ranks.now_ns, self.steps)
+        return At(self._ranks.now_ns, self.steps, self._commands.behind_ns)
 
     # ---- limits of single GPUs
 

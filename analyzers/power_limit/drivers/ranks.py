@@ -146,7 +146,7 @@ class Ranks:
                 continue
             if are_of_one_run(self._run, other):
                 return f"the search follows {other}, the session of this script whose steps began first"
-            return f"{gpu}: run {other} controls it already. Wait until it has ended."
+            return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
         lacking = "graphics clock" if what == "graphics_clock" else "power limit"

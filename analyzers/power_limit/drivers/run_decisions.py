@@ -13,6 +13,9 @@ from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 
+BEHIND_NS = 2_000_000_000
+"""A decision says by how much its analyzer was behind, if that was more."""
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -22,6 +25,8 @@ class At:
     """Frame time of the lead's host."""
     steps: int
     """Steps of the lead that have begun."""
+    behind_ns: int = 0
+    """How much later than asked for limits came into force in this round, at the most."""
 
 
 class RunDecisions:
@@ -150,6 +155,8 @@ class RunDecisions:
         """``source``: run and round of the trials; its own if not given."""
         trials_run, trials_round = source or (self._run, number)
         self.decisions += 1
+        if at.behind_ns > BEHIND_NS:
+            reason = f"{reason.rstrip('.')}; the analyzer was behind by up to {at.behind_ns / 1e9:.0f} s"
         chosen = next((trial for trial in trials if trial.limit_mw == limit_mw), None)
         default = max(trials, key=lambda trial: trial.limit_mw, default=None)
         return DecisionRow(

@@ -28,8 +28,8 @@ The rules:
     While steps beat with a sensor that sees a part of the time, a visit goes on, for `MOST_LOCKED` blocks at
     most, each a step longer than the one before, so that their ends move against the sensor.
  4. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in
-    all. A trial that could not be measured is repeated once; an adaptive search does without a limit after
-    `MAX_MISSING` visits without a result.
+    all, each time after twice as long. A trial that could not be measured is repeated once; an adaptive
+    search does without a limit after `MAX_MISSING` visits without a result.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
     (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
@@ -190,7 +190,7 @@ def _step_began(state: State, began: StepBegan, plan: Plan) -> Answer:
         case Applying(limit_mw, _, asked, since_ns) as applying:
             if since_ns is None:
                 return replace(state, phase=replace(applying, since_ns=began.t_ns)), ()
-            if began.t_ns - since_ns < plan.outcome_ns:
+            if began.t_ns - since_ns < plan.outcome_ns * 2 ** max(asked - 1, 0):
                 return state, ()
             if asked < MAX_ASKED:
                 return apply_limit(state, limit_mw, asked + 1)

@@ -65,11 +65,8 @@ def test_a_new_class_and_a_new_field_are_a_migration() -> None:
     ]
 
 
-def test_an_archive_of_the_first_schema_becomes_one_of_today(
-    tmp_path: Path, newest: dict[str, dict[str, str]]
-) -> None:
-    """Rows of the first release stay, also where their table has another name today."""
-    path = tmp_path / "energy.duckdb"
+def first_archive(path: Path) -> dict[str, dict[str, str]]:
+    """Make an archive of the first schema, with a row in each table. Return its columns, by table."""
     with duckdb.connect(path) as file:
         file.execute(META)
         file.execute("INSERT INTO meta VALUES ('zeus-stream', 1, 'the-id', 41)")
@@ -78,6 +75,15 @@ def test_an_archive_of_the_first_schema_becomes_one_of_today(
         for table, columns in before.items():
             if table != "meta":
                 file.execute(f"INSERT INTO {table} SELECT {', '.join(map(example, columns.values()))}")
+    return before
+
+
+def test_an_archive_of_the_first_schema_becomes_one_of_today(
+    tmp_path: Path, newest: dict[str, dict[str, str]]
+) -> None:
+    """Rows of the first release stay, also where their table has another name today."""
+    path = tmp_path / "energy.duckdb"
+    before = first_archive(path)
     Archive.open(path, Settings(memory_mb=128)).close()
     with duckdb.connect(path) as file:
         lifted = schema(file)

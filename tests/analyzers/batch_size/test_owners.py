@@ -101,3 +101,26 @@ def test_a_run_of_another_user_on_the_same_host_is_a_run_of_its_own(annas: Strea
     runs = [row for row in heard.outputs if isinstance(row, RunRow)]
     assert {row.run for row in runs if row.session == "otto"} == {"run (user 1002)"}
     assert {row.run for row in runs if row.session != "otto"} == {"run"}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_run_of_another_user_on_another_host_is_a_run_of_its_own(annas: Stream, *, shared: bool) -> None:
+    """Unless an administrator shares its job."""
+    middle, job = len(annas) // 2, _job_of(annas)
+    other = [
+        (
+            replace(frame, host="elsewhere", log_id="another"),
+            replace(body, session="otto", uid=OTTO, events=tuple(map(elsewhere, body.events))),
+        )
+        for frame, body in annas[:middle]
+        if isinstance(body, Events)
+    ]
+    known = Known(shared=frozenset({job} if shared else ()))
+    heard = Heard(Turns(), known).hear(annas[:middle]).hear(other)
+    runs = {row.run for row in heard.outputs if isinstance(row, RunRow) and row.session == "otto"}
+    assert {name.startswith("run (user 1002)") for name in runs} == {not shared}
+
+
+def _job_of(stream: Stream) -> str:
+    events = [event for _, body in stream if isinstance(body, Events) for event in body.events]
+    return next(event.job for event in events if isinstance(event, RunStarted))

@@ -282,7 +282,7 @@ def test_a_chosen_limit_that_is_refused_gives_way_to_the_next_best() -> None:
 def test_a_command_without_outcome_is_repeated_and_then_given_up() -> None:
     bench = Bench(replace(SHORT, outcome_ns=2 * STEP_NS))
     bench.silent = True
-    bench.steps(2 + 2 * MAX_ASKED * 3)
+    bench.steps(2 + 2 * (2**MAX_ASKED - 1) * 3)  # each time twice as long
     assert bench.limits == [limit for limit in SHORT.limits_mw for _ in range(MAX_ASKED)]
     assert "no outcome" in bench.reason
 

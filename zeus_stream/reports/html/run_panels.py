@@ -14,6 +14,7 @@ from zeus_stream.reports.html.pipeline_panels import pipeline
 from zeus_stream.reports.html.power_question import Power, find_power
 from zeus_stream.reports.html.questions import SAVING, WHOLE, Asking, Row, Rows, Run, quoted
 from zeus_stream.reports.quantities import ABSENT, figure, found_level, joules, level, seconds
+from zeus_stream.reports.run_cost import COMMAND, TOTALS
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
@@ -21,6 +22,7 @@ from zeus_stream.reports.svg.run_charts import (
     frontier_chart,
     power_chart,
 )
+from zeus_stream.reports.undecided import why_no_energy, why_undecided
 
 COMMANDS_SHOWN = 200
 EPOCHS_SHOWN = 60
@@ -63,10 +65,11 @@ _GAPS = (
 DrawPanel = Callable[[Run], Asking[Panel | None]]
 
 
-def headline(saving: Row | None, trials: int) -> str:
+def headline(saving: Row | None, totals: Row) -> str:
     """Return the result of a run in one sentence."""
     if saving is None:
-        return "The limits are being measured." if trials else "No power limit was searched for."
+        undecided = why_undecided(totals)
+        return "No power limit was searched for." if undecided is None else f"{capitalized(undecided)}."
     if saving["power_limit_w"] is None:
         return f"No power limit was chosen: {saving['reason']}."
     chosen = level(saving)
@@ -83,18 +86,16 @@ def result(run: Run) -> Asking[Panel]:
     """Ask for the result of a run: its energy, the chosen limit and what that saves."""
     (whole,) = yield WHOLE.format(run=quoted(run.run))
     savings = yield SAVING.format(run=quoted(run.run))
-    trials = yield f"SELECT count(*) AS trials FROM trials WHERE run = {quoted(run.run)}"  # noqa: S608  (quoted)
+    (totals,) = yield TOTALS.format(run=quoted(run.run), command=quoted(f"{run.run}{COMMAND}"))
     saving = savings[0] if savings else None
-    items = [_energy(whole), ("time", seconds(_duration_s(run, whole)), _time_note(run))]
+    items = [_energy(totals, whole), ("time", seconds(_duration_s(run, whole)), _time_note(run))]
     if run.ended_wall_ns is None:
         forecasts = yield FORECAST.format(run=quoted(run.run))
         costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
         items += [fact for row in forecasts for fact in _forecast(row, costs)]
     if saving is not None and saving["power_limit_w"] is not None:
         items = [*_saving(saving), *items]
-    body = element(
-        "div", element("p", headline(saving, trials[0]["trials"]), class_="headline"), facts(items)
-    )
+    body = element("div", element("p", headline(saving, totals), class_="headline"), facts(items))
     row = {"run": run.run, "job": run.job, **whole, **({f"saving_{k}": v for k, v in (saving or {}).items()})}
     return Panel(name="result", title="Result", body=body, text="", rows=[row])
 
@@ -124,10 +125,15 @@ def _time_note(run: Run) -> str:
     return f"began {run.began_at} UTC" if run.ended_wall_ns is not None else f"began {run.began_at} UTC, runs"
 
 
-def _energy(whole: Row) -> tuple[str, str, str]:
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital at its beginning."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _energy(totals: Row, whole: Row) -> tuple[str, str, str]:
     energy_j = whole["energy_j"]
     if energy_j is None:
-        return "energy", ABSENT, whole["quality"] or "the run is not closed yet"
+        return "energy", ABSENT, why_no_energy(totals, whole)
     sure = "interval not known"
     if whole["energy_p2_5_j"] is not None and whole["energy_p97_5_j"] is not None:
         half_j = (whole["energy_p97_5_j"] - whole["energy_p2_5_j"]) / 2

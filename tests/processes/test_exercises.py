@@ -1,0 +1,21 @@
+"""Short versions of the exercises of ``benchmarks/exercises.py``."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exercises import cuts, pauses, room
+
+
+def test_log_and_archive_that_were_cut_anywhere_go_on_or_say_why_not() -> None:
+    assert cuts(12, random.Random(0)).wrong == ()
+
+
+def test_writes_that_fail_in_the_middle_lose_nothing_once_there_is_room() -> None:
+    assert room(random.Random(0)).wrong == ()
+
+
+@pytest.mark.sweep
+def test_pauses_of_each_process_lose_nothing(zeus_dir: Path) -> None:
+    assert pauses(zeus_dir, 4.0).wrong == ()
