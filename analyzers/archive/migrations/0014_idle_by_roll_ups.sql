@@ -1,4 +1,4 @@
--- Version 11: what GPUs used while no run had them, from roll-ups; all readings were read for it.
+-- Version 14: what GPUs used while no run had them, from roll-ups; all readings were read for it.
 
 CREATE OR REPLACE VIEW idle_gpus AS
 WITH used AS (

@@ -1,4 +1,4 @@
--- Version 14.
+-- Version 15.
 
 CREATE TABLE forecasts (
     "run" VARCHAR,
