@@ -27,7 +27,7 @@ from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import Announced
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
-from zeus_stream.protocol.shards import owner_of, shard_of
+from zeus_stream.protocol.fields import owner_of, shard_of
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.pipelines import SetPlan
-from zeus_stream.protocol.shards import shard_of
 
 MAX_OWNERS = 1_000
 """Owners whose epoch is kept; of more, the one that greeted longest ago is forgotten."""

@@ -19,8 +19,8 @@ from tests.scale.servers import Nats, nats
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.notes import ControlApplied, Notes
-from zeus_stream.protocol.shards import shard_of
 
 SITE, JOB, SHARDS = "site", "resnet", 2
 PATIENCE_S = 240.0

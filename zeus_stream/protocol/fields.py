@@ -3,6 +3,7 @@
 Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not known", never 0.
 """
 
+import zlib
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -54,3 +55,13 @@ class Unknown:
     """A kind this version does not know, from a newer sender: counted, never an error."""
 
     kind: str
+
+
+def shard_of(job: str, shards: int) -> int:
+    """Return the shard in which all runs of a job are decided."""
+    return zlib.crc32(job.encode()) % shards
+
+
+def owner_of(site: str, shard: int) -> str:
+    """Return the owner of a shard's commands, the same for each analyzer that holds it."""
+    return f"{site}/shard-{shard}"

@@ -14,34 +14,13 @@ from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
-from zeus_stream.reports.html.questions import SAVING, WHOLE, quoted
+from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
 from zeus_stream.reports.quantities import found_level, level
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted
 
-TOTALS = """
-SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
-    len(list_distinct(flatten(list(gpus)))) AS gpus,
-    string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
-    (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,
-    (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
-    (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
-    (SELECT count(*) FROM steps WHERE run = {run}) AS steps,
-    count(*) FILTER (ended_ns IS NULL) AS open_sessions,
-    (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
-    (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,
-    (SELECT value FROM settings
-        WHERE name = 'select' AND start = (SELECT max(start) FROM runs WHERE run = {run})) AS selector,
-    (SELECT count(*) > 0 FROM events JOIN runs AS own USING (session)
-        WHERE own.run = {run} AND kind = 'search_wanted') AS search_wanted,
-    (SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE run = {run} AND outcome = 'applied')
-        AS behind_s,
-    (SELECT count(DISTINCT index) FROM windows
-        WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
-FROM runs WHERE run = {run}
-"""
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
     average_power_w AS power_w, temperature_c, confirms, clock_mhz
@@ -72,8 +51,6 @@ FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
-COMMAND = "/command"
-"""After the name of a run: the name under which ``runs`` has the end of its command, if that failed."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 

@@ -8,7 +8,7 @@ from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.epochs.epoch_file import read_epochs, write_epochs
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl
-from zeus_stream.protocol.shards import shard_of
+from zeus_stream.protocol.fields import shard_of
 
 OWNER = "site/shard-1"
 

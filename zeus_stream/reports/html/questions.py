@@ -51,6 +51,29 @@ SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 SAVING = "FROM saving_of({run})"
+TOTALS = """
+SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
+    len(list_distinct(flatten(list(gpus)))) AS gpus,
+    string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
+    (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,
+    (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
+    (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
+    (SELECT count(*) FROM steps WHERE run = {run}) AS steps,
+    count(*) FILTER (ended_ns IS NULL) AS open_sessions,
+    (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
+    (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,
+    (SELECT value FROM settings
+        WHERE name = 'select' AND start = (SELECT max(start) FROM runs WHERE run = {run})) AS selector,
+    (SELECT count(*) > 0 FROM events JOIN runs AS own USING (session)
+        WHERE own.run = {run} AND kind = 'search_wanted') AS search_wanted,
+    (SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE run = {run} AND outcome = 'applied')
+        AS behind_s,
+    (SELECT count(DISTINCT index) FROM windows
+        WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
+FROM runs WHERE run = {run}
+"""
+COMMAND = "/command"
+"""After the name of a run: the name under which ``runs`` has the end of its command, if that failed."""
 _LAST_RUN = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 
 
