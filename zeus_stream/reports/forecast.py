@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zeus_stream.reports.quantities import joules, seconds
+from zeus_stream.reports.html.quantities import joules, seconds
 
 Row = Mapping[str, Any]
 FORECAST = "FROM run_forecasts WHERE run = {run}"

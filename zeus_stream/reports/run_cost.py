@@ -14,9 +14,9 @@ from rich.text import Text
 
 from zeus_stream.reports.costs import at_price, cost_facts, costs
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
+from zeus_stream.reports.html.quantities import found_level, level
 from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
-from zeus_stream.reports.quantities import found_level, level
 from zeus_stream.reports.tables import write
 from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from zeus_stream.protocol.queries import Status
 from zeus_stream.reports.forecast import energy_words
-from zeus_stream.reports.quantities import seconds
+from zeus_stream.reports.html.quantities import seconds
 from zeus_stream.reports.tables import ABSENT, WIDE
 
 Row = Mapping[str, Any]

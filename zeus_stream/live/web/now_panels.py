@@ -8,8 +8,8 @@ from zeus_stream.protocol.snapshots import ForecastNow, GpuNow, RunNow, SearchNo
 from zeus_stream.reports.forecast import time_words
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, facts, percent, plain, table, watts
+from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.site_panels import run_link
-from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.svg.bars import bar
 
 OLD_MS = 3_000

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from zeus_stream.reports.html.elements import Markup, element
+from zeus_stream.reports.html.quantities import ABSENT, figure, joules
 from zeus_stream.reports.html.questions import Row, Rows
-from zeus_stream.reports.quantities import ABSENT, figure, joules
 from zeus_stream.reports.svg.bars import bar
 
 SHOWN = 60

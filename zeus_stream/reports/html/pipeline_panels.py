@@ -2,9 +2,9 @@
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, percent, table
+from zeus_stream.reports.html.quantities import figure
 from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, POINTS, promise, shape
-from zeus_stream.reports.quantities import figure
 from zeus_stream.reports.svg.pipeline_charts import Bar, Point, bubble_chart, clock_colour, points_chart
 
 _SPANS = """

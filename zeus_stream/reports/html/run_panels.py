@@ -12,8 +12,8 @@ from zeus_stream.reports.html.panels import Columns, Panel, bars, facts, percent
 from zeus_stream.reports.html.phase_panel import phases
 from zeus_stream.reports.html.pipeline_panels import pipeline
 from zeus_stream.reports.html.power_question import Power, find_power
+from zeus_stream.reports.html.quantities import ABSENT, figure, found_level, joules, level, seconds
 from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, Asking, Row, Rows, Run, quoted
-from zeus_stream.reports.quantities import ABSENT, figure, found_level, joules, level, seconds
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,

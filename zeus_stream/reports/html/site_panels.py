@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain, table, watts
+from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Asking, Rows, quoted
-from zeus_stream.reports.quantities import ABSENT, figure, joules, seconds
 
 RECENT = """
 WITH latest AS (

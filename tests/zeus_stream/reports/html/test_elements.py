@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import csv_text
-from zeus_stream.reports.quantities import figure, joules, seconds
+from zeus_stream.reports.html.quantities import figure, joules, seconds
 from zeus_stream.reports.svg.axes import round_values
 from zeus_stream.reports.svg.run_charts import (
     HEIGHT,
