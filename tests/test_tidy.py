@@ -99,3 +99,9 @@ def test_no_folder_has_too_many_modules() -> None:
     folders = [str(Path(name).parent) for name in modules() if not name.endswith("__init__.py")]
     full = {folder for folder in set(folders) if folders.count(folder) > FOLDER_MODULES}
     assert complaint(full, FULL_FOLDERS, f"over {FOLDER_MODULES} modules") is None
+
+
+def test_every_package_is_in_the_table_of_the_architecture() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    packages = {"/".join(Path(name).parts[:2]) for name in modules() if len(Path(name).parts) > 2}
+    assert {package for package in packages if f"`{package}`" not in table} == set()
