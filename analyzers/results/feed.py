@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analyzers.results.rows import Row
+from analyzers.results.rows import CheckpointRow, Row
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""
@@ -69,7 +69,11 @@ class ResultsFeed:
         return self._chunks[0].first if self._chunks else self.end
 
     def add(self, rows: Sequence[Row], *, replayed: bool) -> None:
-        """Take in what was stored; let go of the oldest where there is no room."""
+        """Take in what was stored; let go of the oldest where there is no room.
+
+        Checkpoints are left out: they are large, and no result.
+        """
+        rows = [row for row in rows if not isinstance(row, CheckpointRow)]
         for begin in range(0, len(rows), MAX_PAGE):
             part = rows[begin : begin + MAX_PAGE]
             last = self._chunks[-1] if self._chunks else None

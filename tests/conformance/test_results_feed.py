@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from analyzers.results.feed import Place
-from analyzers.results.rows import MetricRow, Row
+from analyzers.results.rows import CheckpointRow, MetricRow, Row
 from tests.conformance.results_feeds import FEEDS, ROOM, Read, Source
 from zeus_stream.exporters.follow import KINDS
 
@@ -105,7 +105,7 @@ def sample(hint: Any) -> Any:
         return hint(*map(sample, get_type_hints(hint).values())) if hint is not tuple else ()
     if origin is tuple:
         return (sample(args[0]),) * 2
-    return {int: 7, float: 2.5, str: "text", bool: True}[hint]
+    return {int: 7, float: 2.5, str: "text", bool: True, bytes: b"bytes"}[hint]
 
 
 def example(kind: Any, *, whole: bool) -> Row:
@@ -122,6 +122,11 @@ def test_every_kind_of_row_comes_back_as_it_was(source: Source, *, whole: bool) 
     rows = [example(kind, whole=whole) for kind in KINDS]
     source.store(rows)
     assert read_all(source)[0] == rows
+
+
+def test_a_checkpoint_is_no_result(source: Source) -> None:
+    source.store([example(CheckpointRow, whole=True), *metrics(0, 1)])
+    assert read_all(source)[0] == metrics(0, 1)
 
 
 def test_a_reader_that_waits_gets_a_result_when_it_is_stored(zeus_dir: Path) -> None:

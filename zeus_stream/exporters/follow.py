@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from analyzers.results.rows import Row
+from analyzers.results.rows import CheckpointRow, Row
 from zeus_stream.errors import UnreachableError
 from zeus_stream.exporters.exporter import Exporter
 from zeus_stream.paths import Places
@@ -22,7 +22,7 @@ WAIT_S = 5.0
 """For a result, within one request."""
 RETRY_S = 1.0
 """Between two tries to reach an analyzer, or the system that results are sent to."""
-KINDS: tuple[type[Row], ...] = get_args(Row)
+KINDS: tuple[type[Row], ...] = tuple(kind for kind in get_args(Row) if kind is not CheckpointRow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Answering:
     """A connection to an analyzer that knows one run."""
 
     def __init__(self, used_j: float) -> None:
-        self._now = replace(SNAPSHOT, runs=(replace(a_run("r"), energy_j=used_j),))
+        self._now = replace(SNAPSHOT, runs=(replace(a_run("r"), energy_j=used_j, forecast=None),))
 
     def sql(self, query: str, *, timeout_s: float) -> pa.Table:
         assert "FROM runs" in query
