@@ -56,6 +56,7 @@ SWEEPS = (
     "fuzz/",
     "packaging/",
     "processes/",
+    "scale/",
     "simulation/",
     "test_leftovers.py",
     "zeus_stream/cli/test_main.py",

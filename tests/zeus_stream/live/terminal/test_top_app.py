@@ -194,7 +194,7 @@ async def test_an_analyzer_that_goes_and_comes_back_is_followed() -> None:
 
 
 async def test_a_run_that_ends_leaves_the_selection_in_bounds() -> None:
-    async with top(every_s=0.02) as (app, pilot, service):
+    async with top(every_s=0.1) as (app, pilot, service):
         await pilot.press("down")
         service.snapshot = replace(SNAPSHOT, runs=())
         await until(app, pilot, "No run is open")
