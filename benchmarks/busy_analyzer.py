@@ -27,14 +27,13 @@ import anyio
 import numpy as np
 from common import ROOT, cpu_seconds, directory, process, sql, table, wait_for
 
-from benchmarks.sessions import BATCH_NS, FLUSH_NS, MS, S, begin, readings
+from benchmarks.sessions import S, begin, steps_and_readings
 from collectors import service
 from collectors.devices.registry import open_bus
 from collectors.log.store import SessionMemory
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.paths import Places
-from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import ControlLeaseEnded, Note, Notes
 from zeus_stream.protocol.readings import Readings
@@ -93,24 +92,7 @@ def bodies(sessions: int, rate: int, seconds: float, begin_ns: int) -> Iterator[
     """Yield what is logged and when, as `benchmarks.sessions.frames` does, on this host's clock."""
     for body in islice(begin(sessions, begin_ns, "load-"), 1, None):  # this collector has started already
         yield begin_ns, body
-    step_ns, sent, flushed_ns = S // rate, 0, begin_ns
-    for now_ns in range(begin_ns + BATCH_NS, begin_ns + round(seconds * S) + 2 * S, BATCH_NS):
-        due = min((now_ns - begin_ns) // step_ns, round(seconds * rate))
-        for session in range(sessions):
-            steps = tuple(
-                StepBoundary(
-                    index,
-                    None if index == 0 else begin_ns + index * step_ns - MS // 10,
-                    begin_ns + index * step_ns,
-                )
-                for index in range(sent, due)
-            )
-            if steps:
-                yield now_ns, Events(f"s{session}", 1 + sent, 0, session + 1, steps)
-        sent = due
-        if now_ns - flushed_ns >= FLUSH_NS:
-            flushed_ns += FLUSH_NS
-            yield now_ns, readings(sessions, flushed_ns, begin_ns)
+    yield from steps_and_readings(sessions, rate, seconds, begin_ns, after_s=2.0)
 
 
 def collect(where: Path, sessions: int, rate: int, seconds: float, cores: set[int]) -> None:

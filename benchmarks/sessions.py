@@ -107,19 +107,19 @@ def readings(sessions: int, until_ns: int, begin_ns: int = START_NS) -> Readings
     return Readings(tuple(map(gpu, range(sessions))), rows.tobytes())
 
 
-def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body]]:
-    """Return time and body of each frame, in order."""
-    for body in begin(sessions):
-        yield START_NS, body
-    step_ns, sent, flushed_ns = S // rate, 0, START_NS
-    for now_ns in range(START_NS + BATCH_NS, START_NS + round(seconds * S), BATCH_NS):
-        due = (now_ns - START_NS) // step_ns
+def steps_and_readings(
+    sessions: int, rate: int, seconds: float, begin_ns: int = START_NS, after_s: float = 0.0
+) -> Iterator[tuple[int, Body]]:
+    """Yield time and body of the steps of all sessions, and of the readings until ``after_s`` later."""
+    step_ns, sent, flushed_ns = S // rate, 0, begin_ns
+    for now_ns in range(begin_ns + BATCH_NS, begin_ns + round((seconds + after_s) * S), BATCH_NS):
+        due = min((now_ns - begin_ns) // step_ns, round(seconds * rate))
         for session in range(sessions):
             steps = tuple(
                 StepBoundary(
                     index,
-                    None if index == 0 else START_NS + index * step_ns - MS // 10,
-                    START_NS + index * step_ns,
+                    None if index == 0 else begin_ns + index * step_ns - MS // 10,
+                    begin_ns + index * step_ns,
                 )
                 for index in range(sent, due)
             )
@@ -128,7 +128,14 @@ def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body
         sent = due
         if now_ns - flushed_ns >= FLUSH_NS:
             flushed_ns += FLUSH_NS
-            yield now_ns, readings(sessions, flushed_ns)
+            yield now_ns, readings(sessions, flushed_ns, begin_ns)
+
+
+def frames(sessions: int, rate: int, seconds: float) -> Iterator[tuple[int, Body]]:
+    """Return time and body of each frame, in order."""
+    for body in begin(sessions):
+        yield START_NS, body
+    yield from steps_and_readings(sessions, rate, seconds)
 
 
 def measure(sessions: int, rate: int, seconds: float, *, behind: bool) -> None:

@@ -35,7 +35,7 @@ class Begin:
     first: int
     """Offset of the first frame that is followed."""
     known: bool = False
-    """What was before is known, from a checkpoint."""
+    """The checkpoint knows what was before."""
 
 
 class BrokeredCollector(Collector):

@@ -34,7 +34,7 @@ class CheckpointTaker:
         """
         self.times = CheckpointTimes(monotonic_ns())
         self.replaying = True
-        """What an interpreter knows in the middle of a replay is not all of it."""
+        """In the middle of a replay an interpreter does not know all of it."""
         self._start = start
         self._next = dict(interpreted)
         self._number = 0

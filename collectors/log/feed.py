@@ -40,7 +40,7 @@ class Journal:
         self.latest = Latest()
         """What was logged last of each device, for those who ask."""
         self.standing = Standing()
-        """What a reader has to know that begins in the middle of the log."""
+        """The facts that a reader needs who begins in the middle of the log."""
         self.trouble: str | None = None
         self.failures = 0
         """Appends that failed."""

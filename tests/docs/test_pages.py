@@ -141,7 +141,7 @@ def test_the_readme_is_one_screen_then_use_then_links() -> None:
 
 @pytest.fixture(scope="module")
 def asked(ran: Ran) -> Iterator[Queries]:
-    """What answers ``zeus-stream sql`` over the archive of a training."""
+    """The answers of ``zeus-stream sql`` over the archive of a training."""
     settings = Settings()
     with opened(places({"ZEUS_STREAM_DIR": str(ran.zeus.directory)}).archive, settings) as archive:
         queries = Queries(archive, settings)

@@ -303,7 +303,7 @@ class Collector(Process):
             )
         )
         if self.log.started_over is not None:
-            self._say(Lost(world.now_ns, "log", 1, f"begun anew: {self.log.started_over}"))
+            self._say(Lost(world.now_ns, "log", 1, f"started over: {self.log.started_over}"))
         for session in self._sessions.values():
             if not session.gone:
                 self._see_out(session.session)
@@ -826,7 +826,7 @@ class World:
         """Since when the limit in force should return."""
         faults = self.rng.choice(["", "", ",fault=reset@3", ",fault=lost@2-3.5", ",fault=timeout@4-5"])
         self._reset_ns = START_NS + 4 * S if "reset" in faults else 0
-        """The counter has begun anew by then, and somebody has seen it."""
+        """The counter has started over by then, and somebody has seen it."""
         [spec] = parse(f"simulated:v100,seed={seed},noise=0.05,period_ms=100{faults}")
         self.model = spec.model
         self.loads = Schedule(first=LimitChange(self.now_ns - S, FOUND_MW))

@@ -33,7 +33,7 @@ UNUSED_S = 60.0
 """A consumer that nobody asks is forgotten by the broker."""
 DUPLICATES_S = 120.0
 WRONG = (nats.errors.Error, OSError, TimeoutError)
-"""What a call of the client may raise."""
+"""The errors that a call of the client may raise."""
 
 
 @dataclass(frozen=True, slots=True)

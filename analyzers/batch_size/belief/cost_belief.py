@@ -32,7 +32,7 @@ OWN, WHOLE = 0.015, 0.1
 """Standard deviations of the log of an epoch's cost: what a size has to itself; and as it is seen in a
 try with its profiling."""
 UNLIKE, BELOW = 0.05, 0.3
-"""How likely a size is unlike the curve, with a standard deviation of `WORSE`: supposed of each whose log
+"""The probability that a size is unlike the curve, with a standard deviation of `WORSE`: supposed if its log
 epochs are so far below the line through the two nearest others."""
 NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""

@@ -17,7 +17,7 @@ from analyzers.batch_size.belief.try_summary import Seen
 from analyzers.batch_size.policy import Job
 
 COVERAGE, COVERAGE_OF, COVERAGE_HORIZON = 0.006, 3.0, 300
-"""What each recurrence to come may save by a size that is unlike the curve, in units of the best size's cost,
+"""The saving of each recurrence to come by a size that is unlike the curve, in units of the best size's cost,
 times the probability of that; it falls with the sizes that have converged, as if `COVERAGE_OF` had been
 before. So many more recurrences are expected to come than otherwise."""
 COVERAGE_STOP = 1.25

@@ -8,7 +8,7 @@ from analyzers.batch_size.belief.cost_belief import CostBelief
 from analyzers.batch_size.belief.gaussian import Floats
 
 PROFILING = 1.2
-"""What the first epoch at a size costs, power limits being searched, over what others do."""
+"""Cost of the first epoch at a size, in which power limits are searched, over that of others."""
 NODES, COST_NODES = 15, 5
 """Equally likely epochs, and costs of an epoch, that stand for all."""
 

@@ -46,7 +46,7 @@ class Shares:
     lagged_s: Floats
     """Seconds of each phase if power follows by each lag; shape (lags, r, k)."""
     grown_j: Floats
-    """What the counter counted; shape (r,)."""
+    """The energy that the counter showed; shape (r,)."""
     open_s2: Floats
     """Variance of the shares by what is not known of the instants; shape (r, k)."""
     marked_s: Floats
@@ -84,7 +84,7 @@ class PhaseFit:
         self._count = [0]
         self._size = CLUSTER
         self._unexplained = np.zeros(lags)
-        """What each lag left unexplained, as it was worked out last, J^2."""
+        """The part that each lag leaves unexplained, computed last, J^2."""
 
     def grow(self, phases: int) -> None:
         """Make room for phases that were marked for the first time."""

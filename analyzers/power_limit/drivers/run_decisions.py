@@ -26,7 +26,7 @@ class At:
     steps: int
     """Steps of the lead that have begun."""
     behind_ns: int = 0
-    """How much later than asked for limits came into force in this round, at the most."""
+    """The longest time from a request for a limit to its being in force, in this round."""
 
 
 class RunDecisions:

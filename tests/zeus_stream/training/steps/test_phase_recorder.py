@@ -16,7 +16,7 @@ def unused(*_: object) -> Any:
 
 
 class Script:
-    """What a recorder hands over and warns of."""
+    """The events and warnings of a recorder."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
