@@ -71,6 +71,7 @@ class ReadingRoute:
         learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
         if learned != gpu.told:
             gpu.told = learned
+            self._gpus.learn(uuid, gpu)
             found.append(gpu_row(host, gpu, gpu.found))
         return found
 
