@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
+from analyzers.measurement import sensors
 from analyzers.measurement.counter_kind import CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
@@ -46,6 +48,8 @@ class Gpu:
     """Of the latest readings while a run used it, where the device says them."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
+    told_gain: Gain | None = None
+    """The calibration that its row has."""
     learned_ns: int = 0
     """Frame time at which it was last looked whether more of these is known."""
 
@@ -112,6 +116,7 @@ class Fleet:
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
     """Return the row of a GPU as it is known now."""
     period_ns = gpu.timeline.period_ns
+    gain = gpu.timeline.gain or sensors.prior(found.gpu, found.driver)
     return GpuRow(
         gpu=found.gpu,
         host=host,
@@ -130,6 +135,10 @@ def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         gone=gpu.timeline.gone,
         scope=found.scope,
         tenants=found.tenants,
+        sensor_gain=None if gain is None else gain.gain,
+        sensor_gain_error=None if gain is None else gain.gain_error,
+        sensor_calibrated=gain is not None and gain.calibrated,
+        sensor_gain_source="nothing is published of such a sensor" if gain is None else gain.source,
     )
 
 

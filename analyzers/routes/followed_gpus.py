@@ -97,7 +97,7 @@ class FollowedGpus:
         gpu.known = known if known is not None and known.driver == note.driver else None
         gpu.timeline.interrupt(None)
         gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
-        gpu.timeline.gain = self.gains.get(note.gpu)
+        gpu.timeline.gain = gpu.told_gain = self.gains.get(note.gpu)
         return gpu_row(host, gpu, note)
 
     def learn(self, uuid: str, gpu: Gpu) -> None:
