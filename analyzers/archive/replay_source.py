@@ -246,10 +246,8 @@ class ReplaySource:
         """Return the last checkpoint of that name."""
         names = ", ".join(column.name for column in fields(CheckpointRow))
         with self.cursor() as cursor:
-            rows = cursor.execute(
-                f"SELECT {names} FROM checkpoints WHERE name = $1",  # noqa: S608  (our own names)
-                [name],
-            ).fetchall()
+            found = cursor.execute(f"SELECT {names} FROM checkpoints WHERE name = $1", [name])  # noqa: S608
+            rows = found.fetchall()
         return _as(CheckpointRow, rows[0]) if rows else None
 
     def interpreted(self) -> dict[str, int]:

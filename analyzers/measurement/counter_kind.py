@@ -33,20 +33,20 @@ SURE = 10.0
 SURER = 2.0
 """Times that, to revise it."""
 CHECK_NS = 8_000_000_000
-"""Once it was told, it is compared this often."""
+"""Once it was stated, it is compared this often."""
 CHECKED = 400
 """Refreshes after which a check begins again."""
 NARROW = 1.2
 """A boxcar's width is revised for one that leaves this much less unexplained."""
 OPEN = 5.0
-"""While it is not told, neither kind is more than exp(this) times as likely as the other."""
+"""While it is not stated, neither kind is more than exp(this) times as likely as the other."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The kind of a counter was told."""
+    """The kind of a counter was stated."""
 
     another: bool
     """It is not the one that was taken for true."""
@@ -137,7 +137,7 @@ class Counter:
         return made
 
     def due(self, t_ns: int) -> bool:
-        """Return whether refreshes are to be compared: all until it is told, some to check that."""
+        """Return whether refreshes are to be compared: all until it is stated, some to check that."""
         if self._telling:
             return True
         if not self._checked or t_ns < self._next_check_ns:
@@ -213,7 +213,7 @@ class Counter:
 
     @property
     def boxcar_share(self) -> float:
-        """The probability that it is a boxcar, while its kind is not told."""
+        """The probability that it is a boxcar, while its kind is not stated."""
         if self._compared < TOGETHER:
             return 0.5
         left = self._rivals()
