@@ -13,8 +13,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from common import table
-
+from benchmarks.common import table
 from tests.device_queue import Load, Nudges, World, train
 from zeus_stream.training.steps.step_boundaries import Boundaries
 

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from common import table
-from published import Curve, curves
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.results.rows import DecisionRow, GpuLimitRow
+from benchmarks.common import table
+from benchmarks.published import Curve, curves
 from collectors.devices.simulated_spec import Spec, parse
 from tests.simulation.world import Training, World
 from zeus_stream.protocol.events import StepBoundary
