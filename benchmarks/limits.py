@@ -18,7 +18,8 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import DecisionRow
 from benchmarks.common import table
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")

@@ -30,7 +30,8 @@ from analyzers.results.rows import DecisionRow, GpuLimitRow
 from benchmarks.common import table
 from benchmarks.published import Curve, curves
 from collectors.devices.simulated_spec import Spec, parse
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
 from zeus_stream.simulated_gpu.workloads import Model, Workload

@@ -23,7 +23,8 @@ from benchmarks.common import table
 from benchmarks.loads import NAMES, SEED, Load, Name, Truth, load
 from benchmarks.loads import STEPS_MS as LENGTHS_MS
 from tests.simulation.played import Counter, counter, play
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 
 STEPS_MS = (20, 50, 100, 500, 5000)

@@ -12,7 +12,8 @@ from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
 from tests.analyzers.power_limit.test_search import World as Searched
 from tests.analyzers.power_limit.test_search import goal
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlLeaseEnded, LeaseCause
