@@ -1,13 +1,6 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["lowtime==0.3.0", "numpy", "scipy", "zeus-stream"]
-#
-# [tool.uv.sources]
-# zeus-stream = { path = "..", editable = true }
-# ///
 """Plans per instruction beside those of `lowtime`, the solver of Perseus: energy at equal time, and seconds.
 
-    uv run benchmarks/pipeline_oracle.py [--size STAGES MICRO_BATCHES] [--unit-ms 1] [--limit 300]
+    python -m benchmarks.pipeline_oracle [--size STAGES MICRO_BATCHES] [--unit-ms 1] [--limit 300]
 
 Both get the true profile of `pipeline.py`, unbalanced stages, no switching time. `lowtime` counts in whole
 units of time and goes from the slowest plan to the fastest; of its plans those count that keep a deadline by
@@ -21,12 +14,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-import common
-from pipeline import truth
-
 from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph, make_graph
 from analyzers.pipeline.plan import play, unplanned_s
+from benchmarks import common
+from benchmarks.pipeline import truth
 
 SLOWDOWNS = (1.0, 1.05, 1.2)
 SLOWEST = 1.6
