@@ -1,31 +1,40 @@
 """Nothing lost, nothing twice, nothing left throttled, nothing crashed: one table of all that was tried.
 
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
+                              [--sessions 0] [--rate 200]
 
 First the whole pipeline in one thread, once a seed (tests/simulation/pipeline.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
-random moments and started again in any order. Last, every socket of live processes is sent what nobody
-should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
+random moments and started again in any order; with ``--sessions``, beside the steps of so many sessions
+(``--rate`` a second each; benchmarks/session_load.py). Last, every socket of live processes is sent what
+nobody should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
 lost, stored twice, set above the limit found, left in force, restored too late, or crashed.
 """
 
 import argparse
+import json
 import logging
 import random
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-from common import directory, table
+from common import ROOT, directory, table
 
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import read_own
 from benchmarks import hostile
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import Account, Setup, pipeline
+from collectors.devices.simulated_spec import parse
+from tests.processes.pipeline import Account, Setup, pipeline, until
 from tests.simulation.pipeline import Report, run
+from zeus_stream.settings import Settings
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
@@ -39,6 +48,10 @@ EAGER = (
 )
 STORED_EVERY = 20
 """Worlds of which one archives into DuckDB, which takes ten times as long."""
+OF_PROCESS = 50
+"""Sessions of one process of the load: a collector takes 64 of one process."""
+SENT_S = 180.0
+"""For what the load has not sent yet, at its end."""
 KINDS = ("collector", "analyzer", "publisher")
 Rows = list[tuple[str, str]]
 """What, and its figure."""
@@ -163,18 +176,68 @@ class Limits:
         self._bus.close()
 
 
-def kills(where: Path, number: int, gpus: int, rng: random.Random) -> Found:
+def kills(where: Path, number: int, gpus: int, rng: random.Random, sessions: int = 0, rate: int = 0) -> Found:
     limits = Limits(where, gpus)
     begin = time.monotonic()
     try:
         with pipeline(where, gpus, EAGER) as setup:
-            killed = setup.kill_in_turn(number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S)
+            with session_load(where, gpus, sessions, rate):
+                killed = setup.kill_in_turn(
+                    number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S
+                )
+                until(setup.welcome)
             account = settle(setup)
         limits.look_again()
         rows, wrong = report(killed, account, limits)
-        return [*rows, ("time", f"{time.monotonic() - begin:.0f} s")], wrong
+        of_load, lost = loaded(where, sessions)
+        return [*rows, *of_load, ("time", f"{time.monotonic() - begin:.0f} s")], wrong + lost
     finally:
         limits.close()
+
+
+@contextmanager
+def session_load(where: Path, gpus: int, sessions: int, rate: int) -> Iterator[None]:
+    """Send the steps of many sessions until the end of the block, and then what waits."""
+    uuids = [spec.uuid(index) for index, spec in enumerate(parse(f"simulated:v100x{gpus}"))]
+    running = []
+    for number, count in enumerate(parts_of(sessions)):
+        command = [sys.executable, "-m", "benchmarks.session_load", str(where), *uuids]
+        flags = ["--name", f"p{number}-", "--sessions", str(count), "--rate", str(rate)]
+        running.append(subprocess.Popen([*command, *flags], cwd=ROOT))
+    try:
+        yield
+        (where / "stop-load").touch()
+        for each in running:
+            if code := each.wait(SENT_S):
+                raise AssertionError(f"the load ended with {code}: not all of it was acknowledged")
+    finally:
+        for each in running:
+            each.kill()
+
+
+def parts_of(sessions: int) -> list[int]:
+    """Return how many sessions each process of the load has."""
+    whole, rest = divmod(sessions, OF_PROCESS)
+    return [OF_PROCESS] * whole + [rest] * bool(rest)
+
+
+def loaded(where: Path, sessions: int) -> Found:
+    """Compare what the load knows to be acknowledged with what is archived."""
+    if not sessions:
+        return [], []
+    known: dict[str, int] = {}
+    for file in where.glob("load-*.json"):
+        known |= json.loads(file.read_text(encoding="utf-8"))
+    archive = Archive.open_read_only(where / "energy.duckdb", Settings())
+    with archive.reading() as reader:
+        stored = read_own(
+            reader, "SELECT session, count(DISTINCT sequence) AS n FROM events GROUP BY session"
+        )
+    archive.close()
+    found = {row["session"]: row["n"] for row in stored.to_pylist()}
+    lost = sum(max(0, count - found.get(session, 0)) for session, count in known.items())
+    rows: Rows = [(f"events of {sessions} more sessions", f"{sum(known.values())} acknowledged, {lost} lost")]
+    return rows, [f"{lost} events of the load were lost."] if lost else []
 
 
 def one_killed(name: str, limits: Limits, rng: random.Random) -> None:
@@ -265,6 +328,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of real processes, in turn")
     parser.add_argument("--messages", type=int, default=100_000, help="hostile ones, over all sockets")
     parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
+    parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
     )
@@ -274,7 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts.append(("simulated worlds", simulations(options.first_seed, options.seeds)))
     if options.kills:
         with directory() as where:
-            found = kills(where, options.kills, options.gpus, random.Random(options.seed))
+            rng = random.Random(options.seed)
+            found = kills(where, options.kills, options.gpus, rng, options.sessions, options.rate)
         parts.append(("real processes", found))
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))
