@@ -10,16 +10,24 @@ end it writes ``load-NAME.json``: by session, the number of events that were ack
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
 
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.query import read_own
+from benchmarks.common import ROOT
+from collectors.devices.simulated_spec import parse
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.paths import Places, endpoint
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.settings import Settings
 
 S = 1_000_000_000
 BATCH_S = 0.5
@@ -29,6 +37,10 @@ MOST = 500
 """Events of a batch."""
 FLUSH_S = 120.0
 """At the end, for what is not acknowledged yet."""
+SENT_S = FLUSH_S + 60.0
+"""Until its processes have ended then."""
+OF_PROCESS = 50
+"""Sessions of one process: a collector takes 64 of one process."""
 
 
 class Steps:
@@ -116,6 +128,51 @@ def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
                 all_steps[ack.session].take(ack)
     finally:
         context.destroy(linger=0)
+
+
+@contextmanager
+def session_load(where: Path, gpus: int, sessions: int, rate: int) -> Iterator[None]:
+    """Send the steps of many sessions until the end of the block, and then what waits."""
+    uuids = [spec.uuid(index) for index, spec in enumerate(parse(f"simulated:v100x{gpus}"))]
+    running = []
+    for number, count in enumerate(parts_of(sessions)):
+        command = [sys.executable, "-m", "benchmarks.session_load", str(where), *uuids]
+        flags = ["--name", f"p{number}-", "--sessions", str(count), "--rate", str(rate)]
+        running.append(subprocess.Popen([*command, *flags], cwd=ROOT))
+    try:
+        yield
+        (where / "stop-load").touch()
+        for each in running:
+            if code := each.wait(SENT_S):
+                raise AssertionError(f"the load ended with {code}: not all of it was acknowledged")
+    finally:
+        for each in running:
+            each.kill()
+
+
+def parts_of(sessions: int) -> list[int]:
+    """Return how many sessions each process of the load has."""
+    whole, rest = divmod(sessions, OF_PROCESS)
+    return [OF_PROCESS] * whole + [rest] * bool(rest)
+
+
+def loaded(where: Path, sessions: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Compare what the load knows to be acknowledged with what is archived."""
+    if not sessions:
+        return [], []
+    known: dict[str, int] = {}
+    for file in where.glob("load-*.json"):
+        known |= json.loads(file.read_text(encoding="utf-8"))
+    archive = Archive.open_read_only(where / "energy.duckdb", Settings())
+    with archive.reading() as reader:
+        stored = read_own(
+            reader, "SELECT session, count(DISTINCT sequence) AS n FROM events GROUP BY session"
+        )
+    archive.close()
+    found = {row["session"]: row["n"] for row in stored.to_pylist()}
+    lost = sum(max(0, count - found.get(session, 0)) for session, count in known.items())
+    rows = [(f"events of {sessions} more sessions", f"{sum(known.values())} acknowledged, {lost} lost")]
+    return rows, [f"{lost} events of the load were lost."] if lost else []
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
                               [--sessions 0] [--rate 200]
 
-First the whole pipeline in one thread, once a seed (tests/simulation/pipeline.py). Then real processes: a
+First the whole pipeline in one thread, once a seed (benchmarks/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
 random moments and started again in any order; with ``--sessions``, beside the steps of so many sessions
 (``--rate`` a second each; benchmarks/session_load.py). Last, every socket of live processes is sent what
@@ -12,29 +12,20 @@ lost, stored twice, set above the limit found, left in force, restored too late,
 """
 
 import argparse
-import json
-import logging
 import random
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from common import ROOT, directory, table
-
-from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import read_own
 from benchmarks import hostile
+from benchmarks.common import directory, table
+from benchmarks.session_load import loaded, session_load
+from benchmarks.soak_worlds import KINDS, Found, Rows, kills_by_process, simulations
 from collectors.devices.simulated import SimulatedBus
-from collectors.devices.simulated_spec import parse
 from tests.processes.pipeline import Account, Setup, pipeline, until
-from tests.simulation.pipeline import Report, run
-from zeus_stream.settings import Settings
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
@@ -46,68 +37,6 @@ EAGER = (
     *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
     *("--stride-w", "40", "--settle-ms", "50"),
 )
-STORED_EVERY = 20
-"""Worlds of which one archives into DuckDB, which takes ten times as long."""
-OF_PROCESS = 50
-"""Sessions of one process of the load: a collector takes 64 of one process."""
-SENT_S = 180.0
-"""For what the load has not sent yet, at its end."""
-KINDS = ("collector", "analyzer", "publisher")
-Rows = list[tuple[str, str]]
-"""What, and its figure."""
-Found = tuple[Rows, list[str]]
-"""Figures, and what is wrong with them, a sentence each."""
-
-
-# ---- in one thread ----------------------------------------------------------------------------------------
-
-
-def simulate(seed: int) -> Report | str:
-    """Return what one seed counted, or what went wrong."""
-    logging.disable()
-    try:
-        return run(seed, stored=seed % STORED_EVERY == 0)
-    except AssertionError as wrong:
-        return f"seed {seed}: {wrong}. {' '.join(wrong.__notes__)}"
-
-
-def simulations(first: int, seeds: int) -> Found:
-    with ProcessPoolExecutor(2) as pool:
-        done = list(pool.map(simulate, range(first, first + seeds), chunksize=5))
-    failed = [what for what in done if isinstance(what, str)]
-    reports = [what for what in done if isinstance(what, Report)]
-
-    def total(name: str) -> int:
-        return sum(getattr(report, name) for report in reports)
-
-    slowest_s = max((report.slowest_restore_s for report in reports), default=0.0)
-    return [
-        ("worlds", f"{seeds}, {len(failed)} failed; one in {STORED_EVERY} archived by DuckDB"),
-        *kills_by_process(sum((report.kills for report in reports), Counter[str]())),
-        ("items emitted", f"{total('emitted')} events"),
-        ("items archived", f"{total('archived')} events"),
-        ("twice", besides(total("twice"), "stored under two sessions, their log damaged: named in gaps")),
-        ("lost", besides(total("lost"), "in logs that were damaged: named in gaps")),
-        ("rows in gaps", str(total("gaps"))),
-        ("windows measured, all within their bounds", str(total("windows"))),
-        (
-            "limits found, set, restored",
-            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or another's stays",
-        ),
-        ("slowest restore after a kill", f"{slowest_s:.2f} s"),
-    ], failed
-
-
-def kills_by_process(killed: Counter[str]) -> Rows:
-    return [
-        ("SIGKILLs", str(killed.total())),
-        *((f"SIGKILLs of the {kind}", str(killed[kind])) for kind in KINDS),
-    ]
-
-
-def besides(count: int, what: str) -> str:
-    """Say that there is none, but for what a damaged log explains: all else has failed its seed."""
-    return f"0, and {count} {what}" if count else "0"
 
 
 # ---- with real processes ----------------------------------------------------------------------------------
@@ -193,51 +122,6 @@ def kills(where: Path, number: int, gpus: int, rng: random.Random, sessions: int
         return [*rows, *of_load, ("time", f"{time.monotonic() - begin:.0f} s")], wrong + lost
     finally:
         limits.close()
-
-
-@contextmanager
-def session_load(where: Path, gpus: int, sessions: int, rate: int) -> Iterator[None]:
-    """Send the steps of many sessions until the end of the block, and then what waits."""
-    uuids = [spec.uuid(index) for index, spec in enumerate(parse(f"simulated:v100x{gpus}"))]
-    running = []
-    for number, count in enumerate(parts_of(sessions)):
-        command = [sys.executable, "-m", "benchmarks.session_load", str(where), *uuids]
-        flags = ["--name", f"p{number}-", "--sessions", str(count), "--rate", str(rate)]
-        running.append(subprocess.Popen([*command, *flags], cwd=ROOT))
-    try:
-        yield
-        (where / "stop-load").touch()
-        for each in running:
-            if code := each.wait(SENT_S):
-                raise AssertionError(f"the load ended with {code}: not all of it was acknowledged")
-    finally:
-        for each in running:
-            each.kill()
-
-
-def parts_of(sessions: int) -> list[int]:
-    """Return how many sessions each process of the load has."""
-    whole, rest = divmod(sessions, OF_PROCESS)
-    return [OF_PROCESS] * whole + [rest] * bool(rest)
-
-
-def loaded(where: Path, sessions: int) -> Found:
-    """Compare what the load knows to be acknowledged with what is archived."""
-    if not sessions:
-        return [], []
-    known: dict[str, int] = {}
-    for file in where.glob("load-*.json"):
-        known |= json.loads(file.read_text(encoding="utf-8"))
-    archive = Archive.open_read_only(where / "energy.duckdb", Settings())
-    with archive.reading() as reader:
-        stored = read_own(
-            reader, "SELECT session, count(DISTINCT sequence) AS n FROM events GROUP BY session"
-        )
-    archive.close()
-    found = {row["session"]: row["n"] for row in stored.to_pylist()}
-    lost = sum(max(0, count - found.get(session, 0)) for session, count in known.items())
-    rows: Rows = [(f"events of {sessions} more sessions", f"{sum(known.values())} acknowledged, {lost} lost")]
-    return rows, [f"{lost} events of the load were lost."] if lost else []
 
 
 def one_killed(name: str, limits: Limits, rng: random.Random) -> None:
@@ -336,7 +220,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     parts: list[tuple[str, Found]] = []
     if options.seeds:
-        parts.append(("simulated worlds", simulations(options.first_seed, options.seeds)))
+        parts.append(
+            ("simulated worlds", simulations(range(options.first_seed, options.first_seed + options.seeds)))
+        )
     if options.kills:
         with directory() as where:
             rng = random.Random(options.seed)
