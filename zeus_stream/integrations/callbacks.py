@@ -128,6 +128,7 @@ class Training:
 
     def forget(self) -> None:
         """Leave what is under way: it has no end that is known. Steps that ended have been."""
+        self._end_phase()
         self.cancel_pause()
         self.cancel_step()
         self._rest()
@@ -176,8 +177,17 @@ class Training:
 
     # ---- what is not steps
 
+    def mark(self, phase: str) -> None:
+        """Let this phase of the steps be under way from here on."""
+        self._publisher.phases.mark(phase)
+
+    def _end_phase(self) -> None:
+        if self._publisher.phases.open:
+            self._publisher.phases.mark(None)
+
     def begin_pause(self, name: str) -> None:
         """Something else than steps begins, a window of this name."""
+        self._end_phase()
         self.cancel_pause()
         self._rest()
         self._pause = self._publisher.window(name).restart()
