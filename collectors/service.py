@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
 BEAT_S = 0.05
-IDLE_BEAT_S = 0.5
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
 RELAX_S = 1.0
@@ -261,12 +260,7 @@ class Collector:
         while True:
             self._guards.beat()
             self._journal.flush()
-            await anyio.sleep(to_next_s(IDLE_BEAT_S if self._idle else BEAT_S))
-
-    @property
-    def _idle(self) -> bool:
-        """Nobody uses a device, and none is held: readings may come together for longer."""
-        return not self._guards.leases and all(guard.watch.relaxed for guard in self._guards.guards)
+            await anyio.sleep(to_next_s(BEAT_S))
 
     async def _keep(self) -> None:
         """Let the log forget what is too old or too much."""

@@ -107,11 +107,6 @@ class Watch:
             self._jobs.put(ReadNow())
         self._relaxed = relaxed
 
-    @property
-    def relaxed(self) -> bool:
-        """It is read about once a second."""
-        return self._relaxed
-
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
         self._thread.join(timeout_s)

@@ -21,11 +21,6 @@ from zeus_stream.transport.sockets import Channel
 
 LOOK_S = 0.05
 """Between two looks; in that time some 2,500 connections or 100 MB can come in."""
-QUIET_LOOKS = 4
-"""Times that lie between two looks once nothing has come for `QUIET_AFTER` looks."""
-QUIET_AFTER = 20
-QUIET_BYTES = 1 << 20
-"""Growth between two looks that is nothing."""
 FILES_PER_S = 100_000
 """More than can come in: a process that may open few files looks before so many could have used them up."""
 CLOSES_S = 0.5
@@ -49,12 +44,8 @@ async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
     most_files = _all_files() // 2
     look_s = min(LOOK_S, most_files / FILES_PER_S)
     most_bytes = memory_bytes() + MAX_GROWTH_BYTES
-    quiet, before = 0, (0, 0)
     while True:
-        await anyio.sleep(to_next_s(look_s * (QUIET_LOOKS if quiet >= QUIET_AFTER else 1)))
-        now = _free_file(most_files), memory_bytes()
-        quiet = quiet + 1 if now[0] <= before[0] and now[1] < before[1] + QUIET_BYTES else 0
-        before = now
+        await anyio.sleep(to_next_s(look_s))
         if (reason := _trouble(most_files, most_bytes)) is not None:
             distant = [channel for channel in channels if channel.distant]
             for channel in distant:
@@ -96,20 +87,16 @@ def _all_files() -> int:
     return most
 
 
-def _free_file(most_files: int) -> int:
-    """Return the lowest free number of a file: about the number of open files."""
+def _trouble(most_files: int, most_bytes: int) -> str | None:
     try:
-        free = os.eventfd(0)
+        free = os.eventfd(0)  # the kernel gives the lowest free number: about the number of open files
     except OSError as wrong:
         if wrong.errno not in NO_FILES:
             raise
-        return most_files + 1
-    os.close(free)
-    return free
-
-
-def _trouble(most_files: int, most_bytes: int) -> str | None:
-    if _free_file(most_files) > most_files:
+        free = most_files + 1
+    else:
+        os.close(free)
+    if free > most_files:
         return f"over {most_files} files were open, half of all that may be"
     if memory_bytes() > most_bytes:
         return f"over {most_bytes >> 20} MiB of memory were in use"
