@@ -30,6 +30,7 @@ from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
 from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.epochs.epoch_file import read_epochs, write_epochs
+from collectors.ingest.pace import COMMAND_NS, Pace
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.feed import Journal
@@ -164,6 +165,7 @@ class Collector:
             observe=settings.observe,
         )
         self._warden = None if settings.observe else Warden(settings.device, where)
+        self._pace = Pace()
         self._guards = Guards(
             settings,
             bus,
@@ -181,6 +183,7 @@ class Collector:
             trusted,
             self._server.pass_on,
             UserBudgets(settings.log_mb * 1_000_000),
+            self._pace,
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
@@ -224,6 +227,7 @@ class Collector:
                 self._journal.flush()
 
     def _reply(self, outcome: Outcome) -> None:
+        self._pace.hurry(monotonic_ns() + COMMAND_NS)
         self._positions.settle(outcome)
         self._server.reply(outcome)
 
@@ -250,7 +254,12 @@ class Collector:
     # ---- what only time brings -------------------------------------------------------------------------
 
     async def _beat(self) -> None:
+        logged_ns = 0
         while True:
+            now_ns = monotonic_ns()
+            if now_ns - logged_ns >= self._pace.gather_ns(now_ns):
+                self._guards.log_readings()
+                logged_ns = now_ns
             self._guards.beat()
             self._journal.flush()
             await anyio.sleep(to_next_s(BEAT_S))
@@ -267,6 +276,8 @@ class Collector:
     async def _relax(self) -> None:
         """Read closely what sessions use, and the rest seldom."""
         while True:
+            if self._positions.plans:
+                self._pace.hurry(monotonic_ns() + COMMAND_NS)
             if any(not session.over for session in self._intake.sessions):
                 self._guards.use(self._intake.gpus_in_use())
             self._guards.relax()
