@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
 BEAT_S = 0.05
+REST_S = 0.25
+"""Between two beats while no lease is held and nobody waits."""
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
 RELAX_S = 1.0
@@ -262,7 +264,8 @@ class Collector:
                 logged_ns = now_ns
             self._guards.beat()
             self._journal.flush()
-            await anyio.sleep(to_next_s(BEAT_S))
+            at_rest = not self._guards.leases and self._pace.gather_ns(now_ns)
+            await anyio.sleep(to_next_s(REST_S if at_rest else BEAT_S))
 
     async def _keep(self) -> None:
         """Let the log forget what is too old or too much."""
