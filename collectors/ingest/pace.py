@@ -1,4 +1,4 @@
-"""How long readings and events may come together before they are logged. Pure.
+"""The time for which readings and events may come together before they are logged. Pure.
 
 Somebody waits for them at the beginning of a run and while limits are tried; later, few and large frames cost
 the training, the collector and the analyzer a fraction of many small ones.
@@ -13,7 +13,7 @@ QUESTION_NS = 2_000_000_000
 
 
 class Pace:
-    """The time until which what comes in is handed on at once."""
+    """The end of the time in which what comes in is handed on at once."""
 
     def __init__(self) -> None:
         self._until_ns = 0
@@ -23,5 +23,5 @@ class Pace:
         self._until_ns = max(self._until_ns, until_ns)
 
     def gather_ns(self, now_ns: int) -> int:
-        """Return how long what comes in may wait now, ns."""
+        """Return the time for which what comes in may wait now, ns."""
         return 0 if now_ns < self._until_ns else GATHER_NS

@@ -40,7 +40,7 @@ class Collector(AbstractContextManager["Collector"]):
         self.asks: list[Ask] = []
         self.batches = 0
         self.gather_ms = 0
-        """How long publishers may let events come together."""
+        """Publishers may let events come together for so long."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -237,7 +237,7 @@ class Ack:
     session: Name
     next_sequence: Count
     gather_ms: Annotated[int, Within(0, 500)] = 0
-    """How long events may come together before they are sent: nobody waits for them."""
+    """Events may come together for so long before they are sent: nobody waits for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Courier:
         self._offered: tuple[str, int] | None = None
         """Session and sequence of the batch that waits for its acknowledgement."""
         self._gather_s = 0.0
-        """How long events may come together, as the collector said last."""
+        """Events may come together for so long, by the last acknowledgement."""
         self._due_ns = 0
         """When the next batch is to be sent."""
         self._progress_ns = self._next_look_ns = 0
