@@ -51,6 +51,8 @@ FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
+VERSION = 1
+"""Of the JSON form; it changes when a field changes its meaning or goes."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
@@ -191,12 +193,15 @@ def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
 
 
 def write_summary(summary: Summary, out: TextIO) -> None:
-    """Write a summary as one JSON object. A figure that is not known is null."""
+    """Write a summary as one JSON object; docs/reference/report.schema.json describes it."""
     content = {
+        "report": "run",
+        "version": VERSION,
         "run": summary.run,
-        "closed": summary.closed,
         **summary.totals,
         **summary.whole,
+        "closed": summary.closed,
+        "sessions_closed": summary.totals["closed"],
         "saving": summary.saving,
         "waste": list(summary.waste),
         "costs": list(summary.costs),
@@ -206,6 +211,11 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
+    write_json(content, out)
+
+
+def write_json(content: Mapping[str, Any], out: TextIO) -> None:
+    """Write one JSON object. A figure that is not known is null."""
     out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
 
 
