@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +14,7 @@ from analyzers.batch_size.registry import beliefs, estimates, parse
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.site.job_belief import Estimate, JobBelief, SetupBelief
-from zeus_stream.reports.tables import write
+from zeus_stream.reports.tables import console_of, write
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 SHOWN = {
@@ -139,7 +138,7 @@ def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
 
 def print_job(shown: Shown, out: TextIO) -> None:
     """Print a job: its target, the next try, its tries, its batch sizes and the energy saved."""
-    console, row = Console(file=out, highlight=False), shown.learned.row
+    console, row = console_of(out), shown.learned.row
     console.rule(Text(row.job), align="left", style="dim")
     sizes = ", ".join(map(str, row.batch_sizes))
     grid = Table.grid(padding=(0, 3))
