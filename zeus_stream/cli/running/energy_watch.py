@@ -10,7 +10,7 @@ from zeus_stream.transport.client import Connection
 
 EVERY_S = 5.0
 UNKNOWN_LOOKS = 4
-"""In a row without an energy, until that is said: the first readings may take a while."""
+"""In a row without an energy, until a warning: the first readings may take a while."""
 
 
 @contextmanager

@@ -230,7 +230,14 @@ def idle() -> Asking[Panel | None]:
     rows = yield f"SELECT * FROM idle_gpus ORDER BY energy_j DESC, gpu LIMIT {SHOWN}"  # noqa: S608  (a number)
     if not rows:
         return None
-    share = [{**row, "percent": None if row["share"] is None else 100 * row["share"]} for row in rows]
+    share = [
+        {
+            **row,
+            "gpu": element("a", row["gpu"], href=f"gpus/{quote(row['gpu'], safe='')}"),
+            "percent": None if row["share"] is None else 100 * row["share"],
+        }
+        for row in rows
+    ]
     body = bars(
         share,
         "gpu",

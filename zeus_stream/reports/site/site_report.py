@@ -111,10 +111,10 @@ def over_time(period: Period) -> Asking[Panel | None]:
     alternative = f"{joules(total)} of all GPUs; most at {most[0]}: {joules(most[1])}."
     chart = time_chart(columns, alternative)
     text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_span_name(span_s)}."
+    body = element("figure", chart, class_="wide")
     return Panel(
-        name="time", title="Energy over time", body=element("figure", chart), text=text, rows=rows,
-        charts={"time": chart},
-    )  # fmt: skip
+        name="time", title="Energy over time", body=body, text=text, rows=rows, charts={"time": chart}
+    )
 
 
 def find_over_time(period: Period) -> Asking[tuple[int, Rows]]:

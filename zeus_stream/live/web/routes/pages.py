@@ -113,7 +113,7 @@ def _power(
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))
-    body = [element("h2", title), tools, plot, power_key(BANDS), text, table]
+    body = [element("h2", title), tools, plot, power_key(BANDS if run else None), text, table]
     # Here and not in the head: the chart is drawn while the rest of the page is still on its way.
     scripts = (
         page_frame.script("../", "uPlot.iife.min.js"),
