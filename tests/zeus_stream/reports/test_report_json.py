@@ -68,7 +68,7 @@ def test_the_json_of_a_run_is_as_its_schema_says(
         with pytest.raises(jsonschema.ValidationError):
             validator.validate({key: value for key, value in report.items() if key != name})
     with pytest.raises(jsonschema.ValidationError):
-        validator.validate({**report, "unknown": 1})
+        validator.validate({**report, "trials": [{"unknown": 1}]})
 
 
 def test_the_json_of_a_period_is_as_its_schema_says(

@@ -1,4 +1,4 @@
--- Version 17: savings of runs that have ended are stored; the view computed those of all runs from all steps.
+-- Version 19: savings of runs that have ended are stored; the view computed those of all runs from all steps.
 
 -- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
 CREATE MACRO savings_of(wanted) AS TABLE
