@@ -6,7 +6,7 @@ at the clock that the limit led to, and the search of the second control knows a
     a clock above the one that the chosen limit leads to    the chosen limit, which binds first
     a clock below it                                        the curve through limits that led to lower ones
 
-The curve is a parabola in the logarithm of the clock, of time and of energy each. Nothing is said of clocks
+The curve is a parabola in the logarithm of the clock, of time and of energy each. Nothing is known of clocks
 that no limit has led to. What is measured at a clock shows whether the curve holds (`curves`): a steady clock
 may draw less than one that fluctuates below a limit.
 """
@@ -21,9 +21,9 @@ from analyzers.power_limit.levels import Level
 from analyzers.power_limit.selectors import Trial
 
 APART = 1.01
-"""Clocks at least so many times each other are told apart."""
+"""Times the next lower clock, from which on two clocks differ."""
 BEYOND = 1.02
-"""So far below the lowest clock seen the curve still says something."""
+"""So far below the lowest clock seen the curve still holds."""
 PARABOLA_FROM = 4
 """Limits from which on the curve is a parabola; of fewer a straight line between neighbours."""
 
@@ -31,7 +31,7 @@ PARABOLA_FROM = 4
 def foretold(
     levels: Sequence[Level], limit_mw: int, measured: Sequence[Trial], led_to_mhz: Mapping[int, float]
 ) -> tuple[Trial, ...]:
-    """Return what steps take at clocks beside a limit, as far as limits say it.
+    """Return what steps take at clocks beside a limit, as far as limits show it.
 
     Args:
         levels: the clocks.

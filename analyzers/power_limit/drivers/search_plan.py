@@ -16,7 +16,7 @@ from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is known of levels before a search of them begins."""
+    """The knowledge of levels before a search of them begins."""
 
     remembered: tuple[Trial, ...] = ()
     """Where no earlier run is remembered."""
