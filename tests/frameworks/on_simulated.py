@@ -4,8 +4,10 @@ python -m tests.frameworks.on_simulated [--zeus] SCRIPT [ARGUMENTS...]
 
 With ``--zeus`` the script is one of Zeus's users: its imports of ``zeus`` become those of
 ``zeus_stream.zeus``, which is all that its author has to change, and what it asks of CUDA happens on the CPU.
+Weights that it would quantize to 4 bits stay as they are: that needs CUDA.
 """
 
+import os
 import re
 import runpy
 import sys
@@ -19,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zeus_stream.simulated_gpu.accelerator import attach
 
-WORK_S = 0.03
+WORK_S = float(os.environ.get("WORK_S", "0.03"))
 OPERATORS = {
     "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -82,11 +84,18 @@ def compute_on_the_cpu() -> None:
         def __init__(self, module: torch.nn.Module, **_: Any) -> None:
             super().__init__(module)
 
+    def no_4_bits(*_: Any, **__: Any) -> None:
+        return None
+
     begin = torch.distributed.init_process_group
     torch.cuda.set_device = lambda _: None
     torch.nn.Module.cuda = torch.Tensor.cuda = stay
     torch.distributed.init_process_group = init_process_group
     torch.nn.parallel.DistributedDataParallel = OnCpu
+    if find_spec("transformers") is not None:
+        import transformers
+
+        transformers.BitsAndBytesConfig = no_4_bits
 
 
 if __name__ == "__main__":
