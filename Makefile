@@ -75,8 +75,7 @@ test-screens: install screens ## test the pages in a real Chromium; PICTURES=doc
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH) \
 		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 

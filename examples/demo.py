@@ -67,9 +67,15 @@ this run as a page          {page}"""
 FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
 
 TRIALS = """
-SELECT power_limit_w, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
-    average_power_w, cost / steps AS cost_per_step_j, temperature_c, began_ns, ended_ns
-FROM trials WHERE NOT confirms AND round = (SELECT min(round) FROM trials) ORDER BY number
+SELECT power_limit_w, 1000 * sum(duration_s) / sum(steps) AS step_ms,
+    sum(energy_j) / sum(steps) AS energy_per_step_j, sum(energy_j) / sum(duration_s) AS average_power_w,
+    sum(cost) / sum(steps) AS cost_per_step_j, avg(temperature_c) AS temperature_c
+FROM trials WHERE NOT confirms AND round = (SELECT min(round) FROM trials)
+GROUP BY power_limit_w ORDER BY power_limit_w DESC
+"""
+SPANS = """
+SELECT power_limit_w, began_ns, ended_ns FROM trials
+WHERE NOT confirms AND round = (SELECT min(round) FROM trials) ORDER BY number
 """
 NOW = """
 SELECT (SELECT count(*) FROM epochs) AS epochs, (SELECT count(*) FROM steps) AS steps,
@@ -320,7 +326,8 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
     if now.saving is not None and now.saving["power_limit_w"] is not None:
         console.print()
         console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)
-        draw(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
+        spans, power = (analyzer.sql(query).to_pylist() for query in (SPANS, POWER))
+        draw(now.trials, now.saving, spans, power, out / "frontier.png")
         console.print(f"A picture of this, and of power over time: {out / 'frontier.png'}")
     console.print()
     console.rule("The same in SQL", style="dim")
@@ -367,7 +374,7 @@ def terminal_plot(trials: Sequence[Row], saving: Row, width: int) -> str:
     return str(plot.build().string(colorless=True))
 
 
-def draw(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -> None:
+def draw(trials: Sequence[Row], saving: Row, spans: Sequence[Row], power: Sequence[Row], path: Path) -> None:
     """Save what each limit trades, and power over time, as a picture."""
     layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.05)
     figure = Figure(figsize=(10, 7.6), dpi=150, layout=layout, facecolor="white")
@@ -377,7 +384,7 @@ def draw(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -
         axes.grid(color="#e5e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
     draw_frontier(above, trials, saving)
-    draw_power(below, trials, saving, power)
+    draw_power(below, spans, saving, power)
     figure.savefig(path)
 
 
@@ -429,15 +436,15 @@ def headline(saving: Row) -> str:
     )
 
 
-def draw_power(axes: Axes, trials: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
+def draw_power(axes: Axes, spans: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
     begin_ns = power[0]["t_ns"]
     seconds = [(row["t_ns"] - begin_ns) / 1e9 for row in power]
     axes.fill_between(seconds, [row["power_w"] for row in power], color=OTHERS, alpha=0.25, linewidth=0)
     axes.plot(seconds, [row["power_w"] for row in power], color=OTHERS, linewidth=1, label="power")
     axes.step(seconds, [row["limit_w"] for row in power], where="post", color="#111827", label="power limit")
-    for trial in trials:
-        span = [(trial[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
-        is_chosen = note(trial["power_limit_w"], saving) == "chosen"
+    for measured in spans:
+        span = [(measured[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
+        is_chosen = note(measured["power_limit_w"], saving) == "chosen"
         axes.axvspan(*span, color=CHOSEN if is_chosen else "#fbbf24", alpha=0.22, linewidth=0)
     axes.axvspan(0, 0, color="#fbbf24", alpha=0.22, label="a limit is measured")
     axes.set_xlabel("seconds")

@@ -33,7 +33,13 @@ if not version("transformers").startswith("4."):
     pytest.skip("they need transformers 4: `make test-zeus-examples`", allow_module_level=True)
 
 STEPS = 420
-OFFLINE = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0", "ZEUS_STREAM_GPUS": "0", **ONE_THREAD}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "ZEUS_STREAM_GPUS": "0",
+    **ONE_THREAD,
+}
 
 
 def save(kind: str, directory: Path) -> None:
