@@ -87,7 +87,7 @@ class Instant:
         return 1000 * (end.t_s - self.t_s)
 
 
-def self_kind(moved: Any) -> type:
+def self_kind(moved: Any) -> Any:
     return torch.Tensor if isinstance(moved, torch.Tensor) else torch.nn.Module
 
 
