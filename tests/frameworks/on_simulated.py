@@ -14,6 +14,7 @@ import runpy
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def main() -> None:
     if migrated:
         script, *sys.argv[1:] = sys.argv[1:]
     sys.argv[0] = script
-    if find_spec("torchvision") is not None:
+    if find_spec("torchvision") and torch.version.cuda is None and "+cpu" not in version("torchvision"):
         define_operators()
     with attach("imagenet") as gpu, tempfile.TemporaryDirectory() as directory:
 

@@ -223,7 +223,7 @@ class Training:
 
     @property
     def pausing(self) -> bool:
-        """What belongs to no step is under way."""
+        """True while something that belongs to no step is under way."""
         return self._pause is not None
 
     @contextmanager
