@@ -76,7 +76,9 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH) \
-		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0
+		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0 \
+		setuptools wheel megatron-core einops hjson ninja msgpack py-cpuinfo
+	DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation deepspeed
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
 ZEUS_EXAMPLES := zeus==0.16.0 transformers==4.40.2 trl==0.8.6 peft==0.10.0 accelerate==0.29.3 datasets==3.6.0 evaluate==0.4.2

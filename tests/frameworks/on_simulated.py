@@ -4,28 +4,24 @@ python -m tests.frameworks.on_simulated [--zeus] SCRIPT [ARGUMENTS...]
 
 With ``--zeus`` the script is one of Zeus's users: its imports of ``zeus`` become those of
 ``zeus_stream.zeus``, which is all that its author has to change, and what it asks of CUDA happens on the CPU.
-Weights that it would quantize to 4 bits stay as they are, and what it would shard is replicated: both need
-CUDA.
+Weights that it would quantize to 4 bits stay as they are: that needs CUDA.
 """
 
-import os
 import re
 import runpy
 import sys
 import tempfile
-import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.fsdp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zeus_stream.simulated_gpu.accelerator import attach
 
-WORK_S = float(os.environ.get("WORK_S", "0.03"))
+WORK_S = 0.03
 OPERATORS = {
     "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -75,23 +71,6 @@ def with_imports_changed(script: Path, directory: Path) -> Path:
     return copy
 
 
-class Instant:
-    """An event of CUDA on the CPU: the time at which it was recorded."""
-
-    def __init__(self, **_: Any) -> None:
-        self.t_s = 0.0
-
-    def record(self) -> None:
-        self.t_s = time.perf_counter()
-
-    def elapsed_time(self, end: "Instant") -> float:
-        return 1000 * (end.t_s - self.t_s)
-
-
-def self_kind(moved: Any) -> Any:
-    return torch.Tensor if isinstance(moved, torch.Tensor) else torch.nn.Module
-
-
 def compute_on_the_cpu() -> None:
     """Let a script that asks for CUDA and NCCL compute on the CPU, with Gloo."""
 
@@ -105,22 +84,14 @@ def compute_on_the_cpu() -> None:
         def __init__(self, module: torch.nn.Module, **_: Any) -> None:
             super().__init__(module)
 
-    def move(self: Any, *target: Any, **more: Any) -> Any:
-        return (
-            self if target and isinstance(target[0], int) else moves[self_kind(self)](self, *target, **more)
-        )
-
     def no_4_bits(*_: Any, **__: Any) -> None:
         return None
 
     begin = torch.distributed.init_process_group
-    moves = {torch.nn.Module: torch.nn.Module.to, torch.Tensor: torch.Tensor.to}
     torch.cuda.set_device = lambda _: None
     torch.nn.Module.cuda = torch.Tensor.cuda = stay
-    torch.nn.Module.to = torch.Tensor.to = move
-    torch.cuda.Event = Instant
     torch.distributed.init_process_group = init_process_group
-    torch.nn.parallel.DistributedDataParallel = torch.distributed.fsdp.FullyShardedDataParallel = OnCpu
+    torch.nn.parallel.DistributedDataParallel = OnCpu
     if find_spec("transformers") is not None:
         import transformers
 

@@ -2,7 +2,6 @@
 
 import random
 import re
-import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,30 +97,6 @@ def test_the_example_of_data_parallel_training_is_one_run(zeus_dir: Path) -> Non
     ]
     assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
     assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
-
-
-def digits(directory: Path, *, train: int) -> None:
-    """Write tiny digits where torchvision's MNIST looks for them."""
-    rng = random.Random(1)
-    directory.mkdir(parents=True)
-    for part, count in (("train", train), ("t10k", 8)):
-        images = struct.pack(">4I", 0x803, count, 28, 28) + rng.randbytes(count * 28 * 28)
-        labels = struct.pack(">2I", 0x801, count) + bytes(rng.randrange(10) for _ in range(count))
-        (directory / f"{part}-images-idx3-ubyte").write_bytes(images)
-        (directory / f"{part}-labels-idx1-ubyte").write_bytes(labels)
-
-
-@needs_zeus
-def test_the_example_of_fsdp_finds_its_limit(zeus_dir: Path) -> None:
-    zeus = Cli(zeus_dir)
-    digits(zeus_dir / "data" / "MNIST" / "raw", train=1600)
-    ranks = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
-    script = (*ON_SIMULATED, str(example("power_limit_optimizer/train_fsdp.py")))
-    done = zeus(*RUN, *ranks, *script, "--batch-size", "1", "--epochs", "1", **ONE_THREAD, WORK_S="0.005")
-    assert done.returncode == 0, done.stderr[-4000:]
-    [limits, steps] = rows(zeus, SEARCH)[0].rsplit(",", 1)
-    assert (limits, int(steps) >= 200) == (LIMITS, True)
-    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
 
 
 @pytest.mark.skipif(bool(absent("transformers")), reason=absent("transformers") or "installed")
