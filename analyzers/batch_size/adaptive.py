@@ -41,7 +41,8 @@ import numpy as np
 
 from analyzers.batch_size.belief.cost_belief import CostBelief, believe
 from analyzers.batch_size.belief.coverage import COVERAGE_STOP, uncovered
-from analyzers.batch_size.belief.outlook import outlook, within
+from analyzers.batch_size.belief.gaussian import within
+from analyzers.batch_size.belief.outlook import outlook
 from analyzers.batch_size.belief.try_summary import Seen, State, Tally
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
 from analyzers.batch_size.thompson import History

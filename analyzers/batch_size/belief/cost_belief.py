@@ -7,7 +7,15 @@ from math import exp, log, log2, sqrt
 
 import numpy as np
 
-from analyzers.batch_size.belief.gaussian import Curves, Floats, Point, Process, conditioned
+from analyzers.batch_size.belief.gaussian import (
+    Curves,
+    Floats,
+    Point,
+    Process,
+    conditioned,
+    equally_likely,
+    within,
+)
 from analyzers.batch_size.belief.metric_pace import Pace
 from analyzers.batch_size.belief.try_summary import Seen, Tally
 from analyzers.batch_size.policy import Job
@@ -34,6 +42,7 @@ try with its profiling."""
 UNLIKE, BELOW = 0.05, 0.3
 """The probability that a size is unlike the curve, with a standard deviation of `WORSE`: supposed if its log
 epochs are so far below the line through the two nearest others."""
+NODE_Z = equally_likely(15)
 NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
@@ -57,18 +66,29 @@ class CostBelief:
     """1 for each size whose power limits were not profiled on the setup, 0 for others; shape (n,)."""
     proven: tuple[int, ...]
     """Sizes, by index, that converged in this era."""
+    fractional: bool
+    """The epochs have fractions; a run pays whole ones."""
+
+    @property
+    def rounding_up(self) -> Floats:
+        """Log of expected whole epochs over expected epochs; shape (h, n)."""
+        if not self.fractional:
+            return np.zeros_like(self.epochs.mean)
+        deviation = np.sqrt(self.epochs.variance + self.noise[:, None])
+        runs = np.exp(within(self.epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z))
+        return np.asarray(np.log(np.ceil(runs).mean(axis=2) / runs.mean(axis=2)))
 
     @property
     def log_cost(self) -> Floats:
         """Log of the expected cost, J; shape (n,)."""
-        spread = (self.epochs.variance + self.noise[:, None]) / 2
+        spread = (self.epochs.variance + self.noise[:, None]) / 2 + self.rounding_up
         logs = self.epochs.mean + spread + np.log(self.weight)[:, None]
         return np.asarray(np.logaddexp.reduce(logs, axis=0) + self.cost.mean[0] + self.cost.variance[0] / 2)
 
     @property
     def bounds(self) -> Floats:
         """Log of the 95 % interval of a size's mean cost, J; shape (2, n)."""
-        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2
+        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2 + self.rounding_up
         mean = self.weight @ by_hypothesis
         variance = self.weight @ (self.epochs.variance + (by_hypothesis - mean) ** 2) + self.cost.variance[0]
         return np.asarray(mean + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance))
@@ -93,6 +113,7 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         tuple((index[size], least) for size, least in seen.more),
         tuple((1 - np.exp(-NEVER * away)).tolist()),
         tuple((index[size], pace) for size, pace in seen.behind.items()),
+        fractional=seen.fractional,
     )
     group = seen.price_era, setup
     scatter = seen.price_scatter
@@ -113,6 +134,7 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         price_noise=scatter**2,
         fresh=np.array([float((group, size) not in prices) for size in job.batch_sizes]),
         proven=tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
+        fractional=seen.fractional,
     )
 
 
@@ -125,6 +147,8 @@ def _epochs(
     more: tuple[tuple[int, float], ...],
     never: tuple[float, ...],
     paces: tuple[tuple[int, Pace], ...],
+    *,
+    fractional: bool,
 ) -> tuple[Curves, Floats, Floats, Floats]:
     """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
 
@@ -145,7 +169,7 @@ def _epochs(
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
     points += [Point(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces]
-    rounding = ROUNDING / exp(min(tally.mean for *_, tally in seen))
+    rounding = 0.0 if fractional else ROUNDING / exp(min(tally.mean for *_, tally in seen))
     alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])
     for at, (*_, unlike) in enumerate(supposed):
         if unlike >= 0:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log, sqrt
 from typing import TypeAlias
 
+from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
 from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
-from analyzers.batch_size.policy import Try
+from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import History
 
 EXACT = 0.001
@@ -80,6 +81,8 @@ class Seen:
     """Cost of all tries of this era, by setup and batch size."""
     reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of those that converged."""
+    fractional: bool = False
+    """Some of the epochs have a fraction; see `fractional_epochs`."""
 
     @property
     def horizon(self) -> int:
@@ -96,14 +99,19 @@ class Seen:
         """Standard deviation of the log of an epoch's cost, from try to try."""
         return max(EXACT, _pooled(self.price.values(), PRICES, PRICES_DOF))
 
-    def and_(self, a_try: Try) -> "Seen":
-        """Return it with a try that has ended."""
+    def and_(self, a_try: Try, job: Job) -> "Seen":
+        """Return it with a try of a job that has ended."""
         size, converged = a_try.batch_size, a_try.ended == "converged"
         seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
         if a_try.ended == "lost":
             return seen
         of, pace = (a_try.setup, size), seen.pace_behind(a_try)
-        took = log(a_try.epochs)
+        needed = float(a_try.epochs)
+        if converged:
+            needed = epochs_to_target(
+                a_try.epochs, a_try.metrics, job.target, lower_is_better=job.lower_is_better
+            )
+        took = log(needed)
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
@@ -125,6 +133,7 @@ class Seen:
             failed=frozenset(),
             metrics={**seen.metrics, size: a_try.metrics},
             reached={**seen.reached, of: seen.reached.get(of, 0) + 1},
+            fractional=seen.fractional or needed < a_try.epochs,
         )
 
     def cheapest(self, setup: str) -> int | None:
@@ -182,6 +191,7 @@ class Seen:
             price_era=self.price_era + 1,
             first=a_try.recurrence,
             last=self.last,
+            fractional=self.fractional,
         )
 
 
@@ -213,5 +223,5 @@ class State:
         seen = Seen() if again else self.seen
         for one in history.tries if again else (a_try,):
             if one.ended != "running" and one.epochs > 0 and one.batch_size > 0:
-                seen = seen.and_(one)
+                seen = seen.and_(one, history.job)
         return State(history, seen)
