@@ -28,6 +28,7 @@ Overlapping recurrences are synthetic: nobody published when such jobs were subm
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from itertools import pairwise
 from math import inf, log
 from statistics import fmean
 
@@ -114,8 +115,8 @@ class Training:
     epochs: int | None
     """Until the target; None: never."""
     metrics: tuple[float, ...]
-    """After each epoch, as far as the world's epochs go: the best level of the table reached by then; before
-    the first one a step less than that."""
+    """After each epoch, as far as the world's epochs go: halfway from the best level of the table that was
+    reached by then to the next; before the first level, half a step below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +336,16 @@ def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[T
 
 def _metrics(run: Mapping[float, int | None], workload: Workload) -> tuple[float, ...]:
     ladder = sorted(run, reverse=workload.lower_is_better)
-    level = ladder[0] - (ladder[1] - ladder[0]) if len(ladder) > 1 else ladder[0]
-    reached = {epoch: step for step in ladder if (epoch := run[step]) is not None}
+    steps = [after - level for level, after in pairwise(ladder)] or [0.0]
+    steps.append(steps[-1])
+    metric = ladder[0] - steps[0] / 2
+    reached = {
+        epoch: level + step / 2
+        for level, step in zip(ladder, steps, strict=True)
+        if (epoch := run[level]) is not None
+    }
     metrics = []
     for epoch in range(1, workload.max_epochs + 1):
-        level = reached.get(epoch, level)
-        metrics.append(level)
+        metric = reached.get(epoch, metric)
+        metrics.append(metric)
     return tuple(metrics)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.html_report import QUERIES, page
+from analyzers.simulation.html_report import QUERIES, USUAL, page
 from analyzers.simulation.recorded_jobs import (
     Traces,
     World,
@@ -129,7 +129,8 @@ def _page(archive: Archive, games: Sequence[Game]) -> str:
         for name, text in QUERIES.items()
     }
     answers = {name: _rows(archive, text) for name, text in sql.items()}
-    answers["sweep"] = sweep(game.world for game in others)
+    usual = sorted(others, key=lambda game: abs(game.world.job.eta - USUAL["eta"]))
+    answers["sweep"] = sweep(game.world for game in usual)
     return page(answers, sql)
 
 

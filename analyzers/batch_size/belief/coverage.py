@@ -77,7 +77,7 @@ def _above(belief: CostBelief, to_judge: Floats) -> Floats:
     """Return what judging each size is expected to cost above the best one, in units of that; shape (n,)."""
     best = belief.log_cost.min()
     deviation = np.sqrt(belief.epochs.variance + belief.noise[:, None] + belief.cost.variance[0])
-    log_cost = belief.epochs.mean + belief.rounding_up + belief.cost.mean[0] - best
+    log_cost = belief.epochs.mean + belief.rounding_up + belief.failing + belief.cost.mean[0] - best
     costs = np.exp(within(log_cost[:, :, None] + deviation[:, :, None] * NODE_Z))
     judged = to_judge[:, None]
     dear = costs > np.where(judged < COVERAGE_STOP, 1, COVERAGE_STOP)

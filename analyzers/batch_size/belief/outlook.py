@@ -43,14 +43,17 @@ def outlook(belief: CostBelief, horizon: int) -> tuple[Floats, Floats]:
     )
     by_epochs = epochs.covariance / deviation[:, :, None]
     # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
-    log_cost = epochs.mean + belief.rounding_up + price + (deviation**2 + price_variance) / 2 - unit
+    log_cost = (
+        epochs.mean + belief.rounding_up + belief.failing + price + (deviation**2 + price_variance) / 2 - unit
+    )
     priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * COST_Z[:, None]
     after = priced[:, :, :, None] + _moved(by_epochs, NODE_Z, _ALL)
     given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
     best_after, best_given_up = _least(after) / NODES, _least(given_up)
     instead = _least(given_up[..., list(belief.proven)]) if belief.proven else best_given_up
     # This try: epochs, and what is paid for them.
-    an_epoch = np.exp(within(price - unit)[:, None] + price_deviation[:, None] * COST_Z)
+    of_success = (price + belief.failing - unit)[:, None]
+    an_epoch = np.exp(within(of_success) + price_deviation[:, None] * COST_Z)
     takes = np.maximum(1, np.exp(within(epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z)))
     takes = np.ceil(takes) if belief.fractional else takes
     until = np.concatenate([np.ones_like(takes[..., :1]), takes], axis=-1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log, sqrt
 from typing import TypeAlias
 
+from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
 from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
 from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
 from analyzers.batch_size.policy import Job, Try
@@ -81,6 +82,12 @@ class Seen:
     """Cost of all tries of this era, by setup and batch size."""
     reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of those that converged."""
+    missed: Mapping[int, int] = field(default_factory=dict)
+    """Tries of this era that failed between two that converged, by batch size; ..."""
+    whole_epochs: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Mean of the log of whole epochs over those with a fraction, by era and batch size."""
+    pending: Mapping[int, int] = field(default_factory=dict)
+    """... and those that failed since the size last converged."""
     fractional: bool = False
     """Some of the epochs have a fraction; see `fractional_epochs`."""
 
@@ -115,26 +122,45 @@ class Seen:
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
+            if not converged and (rate := failing_rate(seen.missed, seen.runs, size)):
+                off = min(off, surprise(rate))
             up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         seen = replace(seen, spent_j={**seen.spent_j, of: seen.spent_j.get(of, 0.0) + a_try.cost_j})
         if not converged:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
             behind = seen.behind if pace is None else {**seen.behind, size: pace}
-            return replace(seen, more=more, failed=seen.failed | {size}, behind=behind)
+            pending = seen.pending
+            if (seen.era, size) in seen.epochs:
+                pending = {**pending, size: pending.get(size, 0) + 1}
+            return replace(seen, more=more, failed=seen.failed | {size}, behind=behind, pending=pending)
         tally = seen.epochs.get((seen.era, size), Tally()).and_(took)
         epochs = {**seen.epochs, (seen.era, size): tally}
+        before = seen.whole_epochs.get((seen.era, size), 0.0)
+        rounded = before + (log(a_try.epochs / needed) - before) / tally.count
         cheapest_j = min(seen.cheapest_j.get(a_try.setup, inf), a_try.cost_j)
         cheapest = {**seen.cheapest_j, a_try.setup: cheapest_j}
         return replace(
             seen,
             epochs=epochs,
+            whole_epochs={**seen.whole_epochs, (seen.era, size): rounded},
             cheapest_j=cheapest,
             failed=frozenset(),
             metrics={**seen.metrics, size: a_try.metrics},
             reached={**seen.reached, of: seen.reached.get(of, 0) + 1},
+            missed={**seen.missed, size: seen.missed.get(size, 0) + seen.pending.get(size, 0)},
+            pending={of: number for of, number in seen.pending.items() if of != size},
             fractional=seen.fractional or needed < a_try.epochs,
         )
+
+    @property
+    def runs(self) -> dict[int, int]:
+        """Number of runs of each size that has converged in this era: these, and those that were missed."""
+        return {
+            size: tally.count + self.missed.get(size, 0)
+            for (era, size), tally in self.epochs.items()
+            if era == self.era
+        }
 
     def cheapest(self, setup: str) -> int | None:
         """Return the batch size whose tries of this era were the cheapest on a setup."""
