@@ -115,8 +115,8 @@ class Training:
     epochs: int | None
     """Until the target; None: never."""
     metrics: tuple[float, ...]
-    """After each epoch, as far as the world's epochs go: halfway from the best level of the table that was
-    reached by then to the next; before the first level, half a step below it."""
+    """After each epoch, as far as the world's epochs go: the best level of the table reached by then; before
+    the first one a step less than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +240,7 @@ def world(
         window=window,
         target=workload.target,
         lower_is_better=workload.lower_is_better,
+        metric_step=_metric_step(traces, workload.dataset),
     )
     limits = sorted({limit for size in sizes for limit in by_size[size]}, reverse=True)
     return World(
@@ -309,6 +310,11 @@ def levels(traces: Traces, dataset: str) -> tuple[float, ...]:
     return tuple(sorted({row.level for row in traces.trained if row.dataset == dataset}))
 
 
+def _metric_step(traces: Traces, dataset: str) -> float:
+    """Return the least distance of the levels of a metric that were recorded; 0: there is one."""
+    return min((after - level for level, after in pairwise(levels(traces, dataset))), default=0.0)
+
+
 def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[Training]]:
     """Return the runs of a workload by batch size; those that say something of the target.
 
@@ -336,16 +342,10 @@ def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[T
 
 def _metrics(run: Mapping[float, int | None], workload: Workload) -> tuple[float, ...]:
     ladder = sorted(run, reverse=workload.lower_is_better)
-    steps = [after - level for level, after in pairwise(ladder)] or [0.0]
-    steps.append(steps[-1])
-    metric = ladder[0] - steps[0] / 2
-    reached = {
-        epoch: level + step / 2
-        for level, step in zip(ladder, steps, strict=True)
-        if (epoch := run[level]) is not None
-    }
+    level = ladder[0] - (ladder[1] - ladder[0]) if len(ladder) > 1 else ladder[0]
+    reached = {epoch: step for step in ladder if (epoch := run[step]) is not None}
     metrics = []
     for epoch in range(1, workload.max_epochs + 1):
-        metric = reached.get(epoch, metric)
-        metrics.append(metric)
+        level = reached.get(epoch, level)
+        metrics.append(level)
     return tuple(metrics)

@@ -31,7 +31,7 @@ SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
 ROUNDING = 0.15
 """Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
-INTERPOLATED = 0.06
+INTERPOLATED = 0.12
 """The same where the metric tells the fraction of an epoch: by a straight line, and with noise."""
 FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
@@ -196,7 +196,7 @@ def _epochs(
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
     points += [Point(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces]
-    rounding = INTERPOLATED if fractional else ROUNDING / exp(min(tally.mean for *_, tally in seen))
+    rounding = (INTERPOLATED if fractional else ROUNDING) / exp(min(tally.mean for *_, tally in seen))
     alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])
     for at, (*_, unlike) in enumerate(supposed):
         if unlike >= 0:

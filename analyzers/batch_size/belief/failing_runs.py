@@ -9,7 +9,6 @@ Information Processing Letters 47, 1993).
 from collections.abc import Mapping
 from functools import lru_cache
 from math import erfc, inf, log, sqrt
-from statistics import NormalDist
 
 EXPECTED_RATE, LIKE_OTHERS = 0.03, 3.0
 """The probability that a run fails, as if another batch size had shown it; what others show is worth so many
@@ -41,8 +40,8 @@ def failing_rate(missed: Mapping[int, int], runs: Mapping[int, int], size: int) 
 
 
 def surprise(rate: float) -> float:
-    """Return by how many standard deviations a failed run is above the usual, if so many fail."""
-    return NormalDist().inv_cdf(1 - rate / 2)
+    """Return what a failed run counts for the alarm that the job has changed: those of a streak add up."""
+    return -log(rate)
 
 
 @lru_cache(maxsize=256)

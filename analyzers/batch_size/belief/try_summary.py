@@ -22,7 +22,7 @@ ERAS = 3
 """Are remembered, the latest."""
 USUAL, ALARM, CLIP = 0.5, 8.0, 4.0
 """An era ends when deviations beyond `USUAL` standard deviations add up to `ALARM`; one counts `CLIP` at most
-(Page, "Continuous Inspection Schemes", Biometrika 41, 1954)."""
+(Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Failures before a usual run count no more."""
 JUMP, PRICE_CLIP = 0.15, 6.0
 """An era also ends when the log of an epoch's cost has left its level, by the same sum, and by `JUMP`."""
 EXPECTED, EXPECTED_DOF = 0.15, 4
@@ -115,16 +115,15 @@ class Seen:
         of, pace = (a_try.setup, size), seen.pace_behind(a_try)
         needed = float(a_try.epochs)
         if converged:
-            needed = epochs_to_target(
-                a_try.epochs, a_try.metrics, job.target, lower_is_better=job.lower_is_better
-            )
+            needed = epochs_to_target(a_try.epochs, a_try.metrics, job)
         took = log(needed)
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
             if not converged and (rate := failing_rate(seen.missed, seen.runs, size)):
-                off = min(off, surprise(rate))
-            up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
+                off = min(off, USUAL + surprise(rate))
+            above = 0.0 if converged and off <= USUAL and seen.pending.get(size) else seen.up
+            up, down = max(0.0, above + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         seen = replace(seen, spent_j={**seen.spent_j, of: seen.spent_j.get(of, 0.0) + a_try.cost_j})
         if not converged:

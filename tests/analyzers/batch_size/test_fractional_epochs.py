@@ -38,17 +38,26 @@ POLICY = Adaptive()
 def test_a_straight_line_through_the_last_epoch_tells_the_fraction(
     epochs: int, metrics: tuple[float, ...], needed: float
 ) -> None:
-    assert epochs_to_target(epochs, metrics, 0.8, lower_is_better=False) == pytest.approx(needed)
+    assert epochs_to_target(epochs, metrics, JOB) == pytest.approx(needed)
     falling = [-one for one in metrics]
-    assert epochs_to_target(epochs, falling, -0.8, lower_is_better=True) == pytest.approx(needed)
-    assert epochs_to_target(epochs, metrics, None, lower_is_better=False) == epochs
+    assert epochs_to_target(
+        epochs, falling, replace(JOB, target=-0.8, lower_is_better=True)
+    ) == pytest.approx(needed)
+    assert epochs_to_target(epochs, metrics, replace(JOB, target=None)) == epochs
 
 
-@given(st.integers(1, 6), st.lists(st.floats(), max_size=6), st.floats(), st.booleans())
+def test_a_metric_that_is_known_in_steps_tells_no_fraction_within_a_few_of_them() -> None:
+    metrics = (0.4, 0.7, 0.9)
+    assert epochs_to_target(3, metrics, replace(JOB, metric_step=0.04)) == pytest.approx(2.5)
+    assert epochs_to_target(3, metrics, replace(JOB, metric_step=0.1)) == 3
+
+
+@given(st.integers(1, 6), st.lists(st.floats(), max_size=6), st.floats(), st.integers(0, 1))
 def test_any_metrics_are_answered_within_the_last_epoch(
-    epochs: int, metrics: list[float], target: float, lower: bool
+    epochs: int, metrics: list[float], target: float, lower_is_better: int
 ) -> None:
-    assert epochs - 1 < epochs_to_target(epochs, metrics, target, lower_is_better=lower) <= epochs
+    job = replace(JOB, target=target, lower_is_better=bool(lower_is_better))
+    assert epochs - 1 < epochs_to_target(epochs, metrics, job) <= epochs
 
 
 def trained(needs: dict[int, float], *, metrics: bool) -> State:

@@ -157,7 +157,7 @@ def test_a_verdict_ends_a_try_and_the_policy_hears_what_it_needs() -> None:
     assert spent(policy, Rules())[0][1::2] == (3, "stopped")
     began, first, second, third, ended = policy.heard[:5]
     assert (began.epoch_cost_j, first.epoch_cost_j) == (None, 3750)
-    assert [one.metrics for one in (first, second)] == [pytest.approx((0.3,)), pytest.approx((0.3, 0.7))]
+    assert [one.metrics for one in (first, second)] == [(pytest.approx(0.1),), (pytest.approx(0.1), 0.5)]
     assert [one.epochs for one in (began, first, second, third, ended)] == [0, 1, 2, 3, 3]
     assert ended == replace(third, ended="stopped")
 
