@@ -8,16 +8,15 @@ from signal import Signals
 from typing import Any, TextIO
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.reports.costs import at_price, cost_facts, costs
+from zeus_stream.reports.costs import OWN_USE, at_price, cost_facts, costs, own_use_facts
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.quantities import found_level, level
 from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
-from zeus_stream.reports.tables import write
+from zeus_stream.reports.tables import console_of, write, write_text
 from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted
 
@@ -78,6 +77,8 @@ class Summary:
     forecast: Mapping[str, Any] | None = None
     """A row of ``run_forecasts``. None: there is none."""
     forecast_costs: Sequence[Mapping[str, Any]] = ()
+    own_use: Sequence[Mapping[str, Any]] = ()
+    """The use of the services in its time: rows of ``own_use_of_runs``."""
 
     @property
     def closed(self) -> bool:
@@ -119,6 +120,7 @@ def summarize(
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
         forecast=forecast,
+        own_use=ask(OWN_USE).to_pylist(),
         forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
 
@@ -157,7 +159,7 @@ def print_summary(
         out: receives the text.
         failed: how the command failed. None: as the archive says.
     """
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
@@ -200,13 +202,14 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "saving": summary.saving,
         "waste": list(summary.waste),
         "costs": list(summary.costs),
+        "own_use": list(summary.own_use),
         "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
-    out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+    write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -221,7 +224,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
         )
-    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs)]
+    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
     if not summary.closed:
         facts += forecast_facts(summary.forecast, summary.forecast_costs)
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
@@ -313,7 +316,7 @@ def print_unpublished(
         behind_s: by which the analyzer is behind.
         failed: how the command failed. None: it did not.
     """
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     if behind_s > BEHIND_S:
         waits = f"the analyzer is behind by {behind_s:.0f} s"
         console.print(f"\nThe archive has no run of the command yet: {waits}.", soft_wrap=True)
