@@ -60,7 +60,7 @@ def bound_of_try(rate: float, deviation: float, most: float) -> tuple[float, flo
         return most, 1.0
     best, least, paid, before = most, inf, 0.0, 0.0
     for at in range(1, STEPS + 1):
-        bound = most * at / STEPS
+        bound = most * (at / STEPS)
         converged = (1 - rate) * erfc(-log(bound) / (deviation * sqrt(2))) / 2
         paid += (1 - before) * most / STEPS
         before = converged
