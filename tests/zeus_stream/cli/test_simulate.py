@@ -96,7 +96,8 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
         "What there is to be saved", "Time against energy", "Energy by batch size", "Energy by power limit",
         "Cumulative regret", "Search paths", "Energy and time against the default", "What eta trades",
     ]  # fmt: skip
-    assert text.count("<svg") == 1 + 1 + 1 + 1 + 2 + 2 + 2 + 1
+    assert text.count("<svg") == 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1  # of two etas, but for the last one
+    assert text.count("With eta 0.5.") == 3
     tables = [
         list(csv.DictReader(io.StringIO(unescape(one))))
         for one in re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)
@@ -106,7 +107,7 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
     cheap = next(row for row in sweep if (row["batch_size"], row["limit_w"]) == ("32", "100"))
     assert (float(cheap["energy"]), float(cheap["time"])) == pytest.approx((0.55, 1.1))
     assert {row["batch_size"] for row in sweep} == {"16", "32"}
-    assert len(regret) == 2 * 2 * 12
+    assert len(regret) == 2 * 12
     assert {row["batch_size"] for row in paths if row["player"] == "default"} == {"32"}
     assert {row["energy"] for row in against if row["player"] == "default"} == {"1"}
     assert sorted(row["eta"] for row in frontier) == ["0.5", "0.5", "1", "1"]
