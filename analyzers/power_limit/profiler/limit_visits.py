@@ -85,7 +85,10 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
                 reason += f", as {plan.known_as}" if as_remembered else f", not as {plan.known_as}"
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
-                reason += "; not sure yet, so it goes on in the background"
+                reason += (
+                    f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
+                    " the search goes on in the background"
+                )
             chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure)
             return _choose(state, chosen, reason, plan, confidence)
 
