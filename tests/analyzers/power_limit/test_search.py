@@ -285,6 +285,7 @@ noisy = KnownCurve(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(curves, st.sampled_from(list(GOALS)))
 @example(noisy, "time")  # blocks of its last visit are taken for settling
@@ -310,6 +311,7 @@ memories = st.lists(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(curves, memories, st.booleans(), st.sampled_from(("energy", "time", "cost:0.5")))
 def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(

@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.zeus_stream.stand_in_collector import Collector, until
 from zeus_stream.protocol.events import Metric
 
@@ -18,6 +20,7 @@ publisher.close()
 """
 
 
+@pytest.mark.sweep
 def test_a_script_that_holds_the_interpreter_does_not_blame_the_collector(zeus_dir: Path) -> None:
     environment = {**os.environ, "ZEUS_STREAM_DIR": str(zeus_dir), "ZEUS_STREAM_FLUSH_S": "60"}
     with (
