@@ -8,7 +8,6 @@ from signal import Signals
 from typing import Any, TextIO
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.quantities import found_level, level
 from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
 from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
-from zeus_stream.reports.tables import write
+from zeus_stream.reports.tables import console_of, write, write_text
 from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
 from zeus_stream.reports.waste import waste_facts, wasted
 
@@ -160,7 +159,7 @@ def print_summary(
         out: receives the text.
         failed: how the command failed. None: as the archive says.
     """
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
@@ -210,7 +209,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
-    out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+    write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -317,7 +316,7 @@ def print_unpublished(
         behind_s: by which the analyzer is behind.
         failed: how the command failed. None: it did not.
     """
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     if behind_s > BEHIND_S:
         waits = f"the analyzer is behind by {behind_s:.0f} s"
         console.print(f"\nThe archive has no run of the command yet: {waits}.", soft_wrap=True)
