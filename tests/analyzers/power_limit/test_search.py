@@ -21,7 +21,9 @@ from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownC
 
 
 @pytest.mark.parametrize("text", GOALS)
-@pytest.mark.parametrize("number", range(len(CURVES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 4 else n for n in range(len(CURVES))]
+)
 def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) -> None:
     curve = published(number)
     chosen = curve.searched(goal(text))
