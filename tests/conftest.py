@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if str(item.path.relative_to(ROOT)).startswith(SWEEPS):
             item.add_marker(pytest.mark.sweep)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector look no more at what all tests share: it took 4 % of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
