@@ -59,11 +59,11 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> "subproc
                 main(arguments, prog_name="zeus-stream")
             except SystemExit as ended:
                 code = ended.code
+        if isinstance(code, str):
+            err.write(f"{code}\n")
         for stream in (out, err):
             stream.flush()
             stream.seek(0)
-        if isinstance(code, str):
-            err.write(code)
         number = code if isinstance(code, int) else int(bool(code))
         return subprocess.CompletedProcess(list(arguments), number, out.read(), err.read())
 
