@@ -304,6 +304,7 @@ def test_what_an_interval_cost_is_in_a_later_log_once(collector: Collector) -> N
     )
 
 
+@pytest.mark.sweep
 def test_intervals_answered_late_are_averaged(collector: Collector) -> None:
     with Publisher() as pub:
         made = training(pub)
