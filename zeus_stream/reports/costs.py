@@ -65,13 +65,11 @@ def own_use_facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for row in rows:
         cores[row["service"]] = cores.get(row["service"], 0.0) + row["core_percent"]
     parts = ", ".join(f"{service} {percent:.1f}" for service, percent in sorted(cores.items()))
-    return [("zeus-stream itself", f"{sum(cores.values()):.1f} % of a core ({parts}); {_energy(rows)}")]
+    return [("zeus-stream itself", f"{sum(cores.values()):.1f} % of a core ({parts}), {_energy(rows)}")]
 
 
 def _energy(rows: Sequence[Mapping[str, Any]]) -> str:
-    unknown = next((row["reason"] for row in rows if row["share_low_percent"] is None), None)
-    if unknown is not None:
-        reason = unknown.partition(". ")[0].partition(": ")[2] or unknown
-        return f"its energy is not known: {reason or 'that of the run is missing'}"
+    if any(row["share_low_percent"] is None for row in rows):  # the view has the reason
+        return "energy unknown"
     low, high = (sum(row[f"share_{bound}_percent"] for row in rows) for bound in ("low", "high"))
-    return f"{low:.2g} to {high:.2g} % of the energy measured, by its share of processor time"
+    return f"{low:.2g} to {high:.2g} % of the energy measured"
