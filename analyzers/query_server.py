@@ -68,6 +68,9 @@ class QueryServer:
         counters: Counter[str],
         commit: Callable[[], Awaitable[None]],
         results: ResultsServer,
+        *,
+        readers: int = query.THREADS,
+        only_sql: str | None = None,
     ) -> None:
         """Begin with no query.
 
@@ -80,6 +83,8 @@ class QueryServer:
             counters: of the analyzer.
             commit: stores what waits, so that an answer has all that was received.
             results: answers who follows the stored results.
+            readers: queries answered at once.
+            only_sql: the refusal of all but SQL and status; None: everything is answered.
         """
         self._queries = queries
         self._status = status
@@ -88,7 +93,8 @@ class QueryServer:
         self._counters = counters
         self._commit = commit
         self.results = results
-        self._readers = anyio.CapacityLimiter(query.THREADS)
+        self._only_sql = only_sql
+        self._readers = anyio.CapacityLimiter(readers)
         self.under_way = 0
         self._open: dict[Key, Open] = {}
         """Queries that are under way or wait."""
@@ -135,6 +141,8 @@ class QueryServer:
         match request:
             case AskStatus():
                 reply(self._status(gate))
+            case AskNow() | AskResults() | ForgetJob() if self._only_sql is not None:
+                reply(No(self._only_sql))
             case AskNow():
                 if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
                     self._counters["replies to nobody"] += 1
