@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 
 import anyio
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
+from analyzers.interpreter import LinkSeen
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -69,6 +70,15 @@ class Host:
         """None: it is not followed (yet)."""
         self.last: Frame | None = None
         """The last frame that was interpreted."""
+
+
+def links_seen(hosts: Mapping[str, Host], last: Mapping[str, Frame]) -> Iterator[LinkSeen]:
+    """Yield the state of all links. ``last``: frames that were interpreted by now, by host."""
+    for name, host in list(hosts.items()):
+        frame = last.get(name, host.last)
+        if host.collector is not None and frame is not None:
+            link = host.collector.link
+            yield LinkSeen(name, link.connected, link.behind(frame))
 
 
 async def complain(link: Link) -> None:

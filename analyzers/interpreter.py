@@ -29,13 +29,13 @@ from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.instructions import ApplyControl, Instruction
-from analyzers.results.result import NOTHING, Result
+from analyzers.results.result import NOTHING, OWN, Result
 from analyzers.results.rows import DecisionRow, RunRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.event_route import EventRoute
 from analyzers.routes.followed_gpus import FollowedGpus
 from analyzers.routes.forecast_route import ForecastRoute
-from analyzers.routes.note_route import OWN, NoteRoute
+from analyzers.routes.note_route import NoteRoute
 from analyzers.routes.open_sessions import OpenSessions
 from analyzers.routes.reading_route import ReadingRoute
 from analyzers.routes.window_route import WindowRoute

@@ -32,10 +32,11 @@ from analyzers.archive.store import Store
 from analyzers.checkpoints.checkpoint_taker import with_live
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.commits import Commits
+from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
 from analyzers.earlier_runs import check
-from analyzers.followed_collectors import Collector, Host, complain
+from analyzers.followed_collectors import Collector, Host, complain, links_seen
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Interpreter, LinkSeen
+from analyzers.interpreter import Asked, Interpreter
 from analyzers.live.live_site import site_head
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
@@ -180,6 +181,7 @@ class Analyzer:
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
+        self._own_use = AnalyzerUse(settings)
         self._since, self._live = begin.since, begin.live
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
@@ -189,8 +191,8 @@ class Analyzer:
         await self._commits.add_derived(rows, {}, ())
         await self._commits.commit()
 
-    async def follow(self, budgets: Path) -> None:
-        """Archive and interpret all collectors' streams, from where this archive ends; and our own words."""
+    async def follow(self, budgets: Path, *, alone: bool = True) -> None:
+        """Archive and interpret all streams, and our own words. ``alone``: in this process."""
         send, receive = anyio.create_memory_object_stream[list[Frame] | Break](BACKLOG)
         stored, decoded = anyio.create_memory_object_stream[Decoded](STORED_AHEAD)
         self._questions, questions = anyio.create_memory_object_stream[tuple[str, Ask | AskTry]](
@@ -214,8 +216,11 @@ class Analyzer:
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
-                own = dict(self._settings.budget_groups), self._archive.own_log()
-                tasks.start_soon(watched_files.publish_budgets, budgets, *own, send)
+                log = OwnLog(*self._archive.own_log(), send)
+                groups = dict(self._settings.budget_groups)
+                tasks.start_soon(watched_files.publish_budgets, budgets, groups, log)
+                if alone:
+                    tasks.start_soon(self._own_use.publish, log)
                 self._replayed.set()
 
     def join(self, collector: Collector) -> anyio.CancelScope:
@@ -306,21 +311,15 @@ class Analyzer:
                 collector.link.take_notes(body.notes)
         while at < len(frames):
             behind_ns = self.behind_ns()
-            count, result = await self._interpretation.interpret(frames[at:], behind_ns, self._links)
+            count, result = await self._interpretation.interpret(
+                frames[at:], behind_ns, partial(links_seen, self._hosts)
+            )
             part, at = frames[at : at + count], at + count
             self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
             result = with_live(result, self._live)
             for frame, _ in part:
                 self._hosts[frame.host].last = frame
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
-
-    def _links(self, last: Mapping[str, Frame]) -> Iterable[LinkSeen]:
-        """Return the state of all links. ``last``: frames that were interpreted by now, by host."""
-        for name, host in list(self._hosts.items()):
-            frame = last.get(name, host.last)
-            if host.collector is not None and frame is not None:
-                link = host.collector.link
-                yield LinkSeen(name, link.connected, link.behind(frame))
 
     def behind_ns(self) -> int:
         """Return how long the oldest frame waits that is not interpreted."""
@@ -333,6 +332,7 @@ class Analyzer:
     async def _deliver(self, given: Given) -> None:
         """Have rows stored; hand instructions to the links as soon as they may leave."""
         rows, instructions = given.result
+        self._own_use.take(rows)
         self._counters["gaps"] += sum(type(row) is GapRow for row in rows)
         await self._commits.add_derived(rows, given.interpreted, instructions)
         for instruction in instructions:
@@ -375,6 +375,7 @@ class Analyzer:
             ("analyzer", "selector", self._settings.select),
             ("analyzer", "policy", self._settings.policy),
             ("analyzer", "own processor time", own_cost.words()),
+            ("analyzer", "own energy", self._own_use.energy),
             ("analyzer", "behind by", f"{self.behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
             *insight_rows(self._interpretation.insight),

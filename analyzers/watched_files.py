@@ -5,18 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
-from analyzers.interpreter import OWN, Calibrated, Forgotten, Interpreter
+from analyzers.dispatch.own_log import OwnLog
+from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.power_budget.allocation import in_force
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import StorageError
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
-from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
-from zeus_stream.transport.follower import Break
+from zeus_stream.protocol.notes import Budget, BudgetsSet
 
 _log = logging.getLogger(__name__)
 
@@ -27,20 +24,17 @@ LOOK_S = 1.0
 async def publish_budgets(
     path: Path,
     groups: Mapping[str, tuple[str, ...]],
-    own_log: tuple[str, int],
-    send: MemoryObjectSendStream[list[Frame] | Break],
+    own_log: OwnLog,
 ) -> None:
     """Put into our own log which budgets hold, as the file and the time of day have it.
 
     Args:
         path: of the file.
         groups: GPUs by name of a group.
-        own_log: the log, and the offset of its next frame.
-        send: takes the frames.
+        own_log: takes the notes.
     """
-    log_id, offset = own_log
     known, listed = changed(path), budgets.load(path, groups)
-    published: tuple[Budget, ...] | None = None if offset else ()
+    published: tuple[Budget, ...] | None = None if own_log.begun else ()
     while True:
         if (now := changed(path)) != known:
             known = now
@@ -49,12 +43,8 @@ async def publish_budgets(
             except StorageError as wrong:
                 _log.warning("%s", wrong)
         if (holding := in_force(listed, anchor().wall_ns)) != published:
-            published, t_ns = holding, monotonic_ns()
-            body = codec.encode(Notes((BudgetsSet(t_ns, holding),)))
-            await send.send(
-                [Frame(log_id=log_id, offset=offset, host=OWN, t_ns=t_ns, topic="budgets", body=body)]
-            )
-            offset += 1
+            published = holding
+            await own_log.state("budgets", BudgetsSet(monotonic_ns(), holding))
         await anyio.sleep(LOOK_S)
 
 

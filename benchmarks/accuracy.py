@@ -25,12 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import meter
 import numpy as np
-from common import ROOT, cpu_seconds, directory, peer_python, process, sql, table, wait_for
-from loads import NAMES, SEED, Ints, Load, load
-from training import TOOLS
 
+from benchmarks import meter
+from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, sql, table, wait_for
+from benchmarks.loads import NAMES, SEED, Ints, Load, load
+from benchmarks.training import TOOLS
 from tests.gpu import stand_in
 from zeus_stream.clock import monotonic_ns
 

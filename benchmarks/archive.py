@@ -10,11 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from common import directory, table
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.results.readings import READING
+from benchmarks.common import directory, table
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings

@@ -17,11 +17,6 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 
-from common import table
-from hard_worlds import hard_worlds
-from tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
-from worlds import GPUS, development_worlds, holdout_worlds
-
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
     Traces,
@@ -36,6 +31,10 @@ from analyzers.simulation.simulated_jobs import (
     regret,
 )
 from analyzers.simulation.traces import PUBLISHED, read
+from benchmarks.common import table
+from benchmarks.hard_worlds import hard_worlds
+from benchmarks.tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
+from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
 
 EXHAUSTIVE = {
     "cifar100": (1.125e5, 599.2, -63.21, -31.45, -74.68, (128, 100)),

@@ -13,12 +13,11 @@ import statistics
 import time
 from dataclasses import replace
 
-from common import table
-
-from tests.device_queue import Load, Nudges, World, train
+from benchmarks.common import table
+from tests.zeus_stream.training.steps.queued_gpu import KernelLoad, Nudges, QueuedGpu, train
 from zeus_stream.training.steps.step_boundaries import Boundaries
 
-LOADS = {"never waits": Load(), "waits every 40 steps": Load(item_every=40)}
+LOADS = {"never waits": KernelLoad(), "waits every 40 steps": KernelLoad(item_every=40)}
 
 
 def quantiles_us(errors_ns: list[int]) -> list[str]:
@@ -26,13 +25,13 @@ def quantiles_us(errors_ns: list[int]) -> list[str]:
     return [f"{errors[min(len(errors) - 1, int(part * len(errors)))]:.0f} us" for part in (0.5, 0.95, 1)]
 
 
-def placed(load: Load, steps: int, seeds: int) -> tuple[list[int], list[int], list[int], int]:
+def placed(load: KernelLoad, steps: int, seeds: int) -> tuple[list[int], list[int], list[int], int]:
     """Return errors of our boundaries and of those by dispatch, delays until they are known (ns), and how
     many truths were outside of their bounds.
     """
     ours, dispatch, delays, outside = [], [], [], 0
     for seed in range(seeds):
-        for boundary in train(World(load, seed), steps)[1:]:
+        for boundary in train(QueuedGpu(load, seed), steps)[1:]:
             given = boundary.given
             assert boundary.true_ns is not None
             assert given.ended_ns is not None
@@ -45,13 +44,13 @@ def placed(load: Load, steps: int, seeds: int) -> tuple[list[int], list[int], li
     return ours, dispatch, delays, outside
 
 
-def synchronized(load: Load, steps: int) -> tuple[list[int], float]:
+def synchronized(load: KernelLoad, steps: int) -> tuple[list[int], float]:
     """Return errors with a synchronization at each boundary (ns), and the time it adds to a step (s)."""
-    errors, free, held = [], World(load, 0), World(load, 0)
+    errors, free, held = [], QueuedGpu(load, 0), QueuedGpu(load, 0)
     for index in range(steps):
-        for world in (free, held):
-            world.now_ns += world.about(load.loader_ns)
-            world.step(index)
+        for gpu in (free, held):
+            gpu.now_ns += gpu.about(load.loader_ns)
+            gpu.step(index)
         true_ns = held.queue(0)
         held.wait()
         errors.append(held.now_ns - true_ns)

@@ -23,12 +23,12 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from common import table
-from published import Curve, curves
 
 from analyzers.power_budget.allocation import Bound, Unit, share_out, speeds
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.selectors import Trial
+from benchmarks.common import table
+from benchmarks.published import Curve, curves
 
 PEERS = (2, 4, 8)
 MOST_TRIED = 4

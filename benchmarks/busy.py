@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from common import ROOT, directory, process, sql, table, wait_for
-
+from benchmarks.common import ROOT, directory, process, sql, table, wait_for
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import anyio
 import numpy as np
-from common import ROOT, cpu_seconds, directory, process, sql, table, wait_for
 
+from benchmarks.common import ROOT, cpu_seconds, directory, process, sql, table, wait_for
 from benchmarks.sessions import S, begin, steps_and_readings
 from collectors import service
 from collectors.devices.registry import open_bus

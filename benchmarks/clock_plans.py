@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from common import directory, table
-
+from benchmarks.common import directory, table
 from tests.processes.setup import Collector, Host, collector, simulated, until
 from tests.processes.test_clock_plan import ORDER, PLAN, Stage, follow_first_instruction, locked, stage
 from zeus_stream.protocol.fields import UNLOCKED

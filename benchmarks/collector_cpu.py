@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 
-from common import cpu_seconds, directory, process, table
+from benchmarks.common import cpu_seconds, directory, process, table
 
 SECONDS = 10
 SEARCHED_S = 3

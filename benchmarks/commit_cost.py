@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from common import directory, table
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.readings import READING
 from analyzers.results.rows import Row
+from benchmarks.common import directory, table
 from tests.analyzers.archives import FOUND, RUN, A, frame, window
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame

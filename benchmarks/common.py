@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 PEERS = (
     "zeus==0.16.0",
     "codecarbon==3.3.2",

@@ -16,14 +16,14 @@ from itertools import product
 from random import Random
 
 import numpy as np
-from common import table
-from published import STEP_NS, Curve, Training
 
 from analyzers.power_limit import search, selectors
 from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.levels import clock_levels
 from analyzers.power_limit.search import Choose
 from analyzers.power_limit.selectors import Selector
+from benchmarks.common import table
+from benchmarks.published import STEP_NS, Curve, Training
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 

@@ -6,8 +6,6 @@ back `LATE_NS` after their last step, as in the analyzer.
 
 from dataclasses import dataclass, field, replace
 
-from published import Training
-
 from analyzers.power_limit import profiler
 from analyzers.power_limit.profiler import (
     Apply,
@@ -21,6 +19,7 @@ from analyzers.power_limit.profiler import (
     TrialMeasured,
 )
 from analyzers.power_limit.selectors import Selector, Trial
+from benchmarks.published import Training
 
 LATE_NS = 200_000_000
 PLAN = Plan(

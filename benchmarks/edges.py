@@ -16,10 +16,10 @@ import argparse
 from dataclasses import dataclass
 
 import numpy as np
-from common import table
-from loads import EDGES, SEED, Name, load
-from windows import oracle
 
+from benchmarks.common import table
+from benchmarks.loads import EDGES, SEED, Name, load
+from benchmarks.windows import oracle
 from tests.simulation.played import Measured, counter, play
 
 SKIPPED = 4

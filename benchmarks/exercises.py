@@ -40,7 +40,7 @@ from benchmarks.earlier_version import both_ways
 from collectors.log.sqlite import Log
 from tests.analyzers.archives import fill
 from tests.processes.pipeline import pipeline
-from tests.simulation.pipeline import World
+from tests.simulation.troubled_world import TroubledWorld
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -295,8 +295,8 @@ def clocks(seeds: int) -> Outcome:
     steps, windows, wrong = 0, 0, list[str]()
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as made:
-            stepped = World(seed, Path(made) / "a")
-            steady = World(seed, Path(made) / "b", wall_steps=False)
+            stepped = TroubledWorld(seed, Path(made) / "a")
+            steady = TroubledWorld(seed, Path(made) / "b", wall_steps=False)
             steps += stepped.run().wall_steps
             steady.run()
             windows += len(stepped.windows)

@@ -116,7 +116,7 @@ class Failure:
 def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
     """Return what a command printed, and why it failed; empty: it did not. It leaves no process behind."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environ |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "OPENBLAS_NUM_THREADS": "1"}
+    environ |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, start_new_session=True,

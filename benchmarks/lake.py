@@ -11,13 +11,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import table
-from retention import GPUS, Load
-
 from analyzers.archive.rollups import rollup
 from analyzers.lake import catalog
 from analyzers.lake.batch_intake import BatchIntake
 from analyzers.lake.lake_archive import LakeArchive
+from benchmarks.common import table
+from benchmarks.retention import GPUS, Load
 from tests.analyzers.archives import SECOND, frame, frames
 from tests.scale.servers import postgres
 from zeus_stream.broker import batches

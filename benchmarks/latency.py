@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from common import ROOT, directory, process, sql, table
+from benchmarks.common import ROOT, directory, process, sql, table
 
 SETTINGS = {
     "ZEUS_STREAM_SEARCH": "exhaustive",

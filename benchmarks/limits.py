@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from common import table
-
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import DecisionRow
-from tests.simulation.world import Training, World
+from benchmarks.common import table
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import anyio
 import numpy as np
-from common import directory, process, sql, table, wait_for
 
+from benchmarks.common import directory, process, sql, table, wait_for
 from collectors import service
 from collectors.devices.registry import open_bus
 from zeus_stream.clock import monotonic_ns

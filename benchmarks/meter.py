@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from common import ROOT, table
 
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.sensors import Sensor, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
+from benchmarks.common import ROOT, table
 from collectors.device import Sample
 from collectors.sampling.change_detector import State, observe, pack
 

@@ -25,14 +25,14 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from common import table
-from driven import Driven
-from noise_kinds import KINDS, TUNING_SEED, Floats, Noise, draw
-from published import SELECTORS, STEP_NS, Curve, curves, drawn_through, excess, profiling
 
 from analyzers.power_limit import drift, selectors
 from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS
 from analyzers.power_limit.selectors import Selector, Trial
+from benchmarks.common import table
+from benchmarks.driven import Driven
+from benchmarks.noise_kinds import KINDS, TUNING_SEED, Floats, Noise, draw
+from benchmarks.published import SELECTORS, STEP_NS, Curve, curves, drawn_through, excess, profiling
 
 WRONG = 0.03
 SEARCHED = 160

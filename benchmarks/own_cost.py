@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import ROOT, cpu_seconds, directory, peer_python, process, table, wait_for
+from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, table, wait_for
 
 SETTLE_S = 34
 """GPUs that no session has used are read seldom after 30 s."""

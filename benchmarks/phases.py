@@ -18,7 +18,6 @@ from itertools import count as count_from
 from typing import Any
 
 import numpy as np
-from common import table
 
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
@@ -26,6 +25,7 @@ from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner
 from analyzers.results.window_rows import PhaseRow
+from benchmarks.common import table
 from tests.simulation.played import Counter, readings
 from zeus_stream.protocol.phases import PhasesRan, pack_marks
 from zeus_stream.training.hooks import WindowHooks

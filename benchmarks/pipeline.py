@@ -19,13 +19,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-import common
 import numpy as np
 
 from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph, make_graph
 from analyzers.pipeline.plan import Grouping, make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, combine, cut_windows, fit_stage
+from benchmarks import common
 from zeus_stream.simulated_gpu.workloads import load
 
 GPU = load()["a100"]

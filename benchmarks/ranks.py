@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from common import table
-from published import Curve, curves
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.results.rows import DecisionRow, GpuLimitRow
+from benchmarks.common import table
+from benchmarks.published import Curve, curves
 from collectors.devices.simulated_spec import Spec, parse
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
 from zeus_stream.simulated_gpu.workloads import Model, Workload

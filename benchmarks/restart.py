@@ -22,8 +22,6 @@ from pathlib import Path
 from statistics import median
 
 import duckdb
-from common import directory, table
-from retention import GPUS, Load
 
 import analyzers.archive
 from analyzers.archive.duckdb_file import Archive
@@ -35,6 +33,8 @@ from analyzers.earlier_runs import interpreter_of
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.results.result import in_order, rows_only
+from benchmarks.common import directory, table
+from benchmarks.retention import GPUS, Load
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec

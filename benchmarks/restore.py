@@ -16,8 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from common import directory, table
-
+from benchmarks.common import directory, table
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until

@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from common import directory, table
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
+from benchmarks.common import directory, table
 from tests.analyzers.archives import BOOTED_NS, LOG, RUN, SECOND, frame, frames, window
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -27,9 +27,9 @@ from math import sin
 from pathlib import Path
 
 import anyio
-from common import ROOT, cpu_seconds, directory, process, sql, table
-from latency import LATENCY, SETTINGS, TRAINING
 
+from benchmarks.common import ROOT, cpu_seconds, directory, process, sql, table
+from benchmarks.latency import LATENCY, SETTINGS, TRAINING
 from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import Latest

@@ -31,9 +31,16 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from common import table
-from driven import Driven
-from published import (
+
+from analyzers.power_limit import drift, search, selectors
+from analyzers.power_limit.curve_fit.belief import TRUSTED, Confidence
+from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit.profiler import WATCH_STEPS
+from analyzers.power_limit.search import Choose
+from analyzers.power_limit.selectors import Selector, Trial
+from benchmarks.common import table
+from benchmarks.driven import Driven
+from benchmarks.published import (
     CORRELATION,
     RUN_STEPS,
     SELECTORS,
@@ -44,13 +51,6 @@ from published import (
     excess,
     profiling,
 )
-
-from analyzers.power_limit import drift, search, selectors
-from analyzers.power_limit.curve_fit.belief import TRUSTED, Confidence
-from analyzers.power_limit.curve_fit.visits import Visit, by_limit
-from analyzers.power_limit.profiler import WATCH_STEPS
-from analyzers.power_limit.search import Choose
-from analyzers.power_limit.selectors import Selector, Trial
 
 SETTLING = 5
 """Steps after a change of limit that the search leaves out."""

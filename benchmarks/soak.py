@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
 
-First the whole pipeline in one thread, once a seed (tests/simulation/pipeline.py). Then real processes: a
+First the whole pipeline in one thread, once a seed (benchmarks/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
 random moments and started again in any order. Last, every socket of live processes is sent what nobody
 should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
@@ -10,22 +10,19 @@ lost, stored twice, set above the limit found, left in force, restored too late,
 """
 
 import argparse
-import logging
 import random
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from common import directory, table
-
 from benchmarks import hostile
+from benchmarks.common import directory, table
+from benchmarks.soak_worlds import KINDS, Found, Rows, kills_by_process, simulations
 from collectors.devices.simulated import SimulatedBus
 from tests.processes.pipeline import Account, Setup, pipeline
-from tests.simulation.pipeline import Report, run
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
@@ -37,64 +34,6 @@ EAGER = (
     *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
     *("--stride-w", "40", "--settle-ms", "50"),
 )
-STORED_EVERY = 20
-"""Worlds of which one archives into DuckDB, which takes ten times as long."""
-KINDS = ("collector", "analyzer", "publisher")
-Rows = list[tuple[str, str]]
-"""What, and its figure."""
-Found = tuple[Rows, list[str]]
-"""Figures, and what is wrong with them, a sentence each."""
-
-
-# ---- in one thread ----------------------------------------------------------------------------------------
-
-
-def simulate(seed: int) -> Report | str:
-    """Return what one seed counted, or what went wrong."""
-    logging.disable()
-    try:
-        return run(seed, stored=seed % STORED_EVERY == 0)
-    except AssertionError as wrong:
-        return f"seed {seed}: {wrong}. {' '.join(wrong.__notes__)}"
-
-
-def simulations(first: int, seeds: int) -> Found:
-    with ProcessPoolExecutor(2) as pool:
-        done = list(pool.map(simulate, range(first, first + seeds), chunksize=5))
-    failed = [what for what in done if isinstance(what, str)]
-    reports = [what for what in done if isinstance(what, Report)]
-
-    def total(name: str) -> int:
-        return sum(getattr(report, name) for report in reports)
-
-    slowest_s = max((report.slowest_restore_s for report in reports), default=0.0)
-    return [
-        ("worlds", f"{seeds}, {len(failed)} failed; one in {STORED_EVERY} archived by DuckDB"),
-        *kills_by_process(sum((report.kills for report in reports), Counter[str]())),
-        ("items emitted", f"{total('emitted')} events"),
-        ("items archived", f"{total('archived')} events"),
-        ("twice", besides(total("twice"), "stored under two sessions, their log damaged: named in gaps")),
-        ("lost", besides(total("lost"), "in logs that were damaged: named in gaps")),
-        ("rows in gaps", str(total("gaps"))),
-        ("windows measured, all within their bounds", str(total("windows"))),
-        (
-            "limits found, set, restored",
-            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or another's stays",
-        ),
-        ("slowest restore after a kill", f"{slowest_s:.2f} s"),
-    ], failed
-
-
-def kills_by_process(killed: Counter[str]) -> Rows:
-    return [
-        ("SIGKILLs", str(killed.total())),
-        *((f"SIGKILLs of the {kind}", str(killed[kind])) for kind in KINDS),
-    ]
-
-
-def besides(count: int, what: str) -> str:
-    """Say that there is none, but for what a damaged log explains: all else has failed its seed."""
-    return f"0, and {count} {what}" if count else "0"
 
 
 # ---- with real processes ----------------------------------------------------------------------------------
@@ -271,7 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     parts: list[tuple[str, Found]] = []
     if options.seeds:
-        parts.append(("simulated worlds", simulations(options.first_seed, options.seeds)))
+        parts.append(
+            ("simulated worlds", simulations(range(options.first_seed, options.first_seed + options.seeds)))
+        )
     if options.kills:
         with directory() as where:
             found = kills(where, options.kills, options.gpus, random.Random(options.seed))

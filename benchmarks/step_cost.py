@@ -24,9 +24,9 @@ from pathlib import Path
 from time import perf_counter_ns
 
 import zmq
-from common import peer_python, table
 
 import zeus_stream
+from benchmarks.common import peer_python, table
 from tests.gpu import stand_in
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch

@@ -12,11 +12,11 @@ import argparse
 from dataclasses import replace
 
 import numpy as np
-from common import table
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.plan import make_plan
 from analyzers.power_limit.run_settings import PipelineSettings
+from benchmarks.common import table
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, WAITING_W, Stages
 from zeus_stream.protocol.pipelines import decode_instruction
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from common import cpu_seconds, directory, process, sql, table, wait_for
-
+from benchmarks.common import cpu_seconds, directory, process, sql, table, wait_for
 from collectors.log.sqlite import Log
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.protocol import codec

@@ -18,7 +18,8 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import duckdb
-from common import ROOT, directory, table
+
+from benchmarks.common import ROOT, directory, table
 
 GPUS = 8
 PERIOD_NS = 100_000_000
@@ -48,7 +49,6 @@ FROM readings GROUP BY ALL
 
 def make(path: Path, readings: int) -> int:
     """Make an archive with one run; return its length, ns."""
-    sys.path.insert(0, str(ROOT))
     from analyzers.archive.duckdb_file import Archive
     from tests.analyzers import archives
     from zeus_stream.settings import Settings

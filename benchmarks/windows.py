@@ -13,17 +13,18 @@ import sys
 from bisect import bisect_right
 
 import numpy as np
-from common import table
-from loads import NAMES, SEED, Load, Name, Truth, load
-from loads import STEPS_MS as LENGTHS_MS
 
 from analyzers.measurement.energy import Energy, measure
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.power_model import Kinds
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import WindowRow
+from benchmarks.common import table
+from benchmarks.loads import NAMES, SEED, Load, Name, Truth, load
+from benchmarks.loads import STEPS_MS as LENGTHS_MS
 from tests.simulation.played import Counter, counter, play
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 
 STEPS_MS = (20, 50, 100, 500, 5000)

@@ -64,8 +64,10 @@ class Intake:
         trusted_uids: frozenset[int],
         pass_on: Callable[[Ask | AskTry, str], bool],
         budgets: UserBudgets,
+        run_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
+        self._run_ended = run_ended
         self._channel = channel
         self._journal = journal
         self._guards = guards
@@ -270,14 +272,17 @@ class Intake:
         self._watches.pop(name, None)
         if (session := self._sessions.get(name)) is None:
             return  # forgotten, to make room
+        was_over = session.over
         session = self._sessions[name] = replace(session, over=True, gone=True)
         self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
         self._journal.remember(_memory(session))
-        self._end_run(session.run)
+        self._end_run(session.run, known=was_over)
 
-    def _end_run(self, run: str) -> None:
+    def _end_run(self, run: str, *, known: bool = False) -> None:
         if all(session.over for session in self._sessions.values() if session.run == run):
             self._guards.run_gone(run)
+            if not known:
+                self._run_ended()
 
     # ---- questions -------------------------------------------------------------------------------------
 

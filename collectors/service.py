@@ -28,12 +28,14 @@ from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
 from collectors.controls.watchdog_process import Warden
 from collectors.device import Bus
+from collectors.devices.rapl import RaplBus
 from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.epochs.epoch_file import read_epochs, write_epochs
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
+from collectors.own_use import CollectorUse
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
@@ -181,9 +183,12 @@ class Collector:
             trusted,
             self._server.pass_on,
             UserBudgets(settings.log_mb * 1_000_000),
+            self._note_end,
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
+        self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
+        self._run_ended = anyio.Event()
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Work until cancelled, then put everything back."""
@@ -206,6 +211,7 @@ class Collector:
                 tasks.start_soon(self._keep)
                 tasks.start_soon(self._relax)
                 tasks.start_soon(self._tell_time)
+                tasks.start_soon(self._tell_own_use)
                 if self._brokered is not None:
                     tasks.start_soon(
                         self._brokered.run,
@@ -278,6 +284,18 @@ class Collector:
             now = anchor()
             self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
 
+    async def _tell_own_use(self) -> None:
+        """Publish the collector's own use once a minute, and when a run ends."""
+        while True:
+            with anyio.move_on_after(own_cost.EVERY_S):
+                await self._run_ended.wait()
+            self._run_ended = anyio.Event()
+            self._journal.say(self._own_use.record())
+            await anyio.sleep(own_cost.PAUSE_S)
+
+    def _note_end(self) -> None:
+        self._run_ended.set()
+
     def _now(self, host: str | None) -> Snapshot:
         """Return the live state of this host, as seen by the collector."""
         return host_snapshot(
@@ -314,6 +332,7 @@ class Collector:
             ("collector", "guard", self._guard()),
             ("collector", "analyzer", "connected" if self._server.connected else "none"),
             ("collector", "own processor time", own_cost.words()),
+            ("collector", "own energy", self._own_use.energy),
             ("log", "id", extent.log_id),
             ("log", "frames", f"{frames}, from {extent.first_offset} to {extent.next_offset}"),
             ("log", "size", f"{self._store.size_bytes / 1e6:.1f} of {self._settings.log_mb} MB"),

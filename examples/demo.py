@@ -16,17 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import plotext
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from demo_plots import ETA, Row, save_picture, terminal_plot
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -53,8 +50,6 @@ TRAINING = Path(__file__).with_name("train_digits.py")
 STARTS_S, STOPS_S, CLOSES_S = 20, 10, 10
 LIVE_S, LINE_S = 0.4, 3.0
 """Time between two updates: on a terminal, and in a log."""
-ETA = 0.5
-"""Weight of energy in the cost; the rest is the weight of time."""
 BAR = 14
 """Width of a full bar, in characters."""
 ARCHIVE = "demo.duckdb"
@@ -64,7 +59,6 @@ the GPUs of this machine    {program} doctor
 your own training           {program} run -- {python} train.py
 the one line in it          for batch in zeus_stream.steps(loader):
 this run as a page          {page}"""
-FOUND, CHOSEN, OTHERS = "#6b7280", "#0d9488", "#3b82f6"
 
 TRIALS = """
 SELECT power_limit_w, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
@@ -105,7 +99,6 @@ FROM epochs JOIN (
 ) USING (epoch)
 QUALIFY epoch IN (0, 1, 4, 9, 19) ORDER BY epoch""",
 }
-Row = Mapping[str, Any]
 
 
 def main() -> None:
@@ -320,7 +313,7 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
     if now.saving is not None and now.saving["power_limit_w"] is not None:
         console.print()
         console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)
-        draw(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
+        save_picture(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
         console.print(f"A picture of this, and of power over time: {out / 'frontier.png'}")
     console.print()
     console.rule("The same in SQL", style="dim")
@@ -343,108 +336,6 @@ def program(name: str) -> str:
     if not ours.exists() or (found is not None and Path(found).samefile(ours)):
         return name
     return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
-
-
-def note(limit_w: float, saving: Row) -> str:
-    """Return what is special about a limit, for the plots."""
-    if limit_w == saving["power_limit_w"]:
-        return "chosen"
-    return "as found" if limit_w == saving["default_limit_w"] else ""
-
-
-def terminal_plot(trials: Sequence[Row], saving: Row, width: int) -> str:
-    """Return time against energy of a step, a point a limit."""
-    times = [trial["step_ms"] for trial in trials]
-    plot = plotext.figure
-    plot.clear()
-    plot.theme("colorless")
-    plot.plot_size(width, 18)
-    plot.title("energy of a step (J) against its time (ms), at each power limit")
-    plot.ruler("x").lim(min(times) * 0.99, max(times) + (max(times) - min(times)) * 0.25)
-    for trial in trials:
-        text = f"● {trial['power_limit_w']:g} W {note(trial['power_limit_w'], saving)}"
-        plot.draw(plot.text(trial["step_ms"], trial["energy_per_step_j"], text))
-    return str(plot.build().string(colorless=True))
-
-
-def draw(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -> None:
-    """Save what each limit trades, and power over time, as a picture."""
-    layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.05)
-    figure = Figure(figsize=(10, 7.6), dpi=150, layout=layout, facecolor="white")
-    above, below = figure.subplots(2, 1, height_ratios=[1.4, 1])
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#e5e7eb", linewidth=0.8)
-        axes.set_axisbelow(True)
-    draw_frontier(above, trials, saving)
-    draw_power(below, trials, saving, power)
-    figure.savefig(path)
-
-
-def draw_frontier(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
-    by_limit = sorted(trials, key=lambda trial: trial["power_limit_w"])
-    times = [trial["step_ms"] for trial in by_limit]
-    energies = [trial["energy_per_step_j"] for trial in by_limit]
-    axes.plot(times, energies, color=OTHERS, linewidth=1.2, alpha=0.5)
-    for trial, step_ms, energy_j in zip(by_limit, times, energies, strict=True):
-        limit_w = trial["power_limit_w"]
-        word = note(limit_w, saving)
-        colour = {"chosen": CHOSEN, "as found": FOUND}.get(word, OTHERS)
-        axes.scatter(step_ms, energy_j, s=130 if word else 55, color=colour, zorder=3)
-        axes.annotate(
-            f"{limit_w:g} W {word}".rstrip(),
-            (step_ms, energy_j),
-            xytext=(9, 6),
-            textcoords="offset points",
-            color=colour,
-            fontsize=12 if word else 10,
-            fontweight="bold" if word else "normal",
-        )
-    axes.margins(x=0.12, y=0.12)
-    draw_equal_cost(axes, trials, saving)
-    axes.set_title(headline(saving), loc="left", fontsize=14, fontweight="bold")
-    axes.set_xlabel("time of a step (ms)")
-    axes.set_ylabel("energy of a step (J)")
-
-
-def draw_equal_cost(axes: Axes, trials: Sequence[Row], saving: Row) -> None:
-    """Draw where the cost, ETA x energy + (1 - ETA) x highest power x time, is that of the chosen limit."""
-    best = next(trial for trial in trials if note(trial["power_limit_w"], saving) == "chosen")
-    step_ms, energy_j = best["step_ms"], best["energy_per_step_j"]
-    slope = -(best["cost_per_step_j"] - ETA * energy_j) / ETA / step_ms
-    limits = axes.get_xlim(), axes.get_ylim()
-    axes.axline((step_ms, energy_j), slope=slope, color=CHOSEN, linestyle=(0, (4, 4)), linewidth=1)
-    axes.set_xlim(limits[0])
-    axes.set_ylim(limits[1])
-    text = "dashed: the same cost as the chosen limit;\nno limit is below the line"
-    axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top", color=CHOSEN)
-
-
-def headline(saving: Row) -> str:
-    verb = "saves" if saving["applied"] else "would save"
-    added = saving["time_added_percent"]
-    return (
-        f"{saving['power_limit_w']:g} W {verb} {saving['energy_saved_percent']:.0f} % of the energy"
-        f" for {abs(added):.0f} % {'more' if added >= 0 else 'less'} time"
-    )
-
-
-def draw_power(axes: Axes, trials: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
-    begin_ns = power[0]["t_ns"]
-    seconds = [(row["t_ns"] - begin_ns) / 1e9 for row in power]
-    axes.fill_between(seconds, [row["power_w"] for row in power], color=OTHERS, alpha=0.25, linewidth=0)
-    axes.plot(seconds, [row["power_w"] for row in power], color=OTHERS, linewidth=1, label="power")
-    axes.step(seconds, [row["limit_w"] for row in power], where="post", color="#111827", label="power limit")
-    for trial in trials:
-        span = [(trial[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
-        is_chosen = note(trial["power_limit_w"], saving) == "chosen"
-        axes.axvspan(*span, color=CHOSEN if is_chosen else "#fbbf24", alpha=0.22, linewidth=0)
-    axes.axvspan(0, 0, color="#fbbf24", alpha=0.22, label="a limit is measured")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("watts")
-    axes.set_ylim(0, None)
-    axes.set_xlim(0, seconds[-1])
-    axes.legend(loc="lower right", ncols=3, frameon=True, facecolor="white", edgecolor="none")
 
 
 if __name__ == "__main__":

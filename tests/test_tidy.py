@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("zeus_stream", "collectors", "analyzers")
+PACKAGES = ("zeus_stream", "collectors", "analyzers", "examples")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 FOLDER_MODULES = 12

@@ -3,12 +3,20 @@
 import os
 from pathlib import Path
 
-from zeus_stream.clock import monotonic_ns
+from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.protocol.notes import OwnUse
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _BEGAN_NS = monotonic_ns()
 """When this process imported the module: about its start."""
 MAX_PROCESSES = 100
+EVERY_S = 60.0
+"""Between two records of a service; there is one more at the end of a run."""
+PAUSE_S = 1.0
+"""At least so much lies between two records: many runs may end at once."""
+_IDLE = slice(3, 5)
+_HOST_TIMES = 8
+"""Of the first line of /proc/stat: user, nice, system, idle, waits for I/O, interrupts (2), stolen."""
 
 
 def cpu_seconds() -> float:
@@ -32,6 +40,47 @@ def cpu_seconds() -> float:
             except OSError:
                 continue  # the thread has ended, or the kernel does not list children
     return total
+
+
+def host_cpu_seconds(stat: Path = Path("/proc/stat")) -> float | None:
+    """Return the processor time of everything on this host since its boot, s. None: not known."""
+    try:
+        name, *times = stat.read_text(encoding="ascii").partition("\n")[0].split()
+        ticks = [int(time) for time in times[:_HOST_TIMES]]
+    except (OSError, ValueError):
+        return None
+    if name != "cpu" or len(ticks) < _HOST_TIMES:
+        return None
+    return (sum(ticks) - sum(ticks[_IDLE])) / _TICKS_A_SECOND
+
+
+class OwnUseMeter:
+    """The use of this process between two records."""
+
+    def __init__(self, service: str, host: str) -> None:
+        """``service``: its name in the records."""
+        self._service, self._host = service, host
+        self._last = monotonic_ns(), cpu_seconds(), host_cpu_seconds()
+
+    def record(self, host_energy_mj: int | None, reason: str) -> OwnUse:
+        """Return the use since the last record. ``host_energy_mj``: of the host in that time."""
+        began_ns, before_s, host_before_s = self._last
+        now = anchor()
+        self._last = now.monotonic_ns, cpu_seconds(), host_cpu_seconds()
+        _, used_s, host_s = self._last
+        known = host_before_s is not None and host_s is not None
+        return OwnUse(
+            t_ns=now.monotonic_ns,
+            wall_ns=now.wall_ns,
+            took_ns=now.monotonic_ns - began_ns,
+            service=self._service,
+            host=self._host,
+            cpu_ns=round(max(used_s - before_s, 0) * 1e9),
+            host_cpu_ns=round(max((host_s or 0) - (host_before_s or 0), 0) * 1e9) if known else None,
+            processors=os.cpu_count() or 1,
+            host_energy_mj=host_energy_mj,
+            reason=reason[:2000],
+        )
 
 
 def words() -> str:

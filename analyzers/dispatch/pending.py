@@ -88,6 +88,8 @@ class Pending:
         """Hosts for which commands wait."""
         self._commanders: dict[str, str] = {}
         """By GPU, the run that may set its limit."""
+        self._of_budgets: dict[str, None] = {}
+        """GPUs whose limit is in force, or asked for, in the name of a budget."""
 
     # ---- who may set limits
 
@@ -148,7 +150,8 @@ class Pending:
         )
         asked = _Asked(row, command.host, (command.gpu, command.control), value)
         self._asked[command.command] = asked
-        if value is not None and is_limit:
+        if isinstance(command, ApplyControl) and is_limit:
+            self._name_holder(command.gpu, of_budget=command.run.startswith(BUDGET))
             self._under_way[command.gpu][command.command] = asked
         if len(self._asked) > MAX_ASKED:
             oldest = next(iter(self._asked))
@@ -182,6 +185,9 @@ class Pending:
                     known.in_force[gpu, control] = value
                 if control == "power_limit":
                     self._land(gpu, note.command)
+                    if back or asked is None:
+                        of_budget = not back and note.command.startswith(BUDGET)
+                        self._name_holder(gpu, of_budget=of_budget)
             case ControlRefused(gpu=gpu) if asked is not None and asked.of_gpu[1] == "power_limit":
                 self._land(gpu, note.command)
             case _:
@@ -195,14 +201,25 @@ class Pending:
         for earlier in commands[: commands.index(command) + 1] if command in under_way else commands:
             del under_way[earlier]
 
+    def _name_holder(self, gpu: str, *, of_budget: bool) -> None:
+        """Note in whose name the limit of a GPU is: a budget's or a run's."""
+        if of_budget:
+            self._of_budgets[gpu] = None
+        else:
+            self._of_budgets.pop(gpu, None)
+
     def lost(self, host: str, note: ControlLeaseEnded) -> None:
         """Take in that a lease has ended."""
         self._hosts[host].in_force.pop((note.gpu, note.control), None)
         self._hosts[host].leases = None
+        if note.control == "power_limit":
+            self._of_budgets.pop(note.gpu, None)
 
     def collector_started(self, host: str) -> None:
         """Take in that a collector started: it has given everything back."""
         known = self._hosts[host]
+        for gpu, _ in known.in_force:
+            self._of_budgets.pop(gpu, None)
         known.in_force.clear()
         known.sent.clear()
         known.unsettled.clear()
@@ -210,7 +227,7 @@ class Pending:
         known.leases = None
         for under_way in self._under_way.values():
             for command in [command for command, asked in under_way.items() if asked.host == host]:
-                del under_way[command]
+                self._of_budgets.pop(under_way.pop(command).of_gpu[0], None)
 
     # ---- what is in force
 
@@ -221,6 +238,10 @@ class Pending:
     def limit_mw(self, host: str, gpu: str) -> int | None:
         """Return the limit of a GPU that is in force by our doing."""
         return self._hosts[host].in_force.get((gpu, "power_limit"))
+
+    def is_of_budget(self, gpu: str) -> bool:
+        """Return whether the limit of a GPU is in force, or asked for, in the name of a budget."""
+        return gpu in self._of_budgets
 
     def leases(self) -> Mapping[str, frozenset[str]]:
         """Return, by host, the GPUs whose leases are to be renewed."""

@@ -1,4 +1,7 @@
-"""Accounts of GPUs under power budgets: what is in force, what was asked for, what is in the way. Pure."""
+"""Accounts of GPUs under power budgets: what each may have, and what is in the way. Pure.
+
+What is in force, and in whose name, `analyzers.dispatch.pending` knows.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,8 +25,6 @@ PASSING = ("device", "storage", "owned", "range")
 class Account:
     """One GPU under a budget."""
 
-    limit_mw: int
-    """In force, as far as that is known."""
     most_mw: int
     """Its ration."""
     of_run: tuple[int | None, bool] = (None, False)
@@ -32,8 +33,6 @@ class Account:
     """It works, though not for a run that is known."""
     busy_ns: int | None = None
     """When it was seen to."""
-    ours: bool = False
-    """Its limit is held in a budget's name."""
     trouble: str = ""
     """Why it cannot be commanded."""
     retry_ns: int | None = None
@@ -65,8 +64,7 @@ class Accounts:
         self.stale = True
         for gpu, account in self.of.items():
             if self._fleet.gpus[gpu].host == host:
-                account.ours, account.trouble, account.retry_ns = False, "", None
-                account.limit_mw = self.found(gpu)
+                account.trouble, account.retry_ns = "", None
 
     def device_found(self, gpu: str) -> None:
         """Note that a collector says what it found on a GPU."""
@@ -75,8 +73,7 @@ class Accounts:
 
     def asked(self, command: ApplyControl) -> None:
         """Note that a limit is asked for, by a run or in a budget's name."""
-        if (account := self.of.get(command.gpu)) is not None:
-            account.ours = account.ours or command.run.startswith(BUDGET)
+        if command.gpu in self.of:
             self.news[command.gpu] = None
 
     def settled(self, row: CommandRow | None, note: ControlApplied | ControlRefused, now: Clocks) -> None:
@@ -89,9 +86,6 @@ class Accounts:
                 back = note.command.startswith(BACK) if row is None else row.limit_w is None
                 if back:
                     self._found_mw[gpu] = limit_mw
-                if account is not None:
-                    account.limit_mw = limit_mw
-                    account.ours = not back and (account.ours or of_budget)
             case ControlRefused() if account is not None and row is not None:
                 if of_budget and note.cause != "stale":
                     self._trouble(gpu, account, note, now)
@@ -103,7 +97,7 @@ class Accounts:
         self.stale = True
         read_mw = self._fleet.gpus[gpu].timeline.limit_mw
         if refused.cause == "range" and read_mw is not None and read_mw < self.found(gpu):
-            self._found_mw[gpu] = account.limit_mw = read_mw  # an administrator has lowered it since
+            self._found_mw[gpu] = read_mw  # an administrator has lowered it since
             return
         account.trouble = refused.reason
         now_ns = now[self._fleet.gpus[gpu].host]
@@ -114,10 +108,8 @@ class Accounts:
         gpu, self.stale = ended.gpu, True
         if ended.value is not None:
             self._found_mw[gpu] = ended.value
-        if (account := self.of.get(gpu)) is not None:
-            account.limit_mw, account.ours = self.found(gpu), False
-            if ended.cause == "stranger":
-                account.trouble, account.retry_ns = ended.reason, None
+        if (account := self.of.get(gpu)) is not None and ended.cause == "stranger":
+            account.trouble, account.retry_ns = ended.reason, None
 
     def look(self, gpus: Iterable[str], now_ns: int) -> None:
         """Notice refusals that may have passed by now."""
@@ -129,7 +121,7 @@ class Accounts:
     def works(self, gpu: str, now_ns: int) -> tuple[bool, bool]:
         """Return whether a GPU draws about what it may, now or a short time ago; and whether that is new."""
         account, power_mw = self.of[gpu], self._fleet.gpus[gpu].timeline.power_mw
-        if power_mw is not None and power_mw >= BUSY * account.limit_mw:
+        if power_mw is not None and power_mw >= BUSY * self.limit_mw(gpu):
             account.busy_ns = now_ns
         was, account.busy = (
             account.busy,
@@ -139,8 +131,12 @@ class Accounts:
 
     def promised_mw(self, gpu: str) -> int:
         """Return the most that a GPU has, may have, or was asked to have (mW)."""
-        account = self.of[gpu]
-        return max(account.limit_mw, account.most_mw, *self._pending.under_way_mw(gpu))
+        return max(self.limit_mw(gpu), self.of[gpu].most_mw, *self._pending.under_way_mw(gpu))
+
+    def limit_mw(self, gpu: str) -> int:
+        """Return the limit of a GPU, as far as it is known (mW): set by us, or found."""
+        found_mw, set_mw = self.found(gpu), self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
+        return found_mw if set_mw is None else min(found_mw, set_mw)
 
     def found(self, gpu: str) -> int:
         """Return the limit that was found on a GPU (mW): none above it is asked for."""

@@ -34,7 +34,7 @@ class BudgetReports:
                 budget=self._shares.allocations[gpu].group,
                 run=None if run is None else run.name,
                 most_w=(self._shares.would_mw[gpu] if account.trouble else account.most_mw) / 1000,
-                limit_w=account.limit_mw / 1000,
+                limit_w=self._accounts.limit_mw(gpu) / 1000,
                 reason=account.trouble,
             )
             if self._reported.get(gpu) != row:
@@ -68,7 +68,7 @@ class BudgetReports:
         if least_mw <= bound.most_mw or budget.way < 1:
             return ""
         kept = [gpu for gpu in self._shares.members[budget.group] if gpu not in bound.gpus]
-        kept_mw = sum(self._accounts.of[gpu].limit_mw for gpu in kept)
+        kept_mw = sum(self._accounts.limit_mw(gpu) for gpu in kept)
         parts = [
             f"the least limits of {len(bound.gpus)} GPUs are {least_mw / 1000:g} W" if bound.gpus else "",
             f"{len(kept)} GPUs that cannot be commanded keep {kept_mw / 1000:g} W" if kept else "",

@@ -205,14 +205,12 @@ class Enforcer:
         accounts, allocations = self._accounts.of, self._shares.allocations
         members = self._shares.members = {budget.group: self._gpus(budget) for budget in self._budgets}
         group_of = {gpu: group for group in reversed(members) for gpu in members[group]}
-        left = {gpu: accounts.pop(gpu) for gpu in tuple(accounts) if gpu not in group_of}
+        left = [gpu for gpu in accounts if gpu not in group_of]
         for gpu in left:
-            del allocations[gpu]
+            del accounts[gpu], allocations[gpu]
         for gpu, group in group_of.items():
             if gpu not in accounts:
-                in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
-                limit_mw = self._accounts.found(gpu) if in_force_mw is None else in_force_mw
-                accounts[gpu] = Account(limit_mw=limit_mw, most_mw=limit_mw)
+                accounts[gpu] = Account(most_mw=self._accounts.limit_mw(gpu))
             allocations[gpu] = Allocation(group, accounts[gpu].most_mw)
         self._on = {}
         for gpu in accounts:
@@ -220,9 +218,9 @@ class Enforcer:
         commanders = {run.name: run for gpu in left if (run := self._shares.commander(gpu)) is not None}
         done = self._reallocate(commanders.values())
         set_again = {command.gpu for command in done.instructions if _sets_limit(command)}
-        for gpu, account in left.items():
+        for gpu in left:
             if gpu not in set_again:
-                done |= self._give_back(gpu, account)
+                done |= self._give_back(gpu)
         return done
 
     def _gpus(self, budget: Budget) -> tuple[str, ...]:
@@ -237,12 +235,12 @@ class Enforcer:
             and (not words or words & {uuid, f"{gpu.host}:{gpu.found.index}", f"{gpu.host}:all"})
         )
 
-    def _give_back(self, gpu: str, account: Account) -> Result:
+    def _give_back(self, gpu: str) -> Result:
         """Leave a limit to the GPU's run, or give back what was found."""
-        if not account.ours and not self._pending.under_way_mw(gpu):
+        if not self._pending.is_of_budget(gpu) and not self._pending.under_way_mw(gpu):
             return NOTHING
         if (run := self._shares.commander(gpu)) is not None:
-            return self._apply(gpu, run.name, account.limit_mw)
+            return self._apply(gpu, run.name, self._accounts.limit_mw(gpu))
         host = self._fleet.gpus[gpu].host
         command = RestoreControl(
             command=self._name(BACK, gpu), run=BUDGET, host=host, gpu=gpu, control="power_limit"
@@ -258,12 +256,13 @@ class Enforcer:
             if account is None or account.trouble:
                 continue
             run = self._shares.commander(gpu)
-            wanted_mw = account.most_mw if run is None else min(account.limit_mw, account.most_mw)
+            limit_mw = self._accounts.limit_mw(gpu)
+            wanted_mw = account.most_mw if run is None else min(limit_mw, account.most_mw)
             # What a run has set before there was a budget is held in its name, and ends with it.
             in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
-            runs_own = run is not None and in_force_mw is not None and not account.ours
+            runs_own = run is not None and in_force_mw is not None and not self._pending.is_of_budget(gpu)
             if not (asked_mw := self._pending.under_way_mw(gpu)):
-                right = account.limit_mw == wanted_mw and not runs_own
+                right = limit_mw == wanted_mw and not runs_own
             else:
                 waited_ns = self._now_ns(gpu) - self._pending.asked_ns(gpu)
                 right = asked_mw[-1] <= account.most_mw and waited_ns < self._settings.timeout_ns

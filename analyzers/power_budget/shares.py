@@ -70,7 +70,7 @@ class Shares:
         bounds = []
         for budget in budgets:
             gpus = self.members[budget.group]
-            kept_mw = sum(self._accounts.of[gpu].limit_mw for gpu in gpus if gpu not in shared)
+            kept_mw = sum(self._accounts.limit_mw(gpu) for gpu in gpus if gpu not in shared)
             most = most_mw(budget, sum(map(self._accounts.found, gpus)))
             bounds.append(Bound(frozenset(gpus) & shared, most - kept_mw))
         return tuple(self._unit(name, gpus, runs[name]) for name, gpus in of.items()), tuple(bounds)

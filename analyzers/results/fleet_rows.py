@@ -199,3 +199,45 @@ class CheckpointRow:
     """of the machines"""
     live: bytes
     """of the screens"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnUseRow:
+    """The use of collectors and the analyzer themselves: a row a minute, one more at the end of a run.
+
+    A service has the share of the energy of its host's CPUs and memory that it has of their processor time.
+    The lower estimate takes the time of all processors, idle or not; the higher one that of those at work. So
+    it gives a service its part of what the host draws at rest.
+    """
+
+    TABLE: ClassVar = Table(
+        "own_use",
+        ("host", "service", "began_wall_ns"),
+        computed=(Computed("began_at", "ended_wall_ns", "UTC"), Computed("ended_at", "began_at", "UTC")),
+    )
+
+    host: str
+    """where the service runs"""
+    service: str
+    """``collector`` or ``analyzer``, with its child processes"""
+    began_wall_ns: int
+    """UTC, ns since 1970"""
+    ended_wall_ns: int
+    """UTC, ns since 1970"""
+    duration_s: float
+    """seconds"""
+    cpu_s: float
+    """its processor time, seconds"""
+    host_cpu_s: float | None
+    """processor time of everything on the host; NULL: not known"""
+    processors: int
+    """of the host"""
+    host_energy_j: float | None
+    """joules of its CPUs and memory in that time, by RAPL; NULL: not readable. An analyzer may not read it:
+    it has the mean power of the last record of the collector beside it"""
+    energy_low_j: float | None
+    """lower estimate of its own joules: ``host_energy_j * cpu_s / (processors * duration_s)``"""
+    energy_high_j: float | None
+    """higher estimate: ``host_energy_j * cpu_s / host_cpu_s``"""
+    reason: str
+    """why there are no joules; else empty"""

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from analyzers.results.instructions import Instruction
 from analyzers.results.rows import Row
 
+OWN = ""
+"""Host of the frames that are the analyzer's own; no collector can speak for it."""
+
 
 class Result(NamedTuple):
     """Rows to be stored and instructions to be carried out, each in its order."""

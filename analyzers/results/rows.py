@@ -4,7 +4,7 @@ Joules, watts and seconds: these are for people. A GPU is its UUID.
 """
 
 from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
-from analyzers.results.fleet_rows import CheckpointRow, CommandRow, ForecastRow, GpuRow, RunRow
+from analyzers.results.fleet_rows import CheckpointRow, CommandRow, ForecastRow, GpuRow, OwnUseRow, RunRow
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
 from analyzers.results.pipeline.pipeline_rows import (
@@ -33,6 +33,7 @@ __all__ = [
     "InstructionSpanRow",
     "JobRow",
     "MetricRow",
+    "OwnUseRow",
     "PhaseRow",
     "PipelineRow",
     "PlanPointRow",
@@ -76,4 +77,5 @@ Row = (
     | PlanPointRow
     | PlanRow
     | CheckpointRow
+    | OwnUseRow
 )

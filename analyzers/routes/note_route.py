@@ -10,11 +10,12 @@ from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled, Enforcer
 from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
-from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.result import NOTHING, OWN, Result, in_order, rows_only
 from analyzers.results.rows import CommandRow, GapRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FULL, FollowedGpus
 from analyzers.routes.open_sessions import OpenSessions
+from analyzers.routes.own_use_route import OwnUseRoute
 from analyzers.routes.window_route import WindowRoute
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Frame
@@ -29,12 +30,11 @@ from zeus_stream.protocol.notes import (
     Lost,
     Note,
     Notes,
+    OwnUse,
     RunAdmitted,
     SessionEnded,
 )
 
-OWN = ""
-"""Host of the frames that are the analyzer's own; no collector can speak for it."""
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 
@@ -62,6 +62,7 @@ class NoteRoute:
         self._windows = windows
         self._attempts = attempts
         self._pipelines = pipelines
+        self._own_use = OwnUseRoute()
         self._boots: dict[str, str] = {}
         """By host, the id of its boot."""
 
@@ -91,6 +92,8 @@ class NoteRoute:
                 return self._session(host, note, now)
             case ControlApplied() | ControlRefused() | ControlLeaseEnded():
                 return self._control(host, note, now)
+            case OwnUse():
+                return self._own_use.handle(note)
             case Lost(t_ns, what, count, reason):
                 return rows_only([GapRow(host, what, t_ns, count, reason)])
             case _:

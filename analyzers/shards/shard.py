@@ -9,6 +9,7 @@ cancelled.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -106,7 +107,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
             gate = Gate(site.context, None, where.keys, {"query": channel})
             _log.info("shard %d: is decided here under epoch %d.", lease.shard, lease.epoch)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(partial(analyzer.follow, where.budgets, alone=False))
                 tasks.start_soon(analyzer.queries.run, channel, gate)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
                 tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {})

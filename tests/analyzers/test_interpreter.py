@@ -24,7 +24,8 @@ from analyzers.results.rows import (
 )
 from analyzers.routes import followed_gpus
 from tests.analyzers.readings import steady
-from tests.simulation.world import BEGIN_NS, FLUSH_NS, START_NS, Training, World, asked, outputs_of, replayed
+from tests.simulation.simulated_site import START_NS, Training
+from tests.simulation.world import BEGIN_NS, FLUSH_NS, World, asked, outputs_of, replayed
 from zeus_stream.protocol.events import (
     Ask,
     EventsDropped,

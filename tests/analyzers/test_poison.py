@@ -17,7 +17,8 @@ from analyzers.replay import interpret
 from analyzers.results.instructions import RestoreControl
 from analyzers.results.rows import GapRow, RunRow, WindowRow
 from tests.analyzers.readings import steady
-from tests.simulation.world import Output, Training, World, outputs_of, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import Output, World, outputs_of, replayed
 from zeus_stream.protocol.events import Event, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -32,7 +32,8 @@ from analyzers.replay import (
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
-from tests.simulation.world import Training, World, outputs_of, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World, outputs_of, replayed
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame

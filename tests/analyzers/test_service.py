@@ -25,7 +25,8 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import Row
 from analyzers.service import Analyzer
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (

@@ -10,7 +10,8 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import Session, check, receive
 from tests import hostile
-from tests.simulation.world import Training, World, outputs_of
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World, outputs_of
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (

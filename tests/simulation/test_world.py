@@ -8,7 +8,8 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 

@@ -1,8 +1,11 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from zeus_stream.own_cost import cpu_seconds, words
+import pytest
+
+from zeus_stream.own_cost import OwnUseMeter, cpu_seconds, host_cpu_seconds, words
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
 
@@ -26,3 +29,33 @@ def test_work_of_this_process_and_of_its_children_counts() -> None:
 
 def test_the_words_have_seconds_and_a_share() -> None:
     assert words().endswith("% of a core since its start")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        pytest.param(
+            "cpu  100 20 30 9000 800 7 3 40 10 5\ncpu0 1 2\n", 2.0, id="idle and I/O waits are none"
+        ),
+        pytest.param("cpu  100 20 30\n", None, id="a kernel that says less"),
+        pytest.param("intr 1 2 3 4 5 6 7 8 9\n", None, id="another file"),
+    ],
+)
+def test_the_time_of_the_host_is_what_its_processors_worked(
+    tmp_path: Path, text: str, seconds: float | None
+) -> None:
+    (tmp_path / "stat").write_text(text)
+    assert host_cpu_seconds(tmp_path / "stat") == seconds
+    assert host_cpu_seconds(tmp_path / "none") is None
+
+
+def test_a_record_is_of_the_time_since_the_one_before() -> None:
+    meter = OwnUseMeter("collector", "h")
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    first = meter.record(None, "no counter")
+    second = meter.record(5000, "")
+    assert first.cpu_ns >= 150_000_000 > second.cpu_ns
+    assert (first.host_energy_mj, first.reason, second.host_energy_mj) == (None, "no counter", 5000)
+    assert second.wall_ns - first.wall_ns == pytest.approx(second.took_ns, abs=5_000_000)

@@ -179,6 +179,25 @@ class BudgetsSet:
     budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnUse:
+    """The use of one of our services, since its last record or its start."""
+
+    t_ns: Ns
+    wall_ns: WallNs
+    took_ns: Ns
+    service: Name
+    host: Name
+    cpu_ns: Ns
+    """Processor time of the service and its child processes."""
+    host_cpu_ns: Ns | None
+    """The processor time of everything on the host. None: the kernel does not say."""
+    processors: Annotated[int, Within(1, 100_000)]
+    host_energy_mj: Count | None
+    """Of all packages of the host and their memory. None: `reason` says why."""
+    reason: Text
+
+
 Note = (
     CollectorStarted
     | ClockAnchored
@@ -191,6 +210,7 @@ Note = (
     | ControlLeaseEnded
     | Lost
     | BudgetsSet
+    | OwnUse
 )
 
 

@@ -1,6 +1,6 @@
-"""Money and carbon of a run, as text: rows of the view ``costs``, or a price given with the question."""
+"""Money, carbon and the use of zeus-stream itself, as text: rows of views, or a price of the question."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +8,11 @@ import pyarrow as pa
 from zeus_stream.reports.html.questions import quoted
 
 JOULES_PER_KWH = 3.6e6
+OWN_USE = """
+SELECT service, host, cpu_s, core_percent, energy_low_j, energy_high_j, share_low_percent, share_high_percent,
+    reason
+FROM own_use_of_runs WHERE run = {run} ORDER BY service DESC, host
+"""
 
 
 def costs(answer: Callable[[str], pa.Table], run: str) -> list[dict[str, Any]]:
@@ -50,3 +55,23 @@ def _text(row: Mapping[str, Any]) -> str:
     pue = f", PUE {row['pue']:g}" if row["pue"] else ", GPUs only"
     factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
     return f"{amount:.4g} {unit} at {factor}{pue}; source: {row['source']}"
+
+
+def own_use_facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the line, as name and text; none while there are no records of that time."""
+    if not rows:
+        return []
+    cores: dict[str, float] = {}
+    for row in rows:
+        cores[row["service"]] = cores.get(row["service"], 0.0) + row["core_percent"]
+    parts = ", ".join(f"{service} {percent:.1f}" for service, percent in sorted(cores.items()))
+    return [("zeus-stream itself", f"{sum(cores.values()):.1f} % of a core ({parts}); {_energy(rows)}")]
+
+
+def _energy(rows: Sequence[Mapping[str, Any]]) -> str:
+    unknown = next((row["reason"] for row in rows if row["share_low_percent"] is None), None)
+    if unknown is not None:
+        reason = unknown.partition(". ")[0].partition(": ")[2] or unknown
+        return f"its energy is not known: {reason or 'that of the run is missing'}"
+    low, high = (sum(row[f"share_{bound}_percent"] for row in rows) for bound in ("low", "high"))
+    return f"{low:.2g} to {high:.2g} % of the energy measured, by its share of processor time"

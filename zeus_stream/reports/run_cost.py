@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.reports.costs import at_price, cost_facts, costs
+from zeus_stream.reports.costs import OWN_USE, at_price, cost_facts, costs, own_use_facts
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.quantities import found_level, level
 from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
@@ -78,6 +78,8 @@ class Summary:
     forecast: Mapping[str, Any] | None = None
     """A row of ``run_forecasts``. None: there is none."""
     forecast_costs: Sequence[Mapping[str, Any]] = ()
+    own_use: Sequence[Mapping[str, Any]] = ()
+    """The use of the services in its time: rows of ``own_use_of_runs``."""
 
     @property
     def closed(self) -> bool:
@@ -119,6 +121,7 @@ def summarize(
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
         forecast=forecast,
+        own_use=ask(OWN_USE).to_pylist(),
         forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
 
@@ -200,6 +203,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "saving": summary.saving,
         "waste": list(summary.waste),
         "costs": list(summary.costs),
+        "own_use": list(summary.own_use),
         "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
@@ -221,7 +225,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
         )
-    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs)]
+    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
     if not summary.closed:
         facts += forecast_facts(summary.forecast, summary.forecast_costs)
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))

@@ -13,7 +13,8 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, A, B, fill, trial
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,

@@ -29,7 +29,8 @@ from tests.analyzers.checkpoints.restarted import Restarted
 from tests.analyzers.pipeline.stages import Stages
 from tests.analyzers.power_budget.test_enforcer import PLAN as OF_BUDGETS
 from tests.analyzers.power_budget.test_enforcer import Site, budget
-from tests.simulation.world import Training, World, outputs_of, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World, outputs_of, replayed
 from zeus_stream.errors import MalformedError
 from zeus_stream.settings import Settings
 

@@ -18,7 +18,8 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, Row
-from tests.simulation.world import Training, World, outputs_of, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World, outputs_of, replayed
 from zeus_stream.protocol import codec
 from zeus_stream.settings import Settings
 

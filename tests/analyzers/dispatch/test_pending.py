@@ -1,17 +1,29 @@
 """What is in force on hosts, and which commands wait: the only owner of both."""
 
+from dataclasses import replace
+
 import pytest
 
-from analyzers.dispatch.pending import MAX_SENT, Pending
+from analyzers.dispatch.pending import BACK, MAX_SENT, Pending
 from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from zeus_stream.protocol.events import Answer
-from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import (
     CollectorStarted,
     ControlApplied,
     ControlLeaseEnded,
     ControlRefused,
     Note,
+)
+
+STARTED = CollectorStarted(
+    t_ns=3,
+    incarnation="i",
+    version="0.1",
+    boot_id="boot",
+    wall_ns=0,
+    wall_error_ns=0,
+    observe=False,
 )
 
 
@@ -125,15 +137,7 @@ def test_a_lease_is_renewed_from_when_its_command_is_sent_until_it_has_ended() -
         pytest.param(refused("c1"), set(), id="a refusal ends it"),
         pytest.param(refused("c9"), {"g"}, id="a refusal of another command does not"),
         pytest.param(
-            CollectorStarted(
-                t_ns=3,
-                incarnation="i",
-                version="0.1",
-                boot_id="boot",
-                wall_ns=0,
-                wall_error_ns=0,
-                observe=False,
-            ),
+            STARTED,
             set(),
             id="a collector that starts has given everything back",
         ),
@@ -215,3 +219,34 @@ def test_where_nobody_is_waited_for_every_command_leaves_in_order() -> None:
     both = apply("c1"), apply("c2")
     assert pending.release(both) == both
     assert leases(pending) == {"g"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "of_budget"),
+    [
+        pytest.param([], True, id="asked for"),
+        pytest.param([applied("c1")], True, id="in force"),
+        pytest.param([applied("c1"), ended()], False, id="its lease has ended"),
+        pytest.param([applied("c1"), ended("graphics_clock")], True, id="the lease of a clock has ended"),
+        pytest.param([applied("c1"), STARTED], False, id="the collector started again"),
+        pytest.param([applied(f"{BACK}1")], False, id="given back by an earlier analyzer"),
+        pytest.param([applied("c1"), applied("other")], False, id="another analyzer has set it since"),
+    ],
+)
+def test_a_limit_is_a_budget_s_from_when_it_is_asked_for_until_it_is_gone(
+    notes: list[Note], *, of_budget: bool
+) -> None:
+    pending = Pending()
+    assert not pending.is_of_budget("g")
+    pending.ask(replace(apply("c1"), run=f"{BUDGET}rack"), "r", 1)
+    settle(pending, *notes)
+    assert pending.is_of_budget("g") == of_budget
+
+
+def test_a_limit_that_a_run_asks_for_by_itself_is_no_budget_s_any_more() -> None:
+    pending = Pending()
+    pending.ask(replace(apply("c1"), run=f"{BUDGET}rack"), "r", 1)
+    pending.ask(apply("c2", control="graphics_clock", value=900), "r", 2)
+    assert pending.is_of_budget("g")
+    pending.ask(apply("c3"), "r", 3)
+    assert not pending.is_of_budget("g")

@@ -9,7 +9,8 @@ from analyzers.fleet.ownership import SILENT_NS
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow, GpuRow
-from tests.simulation.world import Output, Training, World, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import Output, World, replayed
 from zeus_stream.protocol.events import RunEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ControlLeaseEnded, DeviceFound, DeviceGone, Notes, SessionEnded

@@ -10,7 +10,8 @@ from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, ForecastRow, WindowRow
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 
 QUICK = RunSettings(
     selector=selectors.parse("energy"),

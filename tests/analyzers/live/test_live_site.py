@@ -8,7 +8,8 @@ from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, WindowRow
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.live.answer import encoded
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame

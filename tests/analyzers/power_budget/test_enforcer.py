@@ -14,7 +14,8 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
-from tests.simulation.world import Output, Training, World, outputs_of, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import Output, World, outputs_of, replayed
 from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -5,7 +5,8 @@ import pytest
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 
 S = 1_000_000_000
 PLAN = RunSettings(

@@ -5,7 +5,8 @@ import pytest
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, TrialRow
-from tests.simulation.world import Training, World
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.protocol.notes import ControlLeaseEnded
 
 S = 1_000_000_000

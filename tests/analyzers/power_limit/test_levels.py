@@ -10,9 +10,9 @@ from analyzers.power_limit.levels import LOWEST, MOST, MOST_NEAR, clock_levels, 
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
-from tests.analyzers.power_limit.test_search import World as Searched
-from tests.analyzers.power_limit.test_search import goal
-from tests.simulation.world import Training, World
+from tests.analyzers.power_limit.known_curve import KnownCurve, goal
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import World
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlLeaseEnded, LeaseCause
@@ -105,13 +105,13 @@ def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, t
         return truth.power_mw(model.default_limit_mw, clocks[nominal]) / 1000
 
     limits = tuple(round(model.default_limit_mw - 5000 * at) for at in range(MOST))
-    by_limit = Searched(
+    by_limit = KnownCurve(
         limits,
         lambda limit_mw: 0.25 * truth.slowdown(limit_mw),
         lambda limit_mw: truth.power_mw(limit_mw) / 1000,
         noise=0.02,
     )
-    by_clock = Searched(tuple(clocks), seconds, watts, noise=0.02, clocks=True)
+    by_clock = KnownCurve(tuple(clocks), seconds, watts, noise=0.02, clocks=True)
     by_limit.searched(goal(text))
     chosen = by_clock.searched(goal(text))
     assert by_clock.steps <= 1.6 * by_limit.steps + 40

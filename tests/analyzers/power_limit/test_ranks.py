@@ -9,7 +9,8 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import DecisionRow, GpuLimitRow, TrialRow
-from tests.simulation.world import BEGIN_NS, Training, World, replayed
+from tests.simulation.simulated_site import Training
+from tests.simulation.world import BEGIN_NS, World, replayed
 from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000

@@ -1,8 +1,7 @@
-"""The machine alone, then the machine in a small world where anything may go wrong in any order."""
+"""The machine alone, then the machine on a device where anything may go wrong in any order."""
 
 import itertools
 import re
-from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -38,9 +37,10 @@ from collectors.controls.lease_messages import (
 from collectors.controls.lease_state import Guarded, Lease, Rules
 from collectors.controls.restore_record import put_back
 from collectors.device import Description, Sample
+from tests.simulation.leased_control import LeasedControl
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, Note
 
 W = 1000
 MS = 1_000_000
@@ -526,7 +526,7 @@ def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
     assert "not restored to an unlocked graphics clock" in note.reason
 
 
-# ---- the world ---------------------------------------------------------------------------------------
+# ---- where calls fail --------------------------------------------------------------------------------
 
 
 class Card:
@@ -561,81 +561,76 @@ class Card:
 Choice = st.integers(0, 2**30)
 
 
-class World:
-    """A device, its record on disk, an administrator, and a collector whose calls take and fail as drawn.
+class UnreliableLimit(LeasedControl):
+    """A limit, its record on disk, an administrator, and a collector whose calls take and fail as drawn.
 
     Our limits are whole tens of watts, an administrator's are five watts off, so that it is always known
     whose a value is.
     """
 
-    rules = RULES
+    of = RULES
     found = FOUND
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.card = Card()
-        self.beside: World | None = None
-        """That of the device's other control."""
+        self.beside: UnreliableLimit | None = None
+        """The device's other control."""
         self.record: Limits | None = None
         self.stale_record = False
         """It could not be removed. What it says is not in force any more, as the next start finds."""
         self.administrator_mw = FOUND
-        self.jobs: deque[Instruction] = deque()
         self.seen: int | None = None
         self.serial = 0
+        self.fate = 0
+        """Decides what fails of the call under way, and when."""
         self.outcomes: set[str] = set()
-        self.state, _ = begin(self.rules, self.found, None, same_boot=True, now_ns=0)
+        super().__init__(self.of, begin(self.of, self.found, None, same_boot=True, now_ns=0)[0])
 
-    def tell(self, event: Event) -> None:
-        held = self.state.lease
-        beside = None if self.beside is None else self.beside.state.lease
-        rules = replace(self.rules, beside=() if beside is None else (beside,))
-        self.state, asked = step(rules, self.state, event, self.now_ms * MS)
+    def hand(self, event: Event) -> None:
+        held, beside = self.state.lease, None if self.beside is None else self.beside.state.lease
+        self.rules = replace(self.of, beside=() if beside is None else (beside,))
+        super().tell(event, self.now_ms * MS)
         if isinstance(event, RenewLeases) and held is not None and held.over(self.now_ms * MS):
             assert self.state.lease is None or self.state.lease.over(self.now_ms * MS), "revived"
-        self.take(asked)
 
-    def take(self, asked: tuple[Instruction, ...]) -> None:
-        for instruction in asked:
-            match instruction:
-                case Say(ControlApplied() | ControlRefused() as outcome):
-                    assert outcome.command not in self.outcomes, "two outcomes"
-                    self.outcomes.add(outcome.command)
-                case Say() | Repeat():
-                    pass
-                case _:
-                    self.jobs.append(instruction)
+    def say(self, *notes: Note) -> None:
+        for note in notes:
+            if isinstance(note, ControlApplied | ControlRefused):
+                assert note.command not in self.outcomes, "two outcomes"
+                self.outcomes.add(note.command)
 
-    def work(self, fate: int) -> None:
-        """Do the oldest job as the device's thread would; ``fate`` decides what fails, and when."""
-        if not self.jobs:
-            return
-        job = self.jobs.popleft()
-        failed, halfway = fate % 3 == 1, fate % 3 == 2
-        match job:
-            case WriteRecord(limits):
-                if not failed:
-                    self.record, self.stale_record = limits, False
-                self.tell(RecordFailed(limits, "full") if failed or halfway else RecordWritten(limits))
-            case ClearRecord():
-                self.record = self.record if failed else None
-                self.stale_record = failed
-            case CallSet(value, expected):
-                self.tell(self.set(value, expected, failed=failed, halfway=halfway, fate=fate))
-                self.look()
-            case CallRestore(limits):
-                if failed:
-                    self.tell(RestoreFailed("Timeout"))
-                    return
-                done = put_back(self.card, limits, self.rules.control)
-                assert self.as_found()
-                self.look()
-                if halfway:
-                    self.tell(RestoreFailed("no answer"))
-                else:
-                    self.tell(RestoreDone(done.requested, done.stranger))
-            case Say() | Repeat():
-                raise AssertionError(job)
+    def work_by(self, fate: int) -> None:
+        """Do the oldest job as the device's thread would."""
+        self.fate = fate
+        if self.jobs and (event := self.work()) is not None:
+            self.hand(event)
+
+    @property
+    def failed(self) -> bool:
+        return self.fate % 3 == 1
+
+    @property
+    def halfway(self) -> bool:
+        """It fails once it has been done."""
+        return self.fate % 3 == 2
+
+    def write_record(self, limits: Limits) -> Event:
+        if not self.failed:
+            self.record, self.stale_record = limits, False
+        return RecordFailed(limits, "full") if self.failed or self.halfway else RecordWritten(limits)
+
+    def clear_record(self) -> None:
+        self.record = self.record if self.failed else None
+        self.stale_record = self.failed
+
+    def restore(self, limits: Limits) -> Event:
+        if self.failed:
+            return RestoreFailed("Timeout")
+        done = put_back(self.card, limits, self.rules.control)
+        assert self.as_found()
+        self.look()
+        return RestoreFailed("no answer") if self.halfway else RestoreDone(done.requested, done.stranger)
 
     def look(self) -> None:
         self.seen = self.card.limit_mw
@@ -643,24 +638,26 @@ class World:
     def as_found(self) -> bool:
         return self.card.limit_mw == self.administrator_mw
 
-    def set(self, limit_mw: int, expected_mw: int, *, failed: bool, halfway: bool, fate: int) -> Event:
+    def set(self, value: int, expected: int, /) -> Event:
+        self.look()
         assert self.record is not None, "a set without a record"
-        assert self.record.ours(limit_mw), "a set that the record does not know of"
-        if not lease_messages.close(self.card.limit_mw, expected_mw):
+        assert self.record.ours(value), "a set that the record does not know of"
+        if not lease_messages.close(self.card.limit_mw, expected):
             return SetFoundOther(self.card.limit_mw)
         assert self.record.found == self.administrator_mw
-        assert limit_mw <= self.administrator_mw, "above what was found"
-        if not failed:
-            self.card.limit_mw = limit_mw
-        if failed or halfway:
-            return SetFailed("device", "Timeout", None if fate % 2 else self.card.limit_mw)
+        assert value <= self.administrator_mw, "above what was found"
+        if not self.failed:
+            self.card.limit_mw = value
+            self.look()
+        if self.failed or self.halfway:
+            return SetFailed("device", "Timeout", None if self.fate % 2 else self.card.limit_mw)
         return SetDone(self.card.limit_mw)
 
     def ask(self, fate: int) -> None:
         self.serial += 1
         owner, run = ("anna", "berta")[fate % 4 == 3], f"r{int(fate // 4 % 4 == 3)}"
         name = f"c{self.serial if fate % 5 else max(self.serial - 1, 1)}"
-        self.tell(Asked(self.change(name, fate // 4 % 23, owner, run)))
+        self.hand(Asked(self.change(name, fate // 4 % 23, owner, run)))
 
     def change(self, name: str, choice: int, owner: str, run: str) -> Command:
         return ask(name, 100 + choice * 10, fence=self.serial, owner=owner, run=run, lease_ms=300)
@@ -677,14 +674,14 @@ class World:
             case 0 | 1:
                 self.ask(fate)
             case 2 | 3 | 4 | 5:
-                self.work(fate if fate % 4 == 0 else 0)
+                self.work_by(fate if fate % 4 == 0 else 0)
             case 6:
-                self.tell(RenewLeases(owner, "inc", ("GPU-1",), 300))
+                self.hand(RenewLeases(owner, "inc", ("GPU-1",), 300))
             case 7:
                 self.serial += 1
-                self.tell(Asked(self.release(f"c{self.serial}", owner)))
+                self.hand(Asked(self.release(f"c{self.serial}", owner)))
             case 8:
-                self.tell(RunGone(f"r{fate % 2}"))
+                self.hand(RunGone(f"r{fate % 2}"))
             case 9:
                 self.administer(fate)
             case 10:
@@ -693,7 +690,7 @@ class World:
                 self.now_ms += fate % 400
                 if fate % 3:
                     self.look()
-                self.tell(Beat(self.seen))
+                self.hand(Beat(self.seen))
 
     def crash(self) -> None:
         """The collector is killed, whatever is under way, and another starts."""
@@ -701,7 +698,7 @@ class World:
         self.outcomes.clear()
         self.look()
         self.state, asked = begin(
-            self.rules, self.requested(), self.record, same_boot=True, now_ns=self.now_ms * MS
+            self.of, self.requested(), self.record, same_boot=True, now_ns=self.now_ms * MS
         )
         self.take(asked)
 
@@ -710,21 +707,21 @@ class World:
 
     def settle(self) -> None:
         """Everything works again, and the collector stops."""
-        self.tell(Stopping())
+        self.hand(Stopping())
         for _ in range(1000):
-            self.work(0)
+            self.work_by(0)
             self.now_ms += 100
             self.look()
-            self.tell(Beat(self.seen))
+            self.hand(Beat(self.seen))
             if self.state.at_rest and not self.jobs:
                 return
         raise AssertionError("never at rest")
 
 
-class ClockWorld(World):
+class UnreliableClock(UnreliableLimit):
     """The same of a clock, whose lock the collector cannot see."""
 
-    rules = CLOCK_RULES
+    of = CLOCK_RULES
     found = UNLOCKED
 
     def look(self) -> None:
@@ -733,15 +730,15 @@ class ClockWorld(World):
     def as_found(self) -> bool:
         return self.card.locked_mhz == UNLOCKED
 
-    def set(self, clock_mhz: int, _: int, *, failed: bool, halfway: bool, fate: int) -> Event:
+    def set(self, value: int, _: int, /) -> Event:
         assert self.record is not None, "a lock without a record"
-        assert self.record.pending == clock_mhz, "a lock that the record does not know of"
-        assert clock_mhz in CLOCKS_MHZ
-        if failed and fate % 2:
+        assert self.record.pending == value, "a lock that the record does not know of"
+        assert value in CLOCKS_MHZ
+        if self.failed and self.fate % 2:
             return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
-        if not failed:
-            self.card.set_control("graphics_clock", clock_mhz)
-        return SetFailed("device", "Timeout", None) if failed or halfway else SetDone(clock_mhz)
+        if not self.failed:
+            self.card.set_control("graphics_clock", value)
+        return SetFailed("device", "Timeout", None) if self.failed or self.halfway else SetDone(value)
 
     def change(self, name: str, choice: int, owner: str, run: str) -> Command:
         clock_mhz = CLOCKS_MHZ[0] - choice * 5  # every third is one of the GPU's
@@ -754,7 +751,7 @@ class ClockWorld(World):
         """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
         self.card.set_control("graphics_clock", UNLOCKED)
         if fate % 2:
-            self.tell(Returned())
+            self.hand(Returned())
 
     def requested(self) -> int:
         return UNLOCKED if self.record is None else self.record.last
@@ -764,11 +761,11 @@ Acts = st.lists(st.tuples(st.integers(0, 12), Choice), max_size=80)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("kind", [World, ClockWorld])
+@pytest.mark.parametrize("kind", [UnreliableLimit, UnreliableClock])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(acts=Acts)
 def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administrator_set(
-    kind: type[World], acts: list[tuple[int, int]]
+    kind: type[UnreliableLimit], acts: list[tuple[int, int]]
 ) -> None:
     world = kind()
     for what, fate in acts:
@@ -784,7 +781,7 @@ def test_whatever_happens_the_device_ends_at_what_was_found_or_what_an_administr
     acts=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 63)), min_size=10, max_size=80)
 )
 def test_two_controls_of_a_device_never_have_two_owners(acts: list[tuple[bool, int, int]]) -> None:
-    limit, clock = World(), ClockWorld()
+    limit, clock = UnreliableLimit(), UnreliableClock()
     limit.beside, clock.beside = clock, limit
     for first, what, fate in acts:
         world = limit if first else clock

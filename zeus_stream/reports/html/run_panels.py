@@ -5,6 +5,7 @@ A new panel is one function and one entry of `RUN_PANELS`.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from zeus_stream.reports.costs import OWN_USE, own_use_facts
 from zeus_stream.reports.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.reports.forecast import FORECAST
 from zeus_stream.reports.html.elements import Markup, element
@@ -92,6 +93,8 @@ def result(run: Run) -> Asking[Panel]:
         forecasts = yield FORECAST.format(run=quoted(run.run))
         costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
         items += [fact for row in forecasts for fact in _forecast(row, costs)]
+    own_use = yield OWN_USE.format(run=quoted(run.run))
+    items += [(name, text, "") for name, text in own_use_facts(own_use)]
     if saving is not None and saving["power_limit_w"] is not None:
         items = [*_saving(saving), *items]
     body = element("div", element("p", headline(saving, totals), class_="headline"), facts(items))

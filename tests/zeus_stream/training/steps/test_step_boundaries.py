@@ -5,7 +5,7 @@ from statistics import median
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.device_queue import Load, Nudges, Placing, World, train
+from tests.zeus_stream.training.steps.queued_gpu import KernelLoad, Nudges, Placing, QueuedGpu, train
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.steps.step_boundaries import (
     HOLD_NS,
@@ -18,7 +18,7 @@ from zeus_stream.training.steps.step_boundaries import (
 MS = 1_000_000
 
 loads = st.builds(
-    Load,
+    KernelLoad,
     step_ns=st.integers(2, 300).map(lambda ms: ms * MS),
     kernels=st.integers(1, 60),
     ahead_ns=st.integers(0, 100).map(lambda ms: ms * MS),
@@ -37,14 +37,14 @@ def stamps(placing: Placing) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(loads, st.integers(0, 2**32), st.integers(1, 150))
 def test_the_true_instant_is_within_the_uncertainty_and_nothing_is_lost_or_out_of_order(
-    load: Load, seed: int, steps: int
+    load: KernelLoad, seed: int, steps: int
 ) -> None:
-    world = World(load, seed)
-    placed = train(world, steps)
+    gpu = QueuedGpu(load, seed)
+    placed = train(gpu, steps)
     assert [placing.given.index for placing in placed] == list(range(steps + 1))
     times = [t for placing in placed for t in stamps(placing)]
     assert times == sorted(times)
-    assert world.touched_in_capture == 0
+    assert gpu.touched_in_capture == 0
     for placing in placed:
         given_ = placing.given
         if given_.uncertainty_ns is None:
@@ -66,14 +66,14 @@ def errors_ns(placed: list[Placing]) -> list[int]:
 
 
 def test_without_any_synchronization_a_host_100_ms_ahead_places_to_a_third_of_a_millisecond() -> None:
-    errors = errors_ns(train(World(Load(), 1), 600))
+    errors = errors_ns(train(QueuedGpu(KernelLoad(), 1), 600))
     assert len(errors) == 600
     assert median(errors) < 150_000
     assert max(errors) <= 300_000
 
 
 def test_a_script_that_waits_now_and_then_is_placed_to_20_us() -> None:
-    errors = errors_ns(train(World(Load(item_every=40), 1), 600))
+    errors = errors_ns(train(QueuedGpu(KernelLoad(item_every=40), 1), 600))
     assert median(errors[40:]) <= 20_000
 
 

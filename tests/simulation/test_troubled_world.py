@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.pipeline import World, run
+from tests.simulation.troubled_world import TroubledWorld, run
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -28,7 +28,10 @@ def test_the_same_seed_gives_the_same_report(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_steps_of_the_wall_clock_change_no_energy_and_no_duration(tmp_path: Path, seed: int) -> None:
-    stepped, steady = World(seed, tmp_path / "a"), World(seed, tmp_path / "b", wall_steps=False)
+    stepped, steady = (
+        TroubledWorld(seed, tmp_path / "a"),
+        TroubledWorld(seed, tmp_path / "b", wall_steps=False),
+    )
     assert stepped.run().wall_steps > 0
     steady.run()
     assert stepped.windows == steady.windows

@@ -21,7 +21,7 @@ STAMP_NS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class KernelLoad:
     """A training loop on a GPU."""
 
     step_ns: int = 20_000_000
@@ -48,30 +48,30 @@ class Load:
 class Event:
     """As `torch.cuda.Event(enable_timing=True)` is."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(self, gpu: "QueuedGpu") -> None:
+        self._gpu = gpu
         self.done_ns: int | None = None
         """The truth, on the host's clock."""
 
     def record(self) -> None:
-        world = self._world
-        world.touch()
-        world.now_ns += world.about(world.query_ns)
-        self.done_ns = world.queue(0)
-        world.marked[world.asked_ns] = self.done_ns
+        gpu = self._gpu
+        gpu.touch()
+        gpu.now_ns += gpu.about(gpu.query_ns)
+        self.done_ns = gpu.queue(0)
+        gpu.marked[gpu.asked_ns] = self.done_ns
 
     def query(self) -> bool:
-        world = self._world
-        world.touch()
-        cost_ns = world.about(world.query_ns)
-        world.now_ns += cost_ns // 2
+        gpu = self._gpu
+        gpu.touch()
+        cost_ns = gpu.about(gpu.query_ns)
+        gpu.now_ns += cost_ns // 2
         assert self.done_ns is not None, "an event was asked that is not recorded"
-        done = self.done_ns <= world.now_ns
-        world.now_ns += cost_ns - cost_ns // 2
+        done = self.done_ns <= gpu.now_ns
+        gpu.now_ns += cost_ns - cost_ns // 2
         return done
 
     def elapsed_time(self, end_event: "Event") -> float:
-        self._world.touch()
+        self._gpu.touch()
         assert self.query()
         assert end_event.query()
         milliseconds = (end_event.stamp_ns - self.stamp_ns) / 1e6
@@ -81,14 +81,14 @@ class Event:
     @property
     def stamp_ns(self) -> int:
         assert self.done_ns is not None
-        stamp = round(self.done_ns * (1 + self._world.load.drift))
+        stamp = round(self.done_ns * (1 + self._gpu.load.drift))
         return stamp - stamp % STAMP_NS
 
 
-class World:
-    """One host with one GPU."""
+class QueuedGpu:
+    """A GPU and the host that queues kernels on it."""
 
-    def __init__(self, load: Load, seed: int, start_ns: int = 10**15) -> None:
+    def __init__(self, load: KernelLoad, seed: int, start_ns: int = 10**15) -> None:
         self.load = load
         self.rng = Random(seed)
         self.now_ns = start_ns
@@ -191,7 +191,7 @@ class Placing:
     """When it was handed to the collector."""
 
 
-def train(world: World, steps: int) -> list[Placing]:
+def train(gpu: QueuedGpu, steps: int) -> list[Placing]:
     """Run a loop of steps as `Publisher.steps` does. Returns the boundaries as they reached a collector."""
     started = RunStarted(
         t_ns=0,
@@ -207,46 +207,46 @@ def train(world: World, steps: int) -> list[Placing]:
     )
     outbox = Outbox(started, lambda: "session")
     nudges = Nudges()
-    boundaries = Boundaries(world.now, _fail, nudges)
+    boundaries = Boundaries(gpu.now, _fail, nudges)
     asked: list[tuple[int, int | None]] = []
     placed: list[Placing] = []
-    next_ns, turns = world.now_ns, 0
+    next_ns, turns = gpu.now_ns, 0
 
     def deliver() -> None:
-        while (batch := outbox.batch(world.now_ns)) is not None:
+        while (batch := outbox.batch(gpu.now_ns)) is not None:
             outbox.acknowledge(Ack("session", batch.sequence + len(batch.events)))
             for event in batch.events:
                 if isinstance(event, StepBoundary):
                     asked_ns, began_ns = asked[event.index]
-                    true_ns = world.marked.get(asked_ns)
-                    placed.append(Placing(asked_ns, began_ns, true_ns, event, world.now_ns))
+                    true_ns = gpu.marked.get(asked_ns)
+                    placed.append(Placing(asked_ns, began_ns, true_ns, event, gpu.now_ns))
 
     def courier() -> None:
         nonlocal next_ns, turns
-        if world.now_ns >= next_ns:
-            next_ns, turns = world.now_ns + round(pause_s(turns) * 1e9), turns + 1
+        if gpu.now_ns >= next_ns:
+            next_ns, turns = gpu.now_ns + round(pause_s(turns) * 1e9), turns + 1
             deliver()
         nudges.do()
 
     def mark() -> int:
-        world.asked_ns = world.now()
-        boundaries.mark(world.asked_ns)
-        return world.asked_ns
+        gpu.asked_ns = gpu.now()
+        boundaries.mark(gpu.asked_ns)
+        return gpu.asked_ns
 
-    world.meanwhile = courier
-    boundaries.begin(world)
+    gpu.meanwhile = courier
+    boundaries.begin(gpu)
     ended_ns: int | None = None
     for index in range(steps):
-        world.now_ns += world.about(world.load.loader_ns)
-        began_ns = world.now() if ended_ns is not None else mark()
+        gpu.now_ns += gpu.about(gpu.load.loader_ns)
+        began_ns = gpu.now() if ended_ns is not None else mark()
         asked.append((ended_ns or began_ns, began_ns))
         outbox.put(boundaries.boundary(index, ended_ns, began_ns))
-        world.step(index)
+        gpu.step(index)
         ended_ns = mark()
     assert ended_ns is not None
     asked.append((ended_ns, None))
     outbox.put(boundaries.boundary(steps, ended_ns, None))
-    world.wait()
+    gpu.wait()
     boundaries.close()
     deliver()
     return placed

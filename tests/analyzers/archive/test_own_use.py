@@ -1,0 +1,111 @@
+"""The use of our own services: from their records to the rows, the view and the line of the report."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.results.rows import OwnUseRow, Row
+from analyzers.routes.own_use_route import OwnUseRoute
+from tests.analyzers.archives import RUN, SECOND, A, window
+from tests.zeus_stream.test_own_energy import USE
+from zeus_stream.protocol.notes import OwnUse
+from zeus_stream.reports.costs import OWN_USE, own_use_facts
+from zeus_stream.reports.html.questions import quoted
+from zeus_stream.settings import Settings
+
+Ask = Callable[[Sequence[Row]], list[dict[str, Any]]]
+ENDED = replace(RUN, ended_ns=50 * SECOND, ended_how="ended")
+BEGAN_NS, ENDED_NS = RUN.began_wall_ns, RUN.began_wall_ns + 50 * SECOND - RUN.began_ns
+NO_RAPL = "no collector of this host can read its CPUs"
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """Store rows, and return those of the view for the run."""
+    with closing(Archive.open(tmp_path / "own.duckdb", Settings())) as archive:
+
+        def answer(rows: Sequence[Row]) -> list[dict[str, Any]]:
+            archive.put_rows(rows, {}, replaying=False)
+            with archive.cursor() as cursor:
+                found: list[dict[str, Any]] = (
+                    cursor.sql(OWN_USE.format(run=quoted(RUN.run))).to_arrow_table().to_pylist()
+                )
+            return found
+
+        yield answer
+
+
+def row(service: str, begin_ns: int, end_ns: int, cpu_s: float, host_j: float | None = 1000.0) -> OwnUseRow:
+    seconds = (end_ns - begin_ns) / 1e9
+    use = replace(
+        USE, service=service, host=RUN.host, wall_ns=end_ns, took_ns=end_ns - begin_ns,
+        cpu_ns=round(cpu_s * 1e9), host_cpu_ns=round(seconds * 1e9), processors=4,
+        host_energy_mj=None if host_j is None else round(host_j * 1000), reason="" if host_j else NO_RAPL,
+    )  # fmt: skip
+    (made,) = OwnUseRoute().handle(use).rows
+    assert isinstance(made, OwnUseRow)
+    return made
+
+
+def test_an_analyzer_has_the_power_that_the_collector_of_its_host_has_read() -> None:
+    route = OwnUseRoute()
+
+    def handle(use: OwnUse) -> OwnUseRow:
+        (made,) = route.handle(use).rows
+        assert isinstance(made, OwnUseRow)
+        return made
+
+    analyzer = replace(USE, service="analyzer", host_energy_mj=None, reason=NO_RAPL)
+    assert (handle(analyzer).energy_high_j, handle(analyzer).reason) == (None, NO_RAPL)
+    assert handle(USE).energy_high_j == 240.0
+    short = handle(replace(analyzer, took_ns=30_000_000_000))
+    assert (short.host_energy_j, short.energy_low_j, short.reason) == (1200.0, 15.0, "")
+    assert handle(replace(analyzer, host="other")).energy_low_j is None
+
+
+def test_a_report_has_the_share_of_both_services_in_the_energy_measured(ask: Ask) -> None:
+    """A record that reaches over the run counts by the part within it."""
+    half_ns = (BEGAN_NS + ENDED_NS) // 2
+    seconds = (ENDED_NS - BEGAN_NS) / 1e9
+    measured = window("run", 0, 10, 50, A)
+    rows: list[Row] = [
+        ENDED,
+        measured,
+        row("collector", BEGAN_NS - (half_ns - BEGAN_NS), half_ns, 2.0),
+        row("collector", half_ns, ENDED_NS, 1.0),
+        row("analyzer", BEGAN_NS, ENDED_NS, 3.0),
+        row("analyzer", ENDED_NS, ENDED_NS + SECOND, 1.0),
+    ]
+    collector, analyzer = ask(rows)
+    assert collector["cpu_s"] == pytest.approx(2.0)
+    assert analyzer["core_percent"] == pytest.approx(100 * 3 / seconds)
+    assert measured.energy_j is not None
+    assert analyzer["share_high_percent"] == pytest.approx(100 * 1000 * 3 / seconds / measured.energy_j)
+    assert analyzer["share_low_percent"] == pytest.approx(analyzer["share_high_percent"] / 4)
+    [(name, text)] = own_use_facts([collector, analyzer])
+    assert name == "zeus-stream itself"
+    assert text.startswith("12.5 % of a core (analyzer 7.5, collector 5.0); ")
+    assert text.endswith(" % of the energy measured, by its share of processor time")
+
+
+def test_without_a_counter_there_is_processor_time_and_the_reason(ask: Ask) -> None:
+    found = ask([ENDED, window("run", 0, 10, 50, A), row("analyzer", BEGAN_NS, ENDED_NS, 3.0, None)])
+    assert own_use_facts(found) == [
+        ("zeus-stream itself", f"7.5 % of a core (analyzer 7.5); its energy is not known: {NO_RAPL}")
+    ]
+
+
+def test_records_of_less_than_half_of_a_run_say_nothing_of_it(ask: Ask) -> None:
+    assert ask([ENDED, row("analyzer", BEGAN_NS, BEGAN_NS + (ENDED_NS - BEGAN_NS) // 3, 3.0)]) == []
+    assert own_use_facts([]) == []
+
+
+def test_the_energy_of_a_run_that_is_missing_is_the_reason(ask: Ask) -> None:
+    missing = replace(window("run", 0, 10, 50, A), energy_j=None)
+    [(_, text)] = own_use_facts(ask([ENDED, missing, row("analyzer", BEGAN_NS, ENDED_NS, 3.0)]))
+    assert text.endswith("its energy is not known: that of the run is missing")
