@@ -138,14 +138,14 @@ class QueryServer:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
             return
+        if self._only_sql is not None and isinstance(request, AskNow | AskResults | ForgetJob):
+            reply(No(self._only_sql))
+            return
         match request:
             case AskStatus():
                 reply(self._status(gate))
-            case AskNow() | AskResults() | ForgetJob() if self._only_sql is not None:
-                reply(No(self._only_sql))
             case AskNow():
-                if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
-                    self._counters["replies to nobody"] += 1
+                self._reply_now(request, message.sender, correlation, channel)
             case AskResults():
                 tasks.start_soon(self.results.answer, request, reply)
             case ForgetJob(job):
@@ -164,6 +164,11 @@ class QueryServer:
                 opened = self._open[key] = Open(anyio.CancelScope(), message.connection)
                 self._asked.set()
                 tasks.start_soon(self._query, request, key, opened, reply)
+
+    def _reply_now(self, asked: AskNow, sender: bytes, correlation: bytes, channel: sockets.Channel) -> None:
+        """Answer a question for the live state."""
+        if not channel.send(sender, correlation, self._now(asked, monotonic_ns())):
+            self._counters["replies to nobody"] += 1
 
     def _cancel(self, key: Key) -> None:
         """End a query, whether it is under way or waits."""
