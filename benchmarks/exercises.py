@@ -1,10 +1,11 @@
 """Print one table of kills, cuts, full disks, pauses, clocks and versions: what was tried and what was lost.
 
     python -m benchmarks.exercises [--only cuts,room] [--kills 300] [--cuts 100] [--pause-s 120] [--load 0]
-                                   [--older DIR] [--seed 0]
+                                   [--sessions 0] [--rate 200] [--older DIR] [--seed 0]
 
 kills      SIGKILLs of collector, analyzer and trainings in turn (``benchmarks/soak.py``), beside ``--load``
-           busy processes
+           busy processes, and the steps of ``--sessions`` more runs
+disks      a disk that becomes read-only or fails under log or archive (``benchmarks/disk_faults.py``; root)
 cuts       log and archive as they lie at a loss of power, cut at random places
 room       writes of log and archive that fail in the middle, and then work again
 pauses     SIGSTOP of each process for ``--pause-s``, then SIGCONT
@@ -36,6 +37,7 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
 from benchmarks.common import ROOT, directory, table
+from benchmarks.disk_faults import faults
 from benchmarks.earlier_version import both_ways
 from collectors.log.sqlite import Log
 from tests.analyzers.archives import fill
@@ -231,9 +233,10 @@ def _archive_without_room(folder: Path, wrong: list[str]) -> str:
 # ---- processes --------------------------------------------------------------------------------------------
 
 
-def kills(number: int, load: int, seed: int) -> Outcome:
-    """Kill processes in turn, beside busy ones."""
+def kills(number: int, load: int, sessions: int, rate: int, seed: int) -> Outcome:
+    """Kill processes in turn, beside busy ones and the steps of many sessions."""
     command = ["benchmarks/soak.py", "--seeds", "0", "--messages", "0"]
+    command += ["--sessions", str(sessions), "--rate", str(rate)]
     with ExitStack() as held:
         for _ in range(load):
             busy = held.enter_context(subprocess.Popen([sys.executable, "-c", STRESS]))
@@ -324,6 +327,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of exercises, with commas")
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the kills")
+    parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
+    parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pause-s", type=float, default=120)
     parser.add_argument("--worlds", type=int, default=5)
@@ -341,8 +346,9 @@ def main() -> int:
         "room": partial(room, rng),
         "schemas": schemas,
         "clocks": partial(clocks, chosen.worlds),
+        "disks": lambda: Outcome(*map(tuple, faults(1, rng))),
         "pauses": partial(within_directory, lambda where: pauses(where, chosen.pause_s)),
-        "kills": partial(kills, chosen.kills, chosen.load, chosen.seed),
+        "kills": partial(kills, chosen.kills, chosen.load, chosen.sessions, chosen.rate, chosen.seed),
     }
     if chosen.older is not None:
         exercises |= {"versions": lambda: Outcome(tuple(both_ways(chosen.older)))}

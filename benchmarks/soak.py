@@ -1,11 +1,13 @@
 """Nothing lost, nothing twice, nothing left throttled, nothing crashed: one table of all that was tried.
 
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
+                              [--sessions 0] [--rate 200]
 
 First the whole pipeline in one thread, once a seed (benchmarks/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
-random moments and started again in any order. Last, every socket of live processes is sent what nobody
-should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
+random moments and started again in any order; with ``--sessions``, beside the steps of so many sessions
+(``--rate`` a second each; benchmarks/session_load.py). Last, every socket of live processes is sent what
+nobody should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
 lost, stored twice, set above the limit found, left in force, restored too late, or crashed.
 """
 
@@ -20,9 +22,10 @@ from pathlib import Path
 
 from benchmarks import hostile
 from benchmarks.common import directory, table
+from benchmarks.session_load import loaded, session_load
 from benchmarks.soak_worlds import KINDS, Found, Rows, kills_by_process, simulations
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import Account, Setup, pipeline
+from tests.processes.pipeline import Account, Setup, pipeline, until
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
@@ -102,16 +105,21 @@ class Limits:
         self._bus.close()
 
 
-def kills(where: Path, number: int, gpus: int, rng: random.Random) -> Found:
+def kills(where: Path, number: int, gpus: int, rng: random.Random, sessions: int = 0, rate: int = 0) -> Found:
     limits = Limits(where, gpus)
     begin = time.monotonic()
     try:
         with pipeline(where, gpus, EAGER) as setup:
-            killed = setup.kill_in_turn(number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S)
+            with session_load(where, gpus, sessions, rate):
+                killed = setup.kill_in_turn(
+                    number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S
+                )
+                until(setup.welcome)
             account = settle(setup)
         limits.look_again()
         rows, wrong = report(killed, account, limits)
-        return [*rows, ("time", f"{time.monotonic() - begin:.0f} s")], wrong
+        of_load, lost = loaded(where, sessions)
+        return [*rows, *of_load, ("time", f"{time.monotonic() - begin:.0f} s")], wrong + lost
     finally:
         limits.close()
 
@@ -204,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of real processes, in turn")
     parser.add_argument("--messages", type=int, default=100_000, help="hostile ones, over all sockets")
     parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
+    parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
     )
@@ -215,7 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if options.kills:
         with directory() as where:
-            found = kills(where, options.kills, options.gpus, random.Random(options.seed))
+            rng = random.Random(options.seed)
+            found = kills(where, options.kills, options.gpus, rng, options.sessions, options.rate)
         parts.append(("real processes", found))
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))

@@ -33,6 +33,7 @@ from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.epochs.epoch_file import read_epochs, write_epochs
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
+from collectors.log.boot_mark import BootMark
 from collectors.log.feed import Journal
 from collectors.log.sqlite import Log
 from collectors.own_use import CollectorUse
@@ -83,7 +84,7 @@ async def collect(
     with (
         closing(bus),
         claim(where.run / "collector.lock", "collector"),
-        closing(Log(where.log, host, boot_id())) as log,
+        closing(Log(where.log, host, boot_id(), BootMark(where.log))) as log,
     ):
         context = sockets.context()
         try:

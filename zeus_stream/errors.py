@@ -16,14 +16,24 @@ The text of each reads: who: could not what: why. What to do.
 """
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return text as it may be written to a terminal: control characters become question marks.
+
+    Args:
+        text: a part of it may come from another program.
+        keep: control characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
+
+
 class ZeusStreamError(Exception):
     """Base of all errors of zeus-stream."""
 
     def __str__(self) -> str:
-        """Return the text without control characters: a part of it may come from another program."""
-        return "".join(
-            letter if letter.isprintable() or letter in "\n\t" else "?" for letter in super().__str__()
-        )
+        """Return the text without control characters."""
+        return printable(super().__str__(), keep="\n\t")
 
 
 class SettingsError(ZeusStreamError):

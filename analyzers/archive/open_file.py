@@ -81,6 +81,13 @@ class OpenFile:
 
         return end
 
+    def read_no_other_file(self) -> None:
+        """Let no view of this archive read another file: it may come from anywhere.
+
+        Queries from outside have a process that cannot (`query_process`); this is for ours in this process.
+        """
+        self._connection.execute("SET enable_external_access = false")
+
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         """Give a reader, in its own read-only transaction. For any thread."""

@@ -9,6 +9,7 @@ may do (`confinement`).
 import fcntl
 import json
 import os
+import re
 import select
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ LATE_S = 1.0
 """A query's process ends itself at its time; this long after it the query is ended from here."""
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+"""Of a table that a file can be named after."""
 CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
@@ -211,13 +214,21 @@ def export(
     All of them show the same instant. A file that was there is replaced.
 
     Raises:
-        StorageError: the archive cannot be read, or the directory not be written.
+        StorageError: the archive cannot be read or has a table that no file can be named after, or the
+            directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with opened(path, settings) as archive, archive.reading() as reader:
+            archive.read_no_other_file()
             _, batches = reader.batches("SELECT table_name FROM information_schema.tables ORDER BY ALL", 1000)
-            for name in [name for batch in batches for name in batch.column(0).to_pylist()]:
+            names = [name for batch in batches for name in batch.column(0).to_pylist()]
+            if unnamed := [name for name in names if not _NAME.fullmatch(name)]:
+                raise StorageError(
+                    f"{path}: could not be exported: no file can have the name of its table {unnamed[0]!r}."
+                    " Another program made that table: drop it, or name another archive."
+                )
+            for name in names:
                 target = directory / f"{name}.{form}"
                 yield target, _write(reader, name, target, form)
     except OSError as wrong:
@@ -229,7 +240,7 @@ def export(
 
 def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "csv"]) -> int:
     partial = target.with_suffix(target.suffix + ".partial")
-    source = f"FROM {name}" if form == "parquet" else _flat(reader, name)
+    source = f'FROM "{name}"' if form == "parquet" else _flat(reader, name)
     schema, batches = reader.batches(source, EXPORT_ROWS)
     from pyarrow.csv import CSVWriter  # noqa: PLC0415  (slow to import, and only an export needs them)
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
@@ -249,12 +260,13 @@ def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "cs
 
 def _flat(reader: Reader, name: str) -> str:
     """Return a query for a table as CSV can hold it: lists as words, bytes as hexadecimal digits."""
-    schema, _ = reader.batches(f"FROM {name} LIMIT 0", 1)
+    schema, _ = reader.batches(f'FROM "{name}" LIMIT 0', 1)
     columns = []
     for field in schema:
+        column = '"' + field.name.replace('"', '""') + '"'
         if pa.types.is_list(field.type):
-            columns.append(f"array_to_string({field.name}, ' ') AS {field.name}")
+            columns.append(f"array_to_string({column}, ' ') AS {column}")
         elif pa.types.is_binary(field.type):
-            columns.append(f"hex({field.name}) AS {field.name}")
+            columns.append(f"hex({column}) AS {column}")
     replaced = f" REPLACE ({', '.join(columns)})" if columns else ""
-    return f"SELECT *{replaced} FROM {name}"  # noqa: S608  (names of our own tables and columns)
+    return f'SELECT *{replaced} FROM "{name}"'  # noqa: S608  (quoted names)

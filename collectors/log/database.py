@@ -1,19 +1,21 @@
 """The database of a log: opened, begun, and checked row by row before it is continued."""
 
 import logging
-import os
 import secrets
 import sqlite3
 import zlib
 from pathlib import Path
 from struct import Struct
+from typing import TypeAlias
 
 FORMAT = "zeus-stream log 2"
 _WRONG_SHARES = """
 SELECT "offset" FROM written LEFT JOIN frames USING ("offset")
 WHERE topic IS NULL OR topic NOT LIKE 'events/%' LIMIT 1
 """
-MARK = Struct("<16sQ")  # log id, next offset
+MARK = Struct("<16sQ")
+Mark: TypeAlias = tuple[str, int]
+"""Log id, next offset."""
 _log = logging.getLogger(__name__)
 
 _SCHEMA = """
@@ -34,12 +36,19 @@ CREATE TABLE IF NOT EXISTS holes (first INTEGER PRIMARY KEY, past INTEGER NOT NU
 
 
 def open_database(
-    path: Path, boot_id: str, mark: tuple[str, int] | None
+    path: Path, boot_id: str, mark: Mark | None, boot_mark: Mark | None = None
 ) -> tuple[sqlite3.Connection, str | None]:
-    """Return the log's database, and why the one that was there is not continued, if so."""
+    """Return the log's database, and why the one that was there is not continued, if so.
+
+    Args:
+        path: of the log.
+        boot_id: of this boot.
+        mark: of the file beside the log; None: there is none.
+        boot_mark: as this boot of the host knows it, of this log or of another that was here.
+    """
     try:
         db = _connect(path)
-        doubt = _doubt(db, boot_id, mark)
+        doubt = _doubt(db, boot_id, mark, boot_mark)
     except sqlite3.OperationalError:
         raise  # no access, no room: nothing is wrong with the file
     except sqlite3.DatabaseError as wrong:
@@ -85,10 +94,10 @@ def _create(db: sqlite3.Connection, boot_id: str) -> None:
         db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
 
 
-def _doubt(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
+def _doubt(db: sqlite3.Connection, boot_id: str, mark: Mark | None, boot_mark: Mark | None) -> str | None:
     """Return why this database must not be continued, or None. Closes it when it must not."""
     try:
-        doubt = _compare(db, boot_id, mark)
+        doubt = _compare(db, boot_id, mark, boot_mark)
     except sqlite3.Error:
         db.close()
         raise
@@ -97,7 +106,7 @@ def _doubt(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -
     return doubt
 
 
-def _compare(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None) -> str | None:
+def _compare(db: sqlite3.Connection, boot_id: str, mark: Mark | None, boot_mark: Mark | None) -> str | None:
     tables = _tables(db)
     if not tables:
         return None if mark is None else "it is gone"
@@ -109,10 +118,10 @@ def _compare(db: sqlite3.Connection, boot_id: str, mark: tuple[str, int] | None)
     if meta["clean"] != "yes" and meta["boot_id"] != boot_id:
         return "the host stopped without closing it"
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return f"it is broken: {verdict}" if verdict != "ok" else _damage(db, meta["log_id"], mark)
+    return f"it is broken: {verdict}" if verdict != "ok" else _damage(db, meta["log_id"], mark, boot_mark)
 
 
-def _damage(db: sqlite3.Connection, log_id: str, mark: tuple[str, int] | None) -> str | None:
+def _damage(db: sqlite3.Connection, log_id: str, mark: Mark | None, boot_mark: Mark | None) -> str | None:
     """Return which rows are not what was written, or are missing."""
     expected = None
     holes = dict(db.execute("SELECT first, past FROM holes")) if "holes" in _tables(db) else {}
@@ -131,8 +140,9 @@ def _damage(db: sqlite3.Connection, log_id: str, mark: tuple[str, int] | None) -
         return f"it is broken: the writer of frame {wrong[0]} is not what was written"
     if mark is not None and mark[0] != log_id:
         return f"it was exchanged: the last was {mark[0]}"
-    if mark is not None and mark[1] > (expected or 0):
-        return f"it was cut: frames {expected or 0} to {mark[1] - 1} are gone"
+    known = [each[1] for each in (mark, boot_mark) if each is not None and each[0] == log_id]
+    if (end := max(known, default=0)) > (expected or 0):
+        return f"it was cut: frames {expected or 0} to {end - 1} are gone"
     return None
 
 
@@ -149,9 +159,9 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def read_mark(mark: int) -> tuple[str, int] | None:
+def read_mark(content: bytes) -> Mark | None:
     """Return log id and next offset, or None when there is no mark yet."""
-    content = os.pread(mark, MARK.size, 0)
+    content = content[: MARK.size]
     if len(content) < MARK.size or not any(content):
         return None
     log_id, next_offset = MARK.unpack(content)

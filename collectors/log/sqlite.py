@@ -4,7 +4,8 @@ Frames have offsets 0, 1, 2, ... within one log id. What was acknowledged is in 
 the next sequence number of each session, in one transaction. A process that is
 killed loses nothing; after a loss of power, or when the file is broken, was cut or exchanged, offsets
 that were handed out may be gone: then the log starts over, with another id. Two things show that:
-every row has a checksum, and beside the log lies a mark, the next offset after each transaction.
+every row has a checksum, and beside the log lies a mark, the next offset after each transaction. The same
+mark in memory (`BootMark`) is ahead of a log whose file system has lost what was not on its disk yet.
 (SQLite drops without a word what follows a damaged place in its write-ahead log.)
 
 Events may take half of the room. Past that, the oldest events of the user who has most of them are removed
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectors.log.boot_mark import BootMark
 from collectors.log.database import MARK, beside, frame_crc, open_database, read_mark, row_crc
 from collectors.log.store import UNKNOWN_UID, Extent, SessionMemory
 from zeus_stream.errors import StorageError
@@ -52,20 +54,23 @@ class _Gone:
 class Log:
     """The log of one collector. Used from one thread; one process at a time (the collector's claim)."""
 
-    def __init__(self, path: Path, host: str, boot_id: str) -> None:
+    def __init__(self, path: Path, host: str, boot_id: str, boot_mark: BootMark | None = None) -> None:
         """Open or create the log; one that cannot be trusted starts over. Raises StorageError.
 
-        ``started_over`` then says what was wrong with it.
+        ``started_over`` then says what was wrong with it. ``boot_mark`` is closed with the log.
         """
         self._path = path
         self._host = host
+        self._boot_mark = boot_mark or BootMark(path, None)
         with self._explained("be opened"):
             self._mark = os.open(beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._db, self.started_over = open_database(path, boot_id, read_mark(self._mark))
+                marks = read_mark(os.pread(self._mark, MARK.size, 0)), read_mark(self._boot_mark.read())
+                self._db, self.started_over = open_database(path, boot_id, *marks)
                 self._begin(boot_id)
             except BaseException:
                 os.close(self._mark)
+                self._boot_mark.close()
                 raise
 
     def _begin(self, boot_id: str) -> None:
@@ -153,7 +158,9 @@ class Log:
         return frames
 
     def _put_mark(self) -> None:
-        os.pwrite(self._mark, MARK.pack(self.log_id.encode(), self._next), 0)
+        mark = MARK.pack(self.log_id.encode(), self._next)
+        self._boot_mark.put(mark)
+        os.pwrite(self._mark, mark, 0)
 
     def fetch(self, first_offset: int, count: int, max_bytes: int) -> list[Frame]:
         """Return frames from ``first_offset`` (or the next there is) up to a hole: at most ``count``.
@@ -268,6 +275,7 @@ class Log:
         finally:
             self._db.close()
             os.close(self._mark)
+            self._boot_mark.close()
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

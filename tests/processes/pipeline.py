@@ -160,6 +160,11 @@ class Setup:
         """Wait for a process to end by itself and return its exit code."""
         return self._running.pop(name).wait(PATIENCE_S)
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Return the names of processes that were started and not stopped or killed."""
+        return tuple(self._running)
+
     def pid(self, name: str) -> int:
         return self._running[name].pid
 

@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from zeus_stream.errors import printable
+
 Tone = Literal["plain", "dim", "strong", "good", "warn", "bad", "accent", "bar", "track"]
 ABSENT = "-"
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -25,7 +27,7 @@ Line = tuple[Span, ...]
 
 def clean(text: str) -> str:
     """Return a name as it may be written to a terminal: control characters become question marks."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.reports.html.questions import quoted
-from zeus_stream.reports.tables import ABSENT
+from zeus_stream.reports.tables import ABSENT, console_of, write_text
 
 _WINDOW = """
 SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
@@ -80,7 +79,7 @@ def bill(answer: Callable[[str], pa.Table], run: str, name: str) -> Bill | None:
 
 def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
     """Print a bill. ``sql`` is the command that finds it again."""
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     console.rule(Text(bill.name), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
     for name, value in _facts(bill):
@@ -162,4 +161,4 @@ def write_bill(bill: Bill, out: TextIO) -> None:
             for part in bill.parts
         ],
     }
-    out.write(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+    write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +12,7 @@ from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choo
 from analyzers.batch_size.registry import beliefs, parse
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.reports.html.questions import quoted
-from zeus_stream.reports.tables import write
+from zeus_stream.reports.tables import console_of, write
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 SHOWN = {
@@ -107,7 +106,7 @@ def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:
 
 def print_job(shown: Shown, out: TextIO) -> None:
     """Print a job: its target, the next try, its tries, its batch sizes and the energy saved."""
-    console, row = Console(file=out, highlight=False), shown.learned.row
+    console, row = console_of(out), shown.learned.row
     console.rule(Text(row.job), align="left", style="dim")
     better = "at most" if row.lower_is_better else "at least"
     sizes = ", ".join(map(str, row.batch_sizes))

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.queries import Status
 from zeus_stream.reports.forecast import energy_words
 from zeus_stream.reports.html.quantities import seconds
-from zeus_stream.reports.tables import ABSENT, WIDE
+from zeus_stream.reports.tables import ABSENT, console_of
 
 Row = Mapping[str, Any]
 RECENT_STEPS = 40
@@ -245,7 +244,7 @@ def _services(process: str, state: Status) -> list[ServiceLine]:
 
 def print_view(shown: StatusView, out: TextIO) -> None:
     """Print the screen. It fits 80 columns for names of usual length."""
-    console = Console(file=out, highlight=False, width=None if out.isatty() else WIDE)
+    console = console_of(out, wide=True)
     if shown.gpus:
         console.print(_gpu_table(shown.gpus))
         console.print()

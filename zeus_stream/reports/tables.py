@@ -1,8 +1,9 @@
 """Tables, states and checks as text for people, and as csv, json or arrow for programs."""
 
+import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import pyarrow as pa
 import pyarrow.csv
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from zeus_stream.errors import printable
 
 if TYPE_CHECKING:
     from zeus_stream.protocol.queries import Status
@@ -39,19 +43,61 @@ class Check:
     cure: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Printable:
+    """Something to be printed, without control characters: an archive may be from anywhere."""
+
+    content: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.content, options):
+            yield Segment(text if control else printable(text, keep="\n"), style, control)
+
+
+class _Clean(RenderHook):
+    """Makes all that a console prints printable."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(each) for each in renderables]
+
+
+def console_of(out: TextIO, *, wide: bool = False) -> Console:
+    """Return a console that writes no control character of what it prints.
+
+    Args:
+        out: receives the text.
+        wide: never fold what goes to a pipe or a file.
+    """
+    console = Console(file=out, highlight=False, width=WIDE if wide and not out.isatty() else None)
+    console.push_render_hook(_Clean())
+    return console
+
+
+def write_text(text: str, out: TextIO) -> None:
+    """Write text for programs; a terminal receives no control character of it."""
+    out.write(printable(text, keep="\n") if out.isatty() else text)
+
+
 def write(table: pa.Table, form: Form, out: TextIO) -> None:
-    """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8; a missing value is empty or null."""
+    """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8; a missing value is empty or null.
+
+    A terminal receives no control character; a program receives each value as it is.
+    """
     match form:
         case "table":
-            _show(_named(table), Console(file=out, highlight=False, width=None if out.isatty() else WIDE))
+            _show(_named(table), console_of(out, wide=True))
         case "csv":
             named = _named(table)
-            flat = [_flat(column) for column in named.columns]
-            pa.csv.write_csv(pa.Table.from_arrays(flat, names=named.column_names), out.buffer)
+            flat = pa.Table.from_arrays(list(map(_flat, named.columns)), names=named.column_names)
+            if out.isatty():
+                pa.csv.write_csv(flat, shown := io.BytesIO())
+                write_text(shown.getvalue().decode(), out)
+            else:
+                pa.csv.write_csv(flat, out.buffer)
         case "json":
             rows = ({name: _plain(value) for name, value in row.items()} for row in _named(table).to_pylist())
             lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-            out.write(f"[{lines}]\n")
+            write_text(f"[{lines}]\n", out)
         case "arrow":
             with pa.ipc.new_stream(out.buffer, table.schema) as stream:
                 stream.write_table(table)
@@ -106,7 +152,7 @@ def _show(table: pa.Table, console: Console) -> None:
     columns = [_cells(column[:SHOWN]) for column in table.columns]
     grid = Table(box=SIMPLE_HEAD, show_edge=False)
     for name, (_, justify) in zip(table.column_names, columns, strict=True):
-        grid.add_column(name, justify=justify, no_wrap=True)
+        grid.add_column(Text(name), justify=justify, no_wrap=True)
     rows = list(zip(*(cells for cells, _ in columns), strict=True))
     for row in rows:
         grid.add_row(*map(Text, row))
@@ -167,7 +213,7 @@ def decimals(values: Iterable[float | None]) -> int:
 
 def print_status(process: str, status: "Status", out: TextIO) -> None:
     """Print the internal state of one process, one block per section."""
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     console.print(Text(process, style="bold"))
     for section, rows in groupby(status.rows, key=lambda row: row[0]):
         grid = Table.grid(padding=(0, 2))
@@ -179,7 +225,7 @@ def print_status(process: str, status: "Status", out: TextIO) -> None:
 
 def print_checks(checks: Iterable[Check], out: TextIO) -> None:
     """Print the checks of the doctor, each with its cure."""
-    console = Console(file=out, highlight=False)
+    console = console_of(out)
     colours = {"works": "green", "warns": "yellow", "fails": "red"}
     grid = Table.grid(padding=(0, 2))
     for check in checks:

@@ -29,6 +29,12 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
         return f"no {what}: the run uses no GPU"
     if not limits and not totals["steps"]:
         return f"no {what}: the run has no steps. Wrap its loop in zeus_stream.steps"
+    if not limits and (absent := totals["ranks"] - totals["ranks_came"]) > 0:
+        return (
+            f"no {what}: the training ended before a {level} was measured, and {absent} of its"
+            f" {totals['ranks']} ranks never came, for which the search waits at first. Start all ranks, or"
+            " train longer"
+        )
     when = "during the search" if limits else f"before a {level} was measured"
     if (totals["behind_s"] or 0) > BEHIND_S:
         return (

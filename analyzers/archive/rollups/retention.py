@@ -27,6 +27,7 @@ DAY_NS = 86_400_000_000_000
 LASTING_EVENTS = (
     "run_started",
     "run_ended",
+    "pipeline_began",
     "epoch_began",
     "epoch_ended",
     "try_wanted",
@@ -99,7 +100,10 @@ class Retained(ReplaySource):
             yield "readings", before, f"({old}) AND {_before('cut_readings')}"
             events = f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
             yield "frames", before, f'{events} AND (log_id, "offset") NOT IN ({BEGINNINGS})'
-        for table, days in (("seconds", ages.seconds), ("minutes", ages.minutes)):
+        rolled_up = {
+            "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
+        }  # fmt: skip
+        for table, days in rolled_up.items():
             if days:
                 before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
                 yield table, before, f"began_at < TIMESTAMP '{before}'"

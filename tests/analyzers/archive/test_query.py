@@ -4,8 +4,10 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -17,7 +19,9 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Done, Queries, export, read_file
 from analyzers.archive.sandbox.query_process import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
+from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.paths import places
 from zeus_stream.protocol.codec import MAX_BYTES
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -275,6 +279,34 @@ def test_an_export_to_where_nothing_can_be_written_says_so(closed: Path) -> None
         StorageError, match=r"could not be written: .*\. Make room, or name another directory"
     ):
         list(export(closed, closed / "in a file", "parquet", SETTINGS))
+
+
+@pytest.mark.parametrize("name", ["../escaped", "\x1b[2Jtable", "a b"])
+def test_an_export_writes_no_file_that_a_hostile_name_chooses(
+    closed: Path, tmp_path: Path, name: str
+) -> None:
+    with duckdb.connect(closed) as hostile:
+        hostile.execute(f'CREATE TABLE "{name}" (a INTEGER)')
+    with pytest.raises(StorageError, match="no file can have the name of its table") as refused:
+        list(export(closed, tmp_path / "out" / "below", "csv", SETTINGS))
+    assert str(refused.value).isprintable()
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+
+
+def test_a_view_of_a_hostile_archive_reads_no_other_file(closed: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("it is secret")
+    with duckdb.connect(closed) as hostile:
+        reads = f"SELECT content AS run FROM read_text('{secret}')"  # noqa: S608  (what is attacked)
+        hostile.execute(f"CREATE OR REPLACE VIEW epochs AS {reads}")
+    with pytest.raises(RefusedError, match="Cannot access file"):
+        list(export(closed, tmp_path / "out", "csv", SETTINGS))
+    with (
+        pytest.raises(RefusedError, match="Cannot access file"),
+        answering(replace(SETTINGS, archive=closed), places({"ZEUS_STREAM_DIR": str(tmp_path)})) as ask,
+    ):
+        ask("FROM epochs")
+    assert not (tmp_path / "out" / "epochs.csv").exists()
 
 
 def test_a_part_of_an_answer_fits_into_a_message() -> None:

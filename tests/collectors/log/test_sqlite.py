@@ -1,6 +1,7 @@
 import contextlib
 import random
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.log.boot_mark import BootMark
 from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log
 from collectors.log.store import SessionMemory
 from zeus_stream.errors import StorageError
@@ -171,6 +173,47 @@ def test_a_flipped_bit_never_goes_unseen(path: Path) -> None:
             assert log.started_over is not None
             assert log.extent.next_offset == 0
         log.close()
+
+
+def test_a_log_whose_file_system_lost_its_newest_part_is_never_continued(path: Path, tmp_path: Path) -> None:
+    memory, there = tmp_path / "memory", tmp_path / "there"
+    memory.mkdir()
+    there.mkdir()
+    path = there / "log.sqlite"
+    log = Log(path, "host", BOOT, BootMark(path, memory))
+    fill(log, 20)
+    shutil.copytree(
+        there, tmp_path / "on disk"
+    )  # what had reached the disk, the mark beside the log included
+    fill(log, 30)
+    log.close()
+    for attempt in range(2):  # the mark stays over starts that go well
+        again = Log(path, "host", BOOT, BootMark(path, memory))
+        assert (again.started_over, again.extent.next_offset) == (None, 50), attempt
+        again.close()
+    shutil.rmtree(there)
+    (tmp_path / "on disk").rename(there)
+    again = Log(path, "host", BOOT, BootMark(path, memory))
+    assert again.started_over == "it was cut: frames 20 to 49 are gone"
+    assert again.log_id != log.log_id
+    again.close()
+
+
+def test_a_mark_in_memory_is_ours_alone_and_goes_with_its_log(path: Path, tmp_path: Path) -> None:
+    opened(path).close()
+    mark = BootMark(path, tmp_path)
+    mark.put(b"x" * 24)
+    mark.close()
+    (file,) = tmp_path.glob("zeus-stream-mark-*")
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o666)
+    assert BootMark(path, tmp_path).read() == b""  # another user could have written it
+    BootMark(tmp_path / "other", tmp_path).close()
+    assert file.exists()
+    path.unlink()
+    BootMark(tmp_path / "third", tmp_path).close()
+    assert not file.exists()
+    assert BootMark(path, tmp_path / "no such memory").read() == b""
 
 
 def test_a_broken_file_is_moved_aside_and_another_log_begun(path: Path) -> None:

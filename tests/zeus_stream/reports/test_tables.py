@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -27,9 +28,16 @@ TABLE = pa.table(
 )
 
 
+HOSTILE = pa.table({"\x1b]0;name\x07[red]": ["run\x1b[2J\r", "\x9b31m\x08\n"]})
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+    @property
+    def buffer(self) -> io.BytesIO:
+        raise AssertionError("bytes for a program were written to a terminal")
 
 
 def written(table: pa.Table, form: Form) -> bytes:
@@ -153,3 +161,18 @@ def test_a_failed_check_shows_its_cure() -> None:
     out = io.StringIO()
     print_checks([Check("fails", "driver", "There is none.", "Install it."), Check("works", "a", "b")], out)
     assert out.getvalue().index("There is none.") < out.getvalue().index("Install it.")
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_a_terminal_receives_no_control_character_of_names_and_values(form: Form) -> None:
+    out = Terminal()
+    write(HOSTILE, form, out)
+    print_status("analyzer", Status((("\x1b[1A", "run\x07", "\x9b2J"),)), out)
+    ours = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # colours are ours
+    assert ours.replace("\n", "").isprintable()
+    assert "[red]" in ours
+
+
+def test_a_program_receives_every_character() -> None:
+    assert json.loads(written(HOSTILE, "json")) == HOSTILE.to_pylist()
+    assert b"run\x1b[2J\r" in written(HOSTILE, "csv")

@@ -32,6 +32,8 @@ ENDED: Mapping[str, Any] = {
     "closed": 1,
     "gpus": 1,
     "steps": 40,
+    "ranks": 4,
+    "ranks_came": 4,
     "limits": 2,
     "clocks": False,
     "behind_s": 0.1,
@@ -43,6 +45,9 @@ ENDED_EARLY = "no power limit: the training ended"
 NO_END = "not yet: the end of the run is not in the archive"
 LATE = "and limits came into force up to 9 s late. Leave the services more of the processor, or train longer"
 NO_STEPS = "no power limit: the run has no steps. Wrap its loop in zeus_stream.steps"
+NEVER_CAME = (
+    "and 3 of its 4 ranks never came, for which the search waits at first. Start all ranks, or train longer"
+)
 NOTHING_MEASURED: Mapping[str, Any] = {"limits": 0, "behind_s": None}
 SITUATIONS: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "it ended between two limits": (
@@ -56,6 +61,14 @@ SITUATIONS: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "it ended before the first": (
         NOTHING_MEASURED,
         f"{ENDED_EARLY} before a limit was measured. Train longer",
+    ),
+    "it ended before the first, and waited for ranks": (
+        {**NOTHING_MEASURED, "ranks_came": 1},
+        f"{ENDED_EARLY} before a limit was measured, {NEVER_CAME}",
+    ),
+    "it went on without the ranks that never came": (
+        {"ranks_came": 3},
+        f"{ENDED_EARLY} during the search. Train longer, or set a larger --stride-w",
     ),
     "it goes on, or the analyzer ended before it": ({"open_sessions": 1}, f"{NO_END}; 2 limits measured"),
     "it goes on, at its first limit": ({"open_sessions": 1, "limits": 1}, f"{NO_END}; 1 limit measured"),
@@ -126,6 +139,12 @@ def test_the_archive_shows_the_situations(of: Summarize) -> None:
     assert "ended during the search, and limits came into force up to 9 s late" in text
     assert "behind by up to 9 s" in text
     assert "1 of 3 steps have their energy by the counter alone" in text
+
+
+def test_the_archive_shows_ranks_that_never_came(of: Summarize) -> None:
+    text = shown(of([replace(RUN, world_size=2), WHOLE, *STEPS]))
+    assert "1 of its 2 ranks never came" in text
+    assert "never came" not in shown(of([RUN, WHOLE, *STEPS]))
 
 
 def test_a_run_whose_end_is_not_there_did_not_end_during_its_search(of: Summarize) -> None:

@@ -103,4 +103,5 @@ def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa
         yield lambda sql: connection.sql(sql, timeout_s=settings.query_seconds)
         return
     with opened(settings.archive or where.archive, settings) as archive, archive.reading() as reader:
+        archive.read_no_other_file()
         yield partial(read_own, reader)

@@ -1,5 +1,6 @@
 """The command ``statement``: the energy of a job, for a model card or a bill of materials."""
 
+import sys
 from functools import partial
 
 import click
@@ -24,6 +25,7 @@ def statement(settings: Settings, job: str, *, form: str) -> None:
     """
     from zeus_stream import __version__
     from zeus_stream.reports import statement as text
+    from zeus_stream.reports.tables import write_text
 
     stated = text.state(partial(ask_sql, settings), job, __version__)
-    click.echo(text.spdx(stated) if form == "spdx" else text.markdown(stated), nl=False)
+    write_text(text.spdx(stated) if form == "spdx" else text.markdown(stated), sys.stdout)

@@ -53,6 +53,7 @@ FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 SAVING = "FROM saving_of({run})"
 TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
+    count(DISTINCT rank) FILTER (world_size > 0) AS ranks_came,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
     (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,

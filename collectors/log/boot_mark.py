@@ -1,0 +1,71 @@
+"""The end of a log, kept in memory until the host stops: /dev/shm.
+
+A file system that failed, and is mounted again while the host runs, has lost what was not on its disk yet:
+also of the mark beside the log. The log looks whole then, and ends earlier: offsets would be given twice.
+"""
+
+import logging
+import os
+import stat
+from contextlib import suppress
+from errno import EACCES
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+MEMORY = Path("/dev/shm")  # noqa: S108  (the file is opened without links, and has to be ours)
+PREFIX = "zeus-stream-mark-"
+SWEPT = 200
+"""Marks that are looked at when one is opened: those of logs that are gone are removed."""
+_PLACE = 64
+"""Bytes before the path of the log."""
+
+
+class BootMark:
+    """Some bytes about one log. Without memory for it, there are none."""
+
+    def __init__(self, log: Path, memory: Path | None = MEMORY) -> None:
+        """Open or make it. ``memory``: a directory that only a restart of the host empties; None: no mark."""
+        self._file: int | None = None
+        if memory is None:
+            return
+        path = str(log.absolute())
+        name = f"{PREFIX}{os.geteuid()}-{sha256(path.encode()).hexdigest()[:16]}"
+        _sweep(memory)
+        try:
+            self._file = os.open(memory / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if not _is_ours(os.fstat(self._file)):
+                raise PermissionError(EACCES, "it is not this user's alone")
+            os.pwrite(self._file, path.encode(), _PLACE)
+        except OSError as wrong:
+            _log.info("%s: without a mark in memory: %s", log, wrong)
+            self.close()
+
+    def read(self) -> bytes:
+        """Return what was put last; nothing if nothing was."""
+        return b"" if self._file is None else os.pread(self._file, _PLACE, 0)
+
+    def put(self, content: bytes) -> None:
+        """Keep up to 64 bytes. Raises OSError."""
+        if self._file is not None:
+            os.pwrite(self._file, content, 0)
+
+    def close(self) -> None:
+        """Leave it for the next start."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _is_ours(state: os.stat_result) -> bool:
+    return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
+
+
+def _sweep(memory: Path) -> None:
+    """Remove marks of ours whose logs are gone."""
+    for file in islice(memory.glob(f"{PREFIX}{os.geteuid()}-*"), SWEPT):
+        with suppress(OSError):
+            log = file.read_bytes()[_PLACE:]
+            if log and not os.path.lexists(log):
+                file.unlink()
