@@ -20,6 +20,7 @@ from anyio.to_thread import run_sync
 
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import check
+from analyzers.power_budget.allocation import over
 from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
 from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore
@@ -100,7 +101,7 @@ def _refuse_budgets(where: Places) -> None:
     """Raise SettingsError if a budget was set by command: it needs one analyzer for all its GPUs."""
     now_ns = anchor().wall_ns
     for budget in budgets.load(where.budgets, {}):
-        if not budgets.over(budget, now_ns):
+        if not over(budget, now_ns):
             raise SettingsError(
                 f"analyze: could not start: the power budget {budget.group} needs one analyzer for all its"
                 f" GPUs. Leave out --shards, or end it with `zeus-stream budget --end {budget.group}`."
