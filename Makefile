@@ -89,8 +89,8 @@ test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unp
 
 FIGURES ?=
 TRACES ?=
-figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, TRACES=DIR of Zeus's traces
-	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(TRACES),--traces $(TRACES))
+figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, SMALL=1 only tries them, TRACES=DIR of Zeus's traces
+	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(SMALL),--small) $(if $(TRACES),--traces $(TRACES))
 
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
