@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each woul
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: figures help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: figures help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -75,12 +75,18 @@ test-screens: install screens ## test the pages in a real Chromium; PICTURES=doc
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH) \
 		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0 \
 		setuptools wheel megatron-core einops hjson ninja msgpack py-cpuinfo
 	DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation deepspeed
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
+
+ZEUS_EXAMPLES := zeus==0.16.0 transformers==4.40.2 trl==0.8.6 peft==0.10.0 accelerate==0.29.3 datasets==3.6.0 evaluate==0.4.2
+test-zeus-examples: ## test Zeus's examples for Hugging Face, in an environment with the versions of their time
+	test -d .zeus-examples || $(PYTHON) -m venv .zeus-examples
+	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) $(ZEUS_EXAMPLES)
+	.zeus-examples/bin/python -m pytest tests/frameworks/test_zeus_huggingface_examples.py
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
@@ -110,4 +116,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .frameworks .fuzz .prometheus demo-out
+	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus demo-out

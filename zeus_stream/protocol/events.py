@@ -236,6 +236,8 @@ class Ack:
 
     session: Name
     next_sequence: Count
+    gather_ms: Annotated[int, Within(0, 500)] = 0
+    """Events may come together for so long before they are sent: nobody waits for them."""
 
 
 @dataclass(frozen=True, slots=True)

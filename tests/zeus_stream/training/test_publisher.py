@@ -34,8 +34,9 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import MAX_OPEN_WINDOWS, Publisher
+from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.sender import flush_s
+from zeus_stream.training.windows import MAX_OPEN_WINDOWS
 
 ROOT = Path(__file__).parents[3]
 
