@@ -8,11 +8,11 @@ KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
-# Many tests wait, so there is one worker more than cores; none has a core for more threads of its own.
+# Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
 export OPENBLAS_NUM_THREADS ?= 1
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
-.PHONY: figures help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: figures help install demo test lint types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -29,14 +29,18 @@ install: $(VENV)/.installed  ## set up .venv with everything locked
 demo: install    ## train on simulated GPUs while the power limit is found; DEVICE=nvml for a real one
 	$(BIN)/python examples/demo.py --device $(DEVICE)
 
-check: install   ## format, lint, types, layers
+check: lint types ## format, lint, layers, types
+
+lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check      ## everything a change needs
-	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
+types: install
+	$(BIN)/mypy
+
+test: lint       ## everything a change needs
+	$(MAKE) --no-print-directory --jobs 3 types test-main test-scale
 
 test-main: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --ignore tests/scale

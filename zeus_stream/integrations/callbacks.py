@@ -140,6 +140,7 @@ class Training:
 
     def forget(self) -> None:
         """Leave what is under way: it has no end that is known. Steps that ended have been."""
+        self._end_phase()
         self.cancel_pause()
         self.cancel_step()
         self._rest()
@@ -197,12 +198,21 @@ class Training:
 
     # ---- what is not steps
 
+    def mark(self, phase: str) -> None:
+        """Let this phase of the steps be under way from here on."""
+        self._publisher.phases.mark(phase)
+
+    def _end_phase(self) -> None:
+        if self._publisher.phases.open:
+            self._publisher.phases.mark(None)
+
     def begin_pause(self, name: str) -> None:
         """Begin what belongs to no step: a window.
 
         Args:
             name: of the window.
         """
+        self._end_phase()
         self.cancel_pause()
         self._rest()
         self._pause = self._publisher.window(name).restart()

@@ -283,3 +283,10 @@ class Advice:
     """None: there is none, for the reason given."""
     go_on: bool
     reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Reply to a request that was understood and refused, or not understood."""
+
+    reason: Text

@@ -20,8 +20,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.paths import endpoint, trusted
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.queries import No
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch, No
 from zeus_stream.training.outbox import BATCH, Outbox, Question
 
 TICK_S = 0.02

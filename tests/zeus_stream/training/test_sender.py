@@ -5,6 +5,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.zeus_stream.stand_in_collector import Collector, answer, until
 from zeus_stream.protocol.events import Metric
 from zeus_stream.training.answers import Missing
@@ -22,6 +24,7 @@ publisher.close()
 """
 
 
+@pytest.mark.sweep
 def test_a_script_that_holds_the_interpreter_does_not_blame_the_collector(zeus_dir: Path) -> None:
     environment = {**os.environ, "ZEUS_STREAM_DIR": str(zeus_dir), "ZEUS_STREAM_FLUSH_S": "60"}
     with (
