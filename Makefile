@@ -52,8 +52,8 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 		|| echo "The wheels of DuckDB's extensions are not to be had here: tests/scale is skipped."
 	touch $@
 
-test-scale: $(SCALE)/.installed ## test the lake and the broker with the real engines, in an environment with the DuckDB of their wheels
-	$(SCALE)/bin/python -m pytest tests/scale
+test-scale: $(SCALE)/.installed ## test lake, broker and store with the real engines, in an environment with the DuckDB of their wheels
+	$(SCALE)/bin/python -m pytest tests/scale tests/conformance/test_store.py tests/analyzers/archive/test_queries.py
 
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py

@@ -68,6 +68,9 @@ class QueryServer:
         counters: Counter[str],
         commit: Callable[[], Awaitable[None]],
         results: ResultsServer,
+        *,
+        readers: int = query.THREADS,
+        only_sql: str | None = None,
     ) -> None:
         """Begin with no query.
 
@@ -80,6 +83,8 @@ class QueryServer:
             counters: of the analyzer.
             commit: stores what waits, so that an answer has all that was received.
             results: answers who follows the stored results.
+            readers: queries answered at once.
+            only_sql: the refusal of all but SQL and status; None: everything is answered.
         """
         self._queries = queries
         self._status = status
@@ -88,7 +93,8 @@ class QueryServer:
         self._counters = counters
         self._commit = commit
         self.results = results
-        self._readers = anyio.CapacityLimiter(query.THREADS)
+        self._only_sql = only_sql
+        self._readers = anyio.CapacityLimiter(readers)
         self.under_way = 0
         self._open: dict[Key, Open] = {}
         """Queries that are under way or wait."""
@@ -132,12 +138,14 @@ class QueryServer:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
             return
+        if self._only_sql is not None and isinstance(request, AskNow | AskResults | ForgetJob):
+            reply(No(self._only_sql))
+            return
         match request:
             case AskStatus():
                 reply(self._status(gate))
             case AskNow():
-                if not channel.send(message.sender, correlation, self._now(request, monotonic_ns())):
-                    self._counters["replies to nobody"] += 1
+                self._reply_now(request, message.sender, correlation, channel)
             case AskResults():
                 tasks.start_soon(self.results.answer, request, reply)
             case ForgetJob(job):
@@ -156,6 +164,11 @@ class QueryServer:
                 opened = self._open[key] = Open(anyio.CancelScope(), message.connection)
                 self._asked.set()
                 tasks.start_soon(self._query, request, key, opened, reply)
+
+    def _reply_now(self, asked: AskNow, sender: bytes, correlation: bytes, channel: sockets.Channel) -> None:
+        """Answer a question for the live state."""
+        if not channel.send(sender, correlation, self._now(asked, monotonic_ns())):
+            self._counters["replies to nobody"] += 1
 
     def _cancel(self, key: Key) -> None:
         """End a query, whether it is under way or waits."""

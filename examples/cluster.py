@@ -35,7 +35,12 @@ COUNT = "SELECT count(DISTINCT host) FROM seconds"
 ONCE = """
 SELECT count(*) AS readings, count(DISTINCT (log_id, "offset", gpu, t_hi_ns)) AS different FROM readings
 """
-DECISIONS = "SELECT run, power_limit_w, reason FROM decisions"
+DECISIONS = "SELECT run, power_limit_w, reason FROM decisions ORDER BY run"
+STEPS = """
+SELECT run, count(*) AS steps, sum(energy_j) AS energy_j, count(DISTINCT index) = count(*) AS once,
+    max(index) - min(index) + 1 = count(*) AS none_missing
+FROM windows WHERE kind = 'step' GROUP BY run ORDER BY run
+"""
 TRAINER = """
 import itertools, sys
 import zeus_stream
@@ -140,10 +145,11 @@ def main() -> None:
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
         cluster.analyzers[searching[0][0]][0].kill()
         archiver.kill()
-        for _, text in wait_for(lambda: cluster.answers(DECISIONS)):
-            print(f"\nThe analyzer that is left decided:\n{text}", end="", flush=True)
-        time.sleep(10)
+        decided = ("lake", "sql", "--lake", dsn, DECISIONS)
+        wait_for(lambda: len(answer(*decided).splitlines()) >= len(HOSTS))
         show("Who archives and who decides now:", *site)
+        show("Decisions of all analyzers, before and after the take-over:", *decided)
+        show("Steps, each once:", "lake", "sql", "--lake", dsn, STEPS)
         show("Energy by host:", "lake", "sql", "--lake", dsn, BY_HOST)
         show("Each reading once:", "lake", "sql", "--lake", dsn, ONCE)
 

@@ -40,6 +40,7 @@ from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
 from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.results.rows import Row
+from analyzers.results.table import Table
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
@@ -316,14 +317,18 @@ class Archive(OpenFile, Retained):
             if (name := table.name) not in tables:
                 continue
             if table.replaces or replaying:
-                parts = (f"{name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in table.key)
-                same = " AND ".join(parts)
+                same = self._replaced(table, tables[name])
                 self._connection.execute(
                     f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
                 )
             self._connection.execute(
                 f"INSERT INTO {name} BY NAME {COMPUTED.get(name, f'FROM incoming_{name}')}"
             )
+
+    def _replaced(self, table: Table, incoming: pa.Table) -> str:  # noqa: ARG002  (of a lake it bounds what is read)
+        """Return the condition for a stored row that one of ``incoming`` replaces."""
+        same = (f"{table.name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in table.key)
+        return " AND ".join(same)
 
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:

@@ -141,12 +141,14 @@ class Store(Protocol):
     def start_query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
 
-    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
-        """Remove what is older, except what `to_replay` yields. Return the number of rows by table.
+    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        """Remove what is older, except what a restart interprets again. Return the number of rows by table.
 
         Args:
             ages: of rows that are kept.
             wall_ns: UTC now, ns since 1970.
+            code: a restart goes on from a checkpoint of this version of the code. None: from the beginning
+                of the oldest open run.
         """
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Archive parts of a site: from the broker's streams into the lake.
 
     stream of a part -> frames, each once, in order for each log -> one commit every COMMIT_S -> lake
+    outbox of the analyzers -> derived rows (`row_archiver`)                                  -> lake
 
 A batch that is there twice is ignored. Where frames are missing, the batch says whether they had left the
 host's log: then `gaps` has a row. If not, the broker has lost batches, or has them under earlier numbers: the
@@ -18,6 +19,7 @@ from anyio.to_thread import run_sync
 from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
 from analyzers.lake.holders import TTL_S
 from analyzers.lake.lake_archive import LakeArchive
+from analyzers.lake.row_archiver import keep_archiving_rows
 from zeus_stream.broker.jetstream import Broker, Reader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
@@ -50,6 +52,7 @@ async def archive(work: Work, started: Callable[[str], None]) -> None:
     """Archive parts until cancelled. ``started``: called once, with a sentence for people."""
     started(f"archives parts {', '.join(map(str, work.parts))} of {work.site} from {work.servers}")
     async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_archiving_rows, work.dsn, work.holder, work.settings)
         for part in work.parts:
             tasks.start_soon(_keep_archiving, work, part)
 

@@ -2,6 +2,8 @@
 
 a batch that goes on where its log is        its frames
 one that begins before                       what is new of it
+one of a log that is not known yet           its frames, if it is the first that was sent of this log; else as
+                                             below
 one that begins later, and says that the     `Break`, and its frames
   frames between had left the log
 one that begins later, and does not          `BatchesMissingError`: the stream is read again;
@@ -55,6 +57,8 @@ class BatchIntake:
             self.malformed += 1
             return
         known = self.next_of.get(batch.log_id)
+        if known is None and batch.after:
+            known = 0  # batches of this log were sent before, and none is stored
         first = batch.frames[0].offset
         if known is not None and first > known:
             if batch.after > known and not self.again:

@@ -3,12 +3,14 @@
 Every DuckDB with the same two extensions reads the lake as well: ATTACH 'ducklake:postgres:...' AS lake.
 """
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
 
 from analyzers.archive.opening import MIGRATIONS, Connection, first_line, migrate, storing
+from analyzers.lake import object_store
 from analyzers.lake.holders import Holders
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
@@ -20,6 +22,8 @@ INLINED_ROWS = 500
 RETRIES = 100
 """Of a commit that another writer's came before."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
+NEEDS_HTTPFS = "extension httpfs"
+"""DuckLake says so of a lake whose files are in a bucket."""
 OPTIONS = {"parquet_compression": "zstd", "parquet_version": "2"}
 """Version 2 stores differences of times and counters."""
 LAYOUT = """
@@ -57,9 +61,18 @@ def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: 
         options = [f"DATA_INLINING_ROW_LIMIT {INLINED_ROWS}"]
         options += [f"DATA_PATH '{_quoted(data)}'"] if data else []
         options += ["READ_ONLY"] if read_only else []
+        if data is not None and object_store.is_bucket(data):
+            _open_bucket(connection)
+        attaching = f"ATTACH 'ducklake:postgres:{_quoted(dsn)}' AS {LAKE} ({', '.join(options)})"
         try:
             connection.execute(f"SET ducklake_max_retry_count = {RETRIES}")
-            connection.execute(f"ATTACH 'ducklake:postgres:{_quoted(dsn)}' AS {LAKE} ({', '.join(options)})")
+            try:
+                connection.execute(attaching)
+            except duckdb.Error as wrong:
+                if NEEDS_HTTPFS not in str(wrong):
+                    raise
+                _open_bucket(connection)
+                connection.execute(attaching)
             connection.execute(f"USE {LAKE}")
         except duckdb.Error as wrong:
             raise StorageError(
@@ -70,6 +83,38 @@ def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: 
         connection.close()
         raise
     return connection
+
+
+def data_path(connection: Connection) -> str:
+    """Return the directory or URL of the Parquet files. Raises duckdb.Error."""
+    [(path,)] = connection.execute(
+        f"SELECT value FROM __ducklake_metadata_{LAKE}.ducklake_metadata WHERE key = 'data_path'"  # noqa: S608 (ours)
+    ).fetchall()
+    return str(path)
+
+
+def _open_bucket(connection: Connection) -> None:
+    """Load what speaks S3, and give it the credentials of the environment. Raises StorageError."""
+    _load(connection, "httpfs")
+    fields = object_store.secret(os.environ)
+    words = [
+        f"{name} {value}" if isinstance(value, bool) else f"{name} '{_quoted(value)}'"
+        for name, value in fields.items()
+    ]
+    connection.execute(f"CREATE SECRET lake_files (TYPE s3, {', '.join(words)})")
+
+
+def _check_writable(connection: Connection, data: str) -> None:
+    """Write a small file into a bucket; the keeper removes it after a day. Raises StorageError."""
+    try:
+        connection.execute(f"COPY (SELECT 1 AS probe) TO '{_quoted(data.rstrip('/'))}/probe.parquet'")
+    except duckdb.Error as wrong:
+        raise StorageError(f"lake: could not write to {data}: {why(str(wrong))}") from wrong
+
+
+def why(says: str) -> str:
+    """Return what went wrong by the words of DuckDB, and what to do about it."""
+    return object_store.trouble(says) or f"{first_line(says)}. Look at the servers of the lake."
 
 
 def create(dsn: str, data: str, settings: Settings) -> bool:
@@ -84,6 +129,8 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
         if there:
             check(connection)
         else:
+            if object_store.is_bucket(data):
+                _check_writable(connection, data)
             with storing(connection, "lake: could not be made"):
                 migrate(connection, None)
                 for statement in LAYOUT.split(";"):

@@ -11,12 +11,20 @@ CREATE TABLE IF NOT EXISTS zs.logs (
     log_id text PRIMARY KEY, host text, next_offset bigint NOT NULL, logged_ns bigint
 );
 
+-- Rows that the analyzers of shards have derived. They wait here for the lake.
+CREATE TABLE IF NOT EXISTS zs.outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, site text NOT NULL, shard integer NOT NULL,
+    rows integer NOT NULL, body bytea NOT NULL
+);
+
 -- A commit of ours says who commits, from which sequence number of its stream to which, and of each log from which
--- offset to which. It fails whole if another process has taken over, or if these were committed already.
+-- offset to which; or which batches of rows it takes out of the outbox. It fails whole if another process has taken
+-- over, or if these were committed already.
 CREATE OR REPLACE FUNCTION zs.fence() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     declared jsonb;
     log record;
+    taken bigint;
 BEGIN
     IF new.commit_extra_info IS NULL OR left(new.commit_extra_info, 10) <> '{"holder":' THEN
         RETURN new;
@@ -39,7 +47,12 @@ BEGIN
             RAISE EXCEPTION 'fenced off: log % is archived elsewhere', log.log_id;
         END IF;
     END LOOP;
-    new.commit_extra_info := (declared - 'logs')::text;
+    DELETE FROM zs.outbox WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(declared->'batches'));
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    IF taken <> coalesce(jsonb_array_length(declared->'batches'), 0) THEN
+        RAISE EXCEPTION 'fenced off: these rows are archived elsewhere';
+    END IF;
+    new.commit_extra_info := (declared - 'logs' - 'batches')::text;
     RETURN new;
 END $$;
 

@@ -12,6 +12,9 @@ from zeus_stream.errors import StorageError
 TTL_S = 10.0
 """A holder that was silent for so long may be replaced."""
 
+ROWS = "rows"
+"""The part whose holder takes rows out of the outbox."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -32,6 +35,15 @@ class Position:
     host: str | None
     next_offset: int
     logged_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of a shard that wait for the lake."""
+
+    number: int
+    shard: int
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +122,26 @@ class Holders:
             Position(log_id=log_id, host=host, next_offset=offset, logged_ns=logged_ns)
             for log_id, host, offset, logged_ns in rows
         ]
+
+    def outbox(self, max_bytes: int) -> list[Batch]:
+        """Return the first batches of rows that wait for the lake: at least one, if there is any."""
+        with self._working() as connection:
+            rows = connection.execute(
+                """
+                SELECT id, shard, body FROM zs.outbox JOIN (
+                    SELECT id, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS before
+                    FROM (SELECT id, body FROM zs.outbox ORDER BY id LIMIT 10000) AS first
+                ) AS counted USING (id) WHERE before < %s ORDER BY id
+                """,
+                (max_bytes,),
+            ).fetchall()
+        return [Batch(number, shard, bytes(body)) for number, shard, body in rows]
+
+    def outbox_batches(self) -> int:
+        """Return the number of batches that wait for the lake."""
+        with self._working() as connection:
+            row = connection.execute("SELECT count(*) FROM zs.outbox").fetchone()
+        return row[0] if row else 0
 
     def parts(self) -> list[Part]:
         """Return all parts, by name."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive.opening import Connection, first_line, storing
+from analyzers.archive.opening import Connection, storing
 from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Ages
-from analyzers.lake.catalog import LAKE, attach, check
+from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.lake.holders import Holders
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
@@ -94,8 +94,7 @@ def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str
                     connection.execute(call)
                 except duckdb.Error as wrong:
                     raise StorageError(
-                        f"lake: could not be tidied: {first_line(str(wrong))}."
-                        " Run `zeus-stream lake keep` again."
+                        f"lake: could not be tidied: {why(str(wrong))} Run `zeus-stream lake keep` again."
                     ) from wrong
         finally:
             connection.close()

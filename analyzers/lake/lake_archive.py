@@ -11,15 +11,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import duckdb
 import pyarrow as pa
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.opening import Connection, first_line
+from analyzers.archive.opening import Connection
 from analyzers.archive.replay_source import Log
 from analyzers.archive.store import Received
-from analyzers.lake.catalog import LAKE, attach, check
+from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.lake.holders import Held, Holders
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
@@ -37,11 +38,11 @@ class LakeArchive(Archive):
             each.log_id: Log(each.host, each.next_offset, each.logged_ns) for each in holders.positions()
         }
         self._until = held.next
-        self._declared: list[dict[str, object]] = []
-        """Positions of logs that the commit under way changes."""
+        self._declared: dict[str, object] = {}
+        """What the commit under way changes beside rows: positions of logs, or batches of the outbox."""
 
     @classmethod
-    def take(cls, dsn: str, settings: Settings, *, part: str, holder: str) -> "LakeArchive | None":
+    def take(cls, dsn: str, settings: Settings, *, part: str, holder: str) -> Self | None:
         """Take a part and open the lake for it. None: another process holds the part.
 
         Raises:
@@ -97,7 +98,7 @@ class LakeArchive(Archive):
             raise RefusedError(
                 "lake: could not store what was interpreted: a part holds frames only. Report it."
             )
-        self._declared = [
+        positions = [
             {
                 "log_id": log_id,
                 "host": log.host,
@@ -107,11 +108,12 @@ class LakeArchive(Archive):
             }
             for log_id, log in logs.items()
         ]
+        self._declared = {"logs": positions}
         names = ("log_id", "host", "next", "logged_ns")
         self._connection.execute(
             "INSERT INTO logs SELECT unnest($1::VARCHAR[]), unnest($2::VARCHAR[]), unnest($3::BIGINT[]),"
             " unnest($4::BIGINT[]), 0",
-            [[each[name] for each in self._declared] for name in names],
+            [[each[name] for each in positions] for name in names],
         )
 
     def _add_hours(self) -> None:
@@ -130,9 +132,7 @@ class LakeArchive(Archive):
             cursor.execute("BEGIN")
             yield cursor
         except duckdb.Error as wrong:
-            raise StorageError(
-                f"{LAKE}: could not be read: {first_line(str(wrong))}. Look at the servers of the lake."
-            ) from wrong
+            raise StorageError(f"{LAKE}: could not be read: {why(str(wrong))}") from wrong
         finally:
             cursor.close()
 
@@ -151,7 +151,7 @@ class LakeArchive(Archive):
             self._connection.execute("COMMIT")
             if self._declared:
                 self.held = Held(self.held.name, self.held.holder, self.held.epoch, self._until)
-            self._declared = []
+            self._declared = {}
         except duckdb.Error as wrong:
             self._roll_back()
             raise self._not_stored(str(wrong)) from wrong
@@ -175,12 +175,12 @@ class LakeArchive(Archive):
             "epoch": self.held.epoch,
             "from": self.held.next,
             "until": self._until,
-            "logs": self._declared,
+            **self._declared,
         }
         return json.dumps(declared, separators=(",", ":"))
 
     def _roll_back(self) -> None:
-        self._declared = []
+        self._declared = {}
         try:
             self._connection.execute("ROLLBACK")
         except duckdb.Error:
@@ -193,6 +193,5 @@ class LakeArchive(Archive):
                 " same. Nothing was stored twice; open it again."
             )
         return StorageError(
-            f"{self.held.name}: could not be written: {first_line(says)}. Look at the servers of the lake;"
-            " what was received is not lost."
+            f"{self.held.name}: could not be written: {why(says)} What was received is not lost."
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from analyzers.lake.outbox import Packed
 from zeus_stream.errors import RefusedError, StorageError
 
 VERSION = 1
@@ -20,6 +21,10 @@ VERSION = 1
 CONNECT_S = 3
 STATEMENT_MS = 2_500
 """A statement that takes longer fails: a holder has to know in time."""
+OUTBOX_BYTES = 64 << 20
+"""Rows of a shard that wait for the lake; the oldest leave for more."""
+SHED_EVERY = 100
+"""Times that rows are stored between two looks at how many wait."""
 
 
 class Memory(NamedTuple):
@@ -72,6 +77,8 @@ class ShardLeases:
         self._holder = holder
         self._ttl_s = ttl_s
         self._connection: psycopg.Connection | None = None
+        self._lake = False
+        self._stored = 0
 
     def close(self) -> None:
         """Close the connection."""
@@ -193,8 +200,20 @@ class ShardLeases:
             for shard, holder, epoch, left_s, behind_s in rows
         ]
 
-    def remember(self, shard: int, epoch: int, memories: Sequence[Memory]) -> None:
-        """Keep what later runs of a shard need, while this epoch is the latest.
+    def remember(
+        self, shard: int, epoch: int, memories: Sequence[Memory], batches: Sequence[Packed] = ()
+    ) -> int:
+        """Keep what later runs of a shard need, and rows for the lake, while this epoch is the latest.
+
+        Args:
+            shard: of the site.
+            epoch: under which it is held.
+            memories: replace those of the same key.
+            batches: rows for the lake. Without a lake in this database they are left out.
+
+        Returns:
+            The number of rows that had waited for the lake and were removed: no archiver took them, and
+            more than OUTBOX_BYTES of this shard waited.
 
         Raises:
             RefusedError: another analyzer has taken the shard over. Nothing was kept.
@@ -216,6 +235,35 @@ class ShardLeases:
                     " ON CONFLICT (site, shard, kind, key) DO UPDATE SET body = excluded.body",
                     [(self._site, shard, *memory) for memory in memories],
                 )
+            if not batches or not self._has_lake(connection):
+                return 0
+            connection.cursor().executemany(
+                "INSERT INTO zs.outbox (site, shard, rows, body) VALUES (%s, %s, %s, %s)",
+                [(self._site, shard, *batch) for batch in batches],
+            )
+            self._stored += 1
+            return self._shed(connection, shard) if self._stored % SHED_EVERY == 0 else 0
+
+    def _has_lake(self, connection: psycopg.Connection) -> bool:
+        """Tell whether this database is that of a lake. A lake that is made later is seen."""
+        if not self._lake:
+            row = connection.execute("SELECT to_regclass('zs.outbox') IS NOT NULL").fetchone()
+            self._lake = row == (True,)
+        return self._lake
+
+    def _shed(self, connection: psycopg.Connection, shard: int) -> int:
+        """Remove the oldest rows that wait for the lake, if too many do. Return the number of rows."""
+        gone = connection.execute(
+            """
+            DELETE FROM zs.outbox USING (
+                SELECT id, sum(octet_length(body)) OVER (ORDER BY id DESC) AS bytes FROM zs.outbox
+                WHERE site = %(site)s AND shard = %(shard)s
+            ) AS counted
+            WHERE outbox.id = counted.id AND counted.bytes > %(most)s RETURNING outbox.rows
+            """,
+            self._named() | {"shard": shard, "most": OUTBOX_BYTES},
+        ).fetchall()
+        return sum(rows for (rows,) in gone)
 
     def remembered(self, shard: int) -> list[Memory]:
         """Return what a shard remembers."""

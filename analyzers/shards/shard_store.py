@@ -1,6 +1,6 @@
 """The store of one shard: a file of this take-over, and the memory of the shard in PostgreSQL.
 
-    put: epoch checked and memory kept in PostgreSQL, then everything in the file
+    put: epoch checked, memory kept and rows left for the lake in PostgreSQL, then everything in the file
 
 The file begins empty with each take-over. What earlier runs left (profiles, tries of jobs) and the last
 checkpoint are read from PostgreSQL; from there on the hosts' logs are interpreted. An analyzer that was
@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.store import Received
 from analyzers.archive.tables import TABLES
-from analyzers.results.rows import CheckpointRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.lake.outbox import pack
+from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from analyzers.shards.shard_leases import Memory, ShardLeases
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 
 REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow], ...] = (
@@ -32,6 +34,8 @@ class ShardStore(StoreClient):
     _lease: tuple[ShardLeases, int, int] | None = None
     _checkpoint: CheckpointRow | None = None
     """The last of the holder before; the file has nothing from before it."""
+    _lost: Sequence[Row] = ()
+    """Says what the lake will miss."""
 
     def bind(self, leases: ShardLeases, shard: int, epoch: int) -> None:
         """Read the memory of a shard into the file, which is new; store for it from now on.
@@ -61,7 +65,10 @@ class ShardStore(StoreClient):
         """
         if self._lease is not None:
             leases, shard, epoch = self._lease
-            leases.remember(shard, epoch, _memories(rows))
+            lost, self._lost = self._lost, []
+            gone = leases.remember(shard, epoch, _memories(rows), list(pack([*rows, *lost])))
+            if gone:
+                self._lost = [_gap(shard, gone)]
         super().put(received, rows, interpreted, replaying=replaying)
 
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
@@ -77,6 +84,11 @@ class ShardStore(StoreClient):
         """Return what all runs remembered: it is not known which of them go on."""
         del sessions
         return super().recalled()
+
+
+def _gap(shard: int, rows: int) -> GapRow:
+    reason = "no archiver took them into the lake"
+    return GapRow(f"shard-{shard}", "rows", monotonic_ns(), rows, reason)
 
 
 def _memories(rows: Sequence[Row]) -> list[Memory]:

@@ -20,10 +20,12 @@ from anyio.to_thread import run_sync
 
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import check
+from analyzers.power_budget.allocation import over
 from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
 from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from analyzers.shards.status_server import serve_status
+from analyzers.state_files import budgets
 from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.clock import anchor, monotonic_ns
@@ -74,6 +76,7 @@ async def analyze_shards(
     check(settings)
     where = places(environ)
     prepare(where, settings.group)
+    _refuse_budgets(where)
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
     with claim(where.run / "analyzer.lock", "analyzer"):
         context = sockets.context()
@@ -92,6 +95,17 @@ async def analyze_shards(
             await ShardedAnalyzer(site).run(started)
         finally:
             context.destroy(linger=0)
+
+
+def _refuse_budgets(where: Places) -> None:
+    """Raise SettingsError if a budget was set by command: it needs one analyzer for all its GPUs."""
+    now_ns = anchor().wall_ns
+    for budget in budgets.load(where.budgets, {}):
+        if not over(budget, now_ns):
+            raise SettingsError(
+                f"analyze: could not start: the power budget {budget.group} needs one analyzer for all its"
+                f" GPUs. Leave out --shards, or end it with `zeus-stream budget --end {budget.group}`."
+            )
 
 
 class ShardedAnalyzer:

@@ -1,8 +1,10 @@
 """The holders of the parts and shards of a site, and how far behind each is."""
 
+from collections.abc import Mapping
+
 import anyio
 
-from analyzers.lake.holders import Holders
+from analyzers.lake.holders import ROWS, Holders, Part
 from analyzers.shards.shard_leases import ShardLeases
 from zeus_stream.settings import Settings
 
@@ -23,6 +25,19 @@ def site_status(settings: Settings, lake: str | None) -> list[Line]:
     return lines if settings.lease_database is None else lines + _shards(settings, settings.lease_database)
 
 
+def behind(part: Part, ends: Mapping[str, int], waiting: int) -> int | None:
+    """Return the number of batches that a part is behind; None: it is not known.
+
+    Args:
+        part: of the lake.
+        ends: by part, the sequence number of the last batch in its stream.
+        waiting: batches of rows in the outbox.
+    """
+    if part.name == ROWS:
+        return waiting
+    return ends[part.name] - part.next + 1 if part.name in ends else None
+
+
 def _parts(settings: Settings, lake: str) -> list[Line]:
     ends: dict[str, int] = {}
     if settings.broker is not None:
@@ -31,13 +46,14 @@ def _parts(settings: Settings, lake: str) -> list[Line]:
         ends = anyio.run(ends_of_parts, settings.broker, settings.site)
     holders = Holders(lake)
     try:
+        waiting = holders.outbox_batches()
         return [
             {
                 "name": part.name,
                 "holder": part.holder,
                 "epoch": part.epoch,
                 "silent_s": round(part.silent_s, 1),
-                "batches_behind": ends[part.name] - part.next + 1 if part.name in ends else None,
+                "batches_behind": behind(part, ends, waiting),
                 "behind_s": None,
             }
             for part in holders.parts()

@@ -9,7 +9,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.scale.servers import Postgres, postgres, postgres_binaries
+from tests.scale.servers import (
+    ObjectStore,
+    Postgres,
+    object_store,
+    postgres,
+    postgres_binaries,
+    rclone_binary,
+)
+from zeus_stream.settings import Settings
 
 NUMBERS = itertools.count()
 
@@ -55,6 +63,47 @@ def dsn(server: Postgres) -> str:
     return server.make(f"lake_{next(NUMBERS)}")
 
 
+def missing_object_store() -> str | None:
+    """Return why an object store cannot be used here."""
+    if find_spec("duckdb_extension_httpfs") is None:
+        return f"no wheel duckdb-extension-httpfs for {duckdb.__version__}: make test has .venv-scale for it"
+    try:
+        rclone_binary()
+    except LookupError as wrong:
+        return str(wrong)
+    return None
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """Return an S3 server whose credentials this process has."""
+    if (reason := missing_object_store()) is not None:
+        pytest.skip(reason)
+    with object_store() as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "parquet"
+
+
+@pytest.fixture(scope="session")
+def lake_template(server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the database of an empty lake: each test has a copy, which takes a tenth of the time."""
+    if (reason := missing_lake()) is not None:
+        pytest.skip(reason)
+    from analyzers.lake import catalog
+
+    assert catalog.create(
+        server.make("lake_template"), str(tmp_path_factory.mktemp("parquet")), Settings(memory_mb=256)
+    )
+    return "lake_template"
+
+
+@pytest.fixture
+def lake(server: Postgres, lake_template: str) -> str:
+    """Return the DSN of an empty lake. All of them put their files into one directory, by unique names."""
+    return server.make(f"lake_{next(NUMBERS)}", lake_template)

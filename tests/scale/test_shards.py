@@ -16,6 +16,7 @@ import pytest
 from analyzers.shards.shard_leases import Held, Memory, ShardLeases
 from tests.directories import short_directory
 from tests.scale.servers import Nats, nats
+from tests.scale.test_lake import ask
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
@@ -32,6 +33,19 @@ with zeus_stream.Publisher(job=sys.argv[1], run="r", gpus=[0]) as publisher:
     for _ in publisher.steps(itertools.count()):
         works.run(0.03)
 """
+MISSING = """
+SELECT count(*) FROM (SELECT DISTINCT "limit" FROM (
+    SELECT power_limit_w AS "limit" FROM trials UNION ALL SELECT power_limit_w FROM decisions)
+) WHERE "limit" NOT IN (SELECT limit_w FROM commands WHERE limit_w IS NOT NULL)
+"""
+TWICE = """
+SELECT
+    (SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows),
+    (SELECT count(*) - count(DISTINCT (run, round, number)) FROM trials),
+    (SELECT count(*) - count(DISTINCT command) FROM commands)
+"""
+STEPS = "SELECT max(index) - min(index) + 1 = count(*) FROM windows WHERE kind = 'step'"
+"""No step is missing from the first to the last, over two take-overs."""
 
 
 def leases(dsn: str, holder: str, ttl_s: float = 60.0) -> Iterator[ShardLeases]:
@@ -141,6 +155,11 @@ class Site:
         self._run("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
                   "--device", "simulated:a40x1", "--broker", self._broker.url, "--site", SITE)  # fmt: skip
 
+    def archive(self) -> None:
+        where = self._processes.enter_context(short_directory())
+        self._run("archiver", where, "-m", "zeus_stream", "archive", "--lake", self._dsn, "--broker",
+                  self._broker.url, "--site", SITE)  # fmt: skip
+
     def train(self) -> None:
         self._run("training", self.host, "-c", TRAINER, JOB)
 
@@ -196,10 +215,11 @@ def wait_for(condition: Callable[[], object], what: str) -> float:
 
 
 @pytest.mark.sweep
-def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(database: str) -> None:
+def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(lake: str) -> None:
     with ExitStack() as processes:
-        site = Site(database, processes.enter_context(nats()), processes)
+        site = Site(lake, processes.enter_context(nats()), processes)
         site.collect()
+        site.archive()
         site.analyze("a")
         site.analyze("b")
         wait_for(site.holder, "shards are held")
@@ -232,3 +252,8 @@ def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(dat
         assert len({note.command for note in applied}) == len(applied)
         assert max(note.value for note in applied) <= 300_000
         assert "it ends here" in (site.where[second[0]] / f"{second[0]}.txt").read_text()
+        wait_for(lambda: ask(lake, "SELECT count(*) FROM decisions") == [(1,)], "the decision in the lake")
+        wait_for(lambda: ask(lake, MISSING) == [(0,)], "each command in the lake")
+        assert ask(lake, "SELECT power_limit_w FROM decisions") == [(decided_w,)]
+        assert ask(lake, TWICE) == [(0, 0, 0)]
+        assert ask(lake, STEPS) == [(True,)]

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Many hosts": {
         "lake": "cluster.lake:lake",
         "archive": "cluster.archiver:archive",
+        "serve-sql": "cluster.serve_sql:serve_sql",
     },
     "Administration": {
         "restore": "service_commands:restore",

@@ -121,9 +121,9 @@ class StoreClient:
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)
 
-    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
+    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
         """Remove what is older than it is kept; see `Retained.prune`."""
-        removed: dict[str, int] = self._call("prune", ages, wall_ns)
+        removed: dict[str, int] = self._call("prune", ages, wall_ns, code)
         return removed
 
     # ---- what it gives back -------------------------------------------------------------------------

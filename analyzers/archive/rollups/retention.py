@@ -1,4 +1,5 @@
-"""Remove what is older than it is kept. What a restart would interpret again stays, however old it is.
+"""Remove what is older than it is kept. What a restart would interpret again stays, however old it is: what
+came since the last checkpoint, or all of a run that is open if no checkpoint of this version is there.
 
 | kept for | what |
 |---|---|
@@ -36,6 +37,10 @@ LASTING_EVENTS = (
 )
 """Kinds that are kept for ever: they are few."""
 
+CHECKPOINTS = "SELECT code, log_ids, offsets FROM checkpoints"
+BEGINNINGS = """SELECT (log_id, "offset") FROM events WHERE kind = 'run_started'"""
+"""Frames that are kept for ever: without them, nothing of a run can be interpreted."""
+
 
 class Retained(ReplaySource):
     """The part of an archive that removes."""
@@ -43,19 +48,21 @@ class Retained(ReplaySource):
     def _transaction(self, tables: Mapping[str, pa.Table]) -> AbstractContextManager[Connection]:
         raise NotImplementedError
 
-    def prune(self, ages: Ages, wall_ns: int) -> dict[str, int]:
+    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
         """Remove what is older than it is kept. Return the number of rows removed, by table.
 
         Args:
             ages: of rows that are kept.
             wall_ns: UTC now, ns since 1970.
+            code: a restart goes on from a checkpoint of this version of the code. None: from the beginning
+                of the oldest open run.
 
         Raises:
             StorageError: it could not; then nothing is removed.
         """
         with self.cursor() as cursor:
             needed = {
-                log_id: self._lead(log_id, offset) for log_id, offset in self._replay_since(cursor).items()
+                log_id: self._lead(log_id, offset) for log_id, offset in self._needed(cursor, code).items()
             }
         open_sessions = self.sessions_to_replay()
         removed: dict[str, int] = {}
@@ -67,6 +74,15 @@ class Retained(ReplaySource):
                     removed[table] = removed.get(table, 0) + count
                     _note(connection, table, before, count, now)
         return removed
+
+    def _needed(self, cursor: Connection, code: str | None) -> dict[str, int]:
+        """Return by log the offset from which on a restart interprets again."""
+        needed = self._replay_since(cursor)
+        for row_code, log_ids, offsets in cursor.execute(CHECKPOINTS).fetchall():
+            if code is not None and row_code == code:
+                for log_id, offset in zip(log_ids, offsets, strict=True):
+                    needed[log_id] = max(needed.get(log_id, offset), offset)
+        return needed
 
     def _old(
         self,
@@ -83,7 +99,8 @@ class Retained(ReplaySource):
             before = now - timedelta(days=ages.readings)
             old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
             yield "readings", before, f"({old}) AND {_before('cut_readings')}"
-            yield "frames", before, f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
+            events = f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
+            yield "frames", before, f'{events} AND (log_id, "offset") NOT IN ({BEGINNINGS})'
         rolled_up = {
             "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
         }  # fmt: skip

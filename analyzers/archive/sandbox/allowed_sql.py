@@ -36,6 +36,8 @@ _TABLE_FUNCTIONS = _words(
     " whole waste_of saving_of savings_of"
 )
 """Table functions that read nothing but their arguments or the catalogue, and the archive's own macros."""
+_CATALOG_OF_A_LAKE = "__ducklake_metadata"
+"""Prefix of the name under which DuckLake attaches PostgreSQL, with whatever else is in that database."""
 REFUSED_FUNCTIONS = _words(
     # They change something, wait, read the environment or memory, or run text as SQL.
     "nextval currval setval setseed write_log sleep_ms pg_sleep getenv stats vector_type"
@@ -125,6 +127,8 @@ def _check_part(part: dict[str, Any]) -> None:
         raise _refusal(f"{name} is not allowed here")
     if kind == "BASE_TABLE" and re.search(r"[./\\*:]", str(part.get("table_name"))):
         raise _refusal(f"{part['table_name']} is no table, and files are not allowed here")
+    if kind == "BASE_TABLE" and str(part.get("catalog_name")).startswith(_CATALOG_OF_A_LAKE):
+        raise _refusal("the catalog of a lake is not allowed here, only its tables")
     if kind == "TABLE_FUNCTION" and "class" not in part:
         name = str(part["function"].get("function_name"))
         if name.lower() not in _TABLE_FUNCTIONS:

@@ -67,6 +67,25 @@ def confine(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, max(limits.seconds, 0.001))
     _reopen(read, keep)
+    _limit(libc, limits, write)
+
+
+def confine_worker(limits: Limits, *, write: Path) -> None:
+    """Confine this process, which was started for queries, for good. It sets the time of each by itself.
+
+    Args:
+        limits: of memory and of a file.
+        write: the directory below which files may be made.
+
+    Raises:
+        OSError: something could not be confined; the process must end.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _limit(ctypes.CDLL(None, use_errno=True), limits, write)
+
+
+def _limit(libc: ctypes.CDLL, limits: Limits, write: Path) -> None:
+    """Limit memory and files."""
     _write_only_in(libc, write)
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limits.memory_bytes,) * 2)

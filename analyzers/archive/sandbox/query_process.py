@@ -83,8 +83,7 @@ def _in_child(connection: Any, archive: Path, question: Question, out: int, pare
         files = (archive, Path(f"{archive}.wal"))
         confine(parent, limits, read=files, keep=(out,), write=where)
         _lock(connection, where)
-        rows, truncated = _answer(connection, question, put)
-        put(DONE, json.dumps([rows, truncated]).encode())
+        put(DONE, answer(connection, question, put))
     except RefusedError as wrong:
         put(REFUSED, str(wrong)[:WORDS].encode())
     except MemoryError:
@@ -119,8 +118,8 @@ def _quoted(path: Path) -> str:
     return str(path).replace("'", "''")
 
 
-def _answer(connection: Any, question: Question, put: Callable[[bytes, bytes], None]) -> tuple[int, bool]:
-    """Write the parts of an Arrow IPC stream; return its rows, and whether there were more."""
+def answer(connection: Any, question: Question, put: Callable[[bytes, bytes], None]) -> bytes:
+    """Check and run a query, and write the parts of an Arrow IPC stream; return what follows them: DONE's."""
     sql = checked(connection, question.sql)
     connection.execute("BEGIN TRANSACTION READ ONLY")
     reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
@@ -139,7 +138,7 @@ def _answer(connection: Any, question: Question, put: Callable[[bytes, bytes], N
             if truncated:
                 break
     parts.flush()
-    return rows, truncated
+    return json.dumps([rows, truncated]).encode()
 
 
 class _Parts(io.RawIOBase):

@@ -46,6 +46,14 @@ def test_of_a_log_never_seen_any_batch_may_be_the_first() -> None:
     assert take(BatchIntake({"log": 9}), batch(0, 40, 2, "another")) == [("another", 40, 42)]
 
 
+def test_batches_of_a_new_log_that_the_broker_lost_before_they_were_stored_are_missed() -> None:
+    """It forgot everything, and the number of the next message fits by chance."""
+    with pytest.raises(BatchesMissingError):
+        take(BatchIntake({"log": 9}), batch(40, 40, 2, "another"))
+    again = BatchIntake({"log": 9}, again=True)
+    assert take(again, batch(40, 40, 2, "another")) == [f"0+40 {LOST}", ("another", 40, 42)]
+
+
 def test_what_had_left_the_log_is_a_break() -> None:
     assert take(BatchIntake({"log": 5}), batch(5, 8, 2)) == [f"5+3 {LEFT}", ("log", 8, 10)]
     assert take(BatchIntake({"log": 7}), batch(5, 8, 2)) == [f"7+1 {LEFT}", ("log", 8, 10)]

@@ -1,4 +1,4 @@
-"""The commands ``lake create``, ``lake status``, ``lake keep`` and ``lake sql``."""
+"""The commands ``lake create``, ``lake status``, ``lake keep``, ``lake role`` and ``lake sql``."""
 
 import os
 import socket
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zeus_stream.cli.options import RETENTION, Group, output_options, settings_options
+from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def status(settings: Settings, dsn: str, *, form: "Form") -> None:
     import pyarrow as pa
 
     from analyzers.lake.holders import Holders
+    from analyzers.shards.site_status import behind
     from zeus_stream.reports.tables import write
 
     holders = Holders(dsn)
@@ -59,13 +61,14 @@ def status(settings: Settings, dsn: str, *, form: "Form") -> None:
 
         ends = anyio.run(ends_of_parts, settings.broker, settings.site)
     try:
+        waiting = holders.outbox_batches()
         rows = [
             {
                 "part": part.name,
                 "holder": part.holder,
                 "epoch": part.epoch,
                 "next": part.next,
-                "batches_behind": ends[part.name] - part.next + 1 if part.name in ends else None,
+                "batches_behind": behind(part, ends, waiting),
                 "silent_s": round(part.silent_s, 1),
             }
             for part in holders.parts()
@@ -93,6 +96,45 @@ def keep(settings: Settings, dsn: str) -> None:
 
 
 @lake.command()
+@click.argument("name")
+@lake_option
+@click.option("--password", is_flag=True, help="Ask for its password; from a pipe, the first line is it.")
+@click.option("--remove", is_flag=True, help="Remove the role.")
+def role(name: str, dsn: str, *, password: bool, remove: bool) -> None:
+    """Make a role NAME that may read a lake with any DuckDB, and change nothing."""
+    from analyzers.lake import object_store, roles
+
+    if remove:
+        roles.revoke(dsn, name)
+        click.echo(f"Role {name} is removed.")
+        return
+    theirs, files = roles.grant(dsn, name, _password() if password else None)
+    click.echo(f"Role {name} may read this lake, and change nothing. In any DuckDB with these extensions:\n")
+    click.echo("INSTALL ducklake; INSTALL postgres;" + _bucket(files, object_store.is_bucket(files)))
+    click.echo(f"ATTACH 'ducklake:postgres:{theirs}' AS lake (READ_ONLY); USE lake;\n")
+    if object_store.is_bucket(files):
+        click.echo(f"Give it a key that may only read {files}: s3:GetObject and s3:ListBucket.")
+    else:
+        click.echo(f"Let its user read the files below {files}, and not write them.")
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _bucket(files: str, is_bucket: bool) -> str:  # noqa: FBT001  (of our own module)
+    if not is_bucket:
+        return ""
+    return (
+        " INSTALL httpfs;\n"
+        f"CREATE SECRET (TYPE s3, SCOPE '{files}', KEY_ID '...', SECRET '...', ENDPOINT '...',"
+        " URL_STYLE 'path');"
+    )
+
+
+@lake.command()
 @click.argument("query")
 @lake_option
 @output_options
@@ -103,7 +145,7 @@ def sql(settings: Settings, query: str, dsn: str, *, form: "Form") -> None:
     What the role of --lake may not do in PostgreSQL, a query cannot do either.
     """
     from analyzers.archive.opening import Reader
-    from analyzers.lake import catalog
+    from analyzers.lake import catalog, object_store
     from zeus_stream.reports.tables import write
 
     connection = catalog.attach(dsn, settings, read_only=True)
@@ -113,5 +155,9 @@ def sql(settings: Settings, query: str, dsn: str, *, form: "Form") -> None:
         import pyarrow as pa
 
         write(pa.Table.from_batches(list(batches), schema), form, sys.stdout)
+    except RefusedError as wrong:
+        if (why := object_store.trouble(str(wrong))) is None:
+            raise
+        raise StorageError(f"lake: could not be read: {why}") from wrong
     finally:
         connection.close()

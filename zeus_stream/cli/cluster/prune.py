@@ -19,6 +19,7 @@ def prune(settings: Settings) -> None:
     """
     from analyzers.archive.duckdb_file import Archive
     from analyzers.archive.store import Ages
+    from analyzers.checkpoints.object_graph import code_version
     from analyzers.pruning import words
     from zeus_stream.clock import anchor
     from zeus_stream.errors import StorageError
@@ -30,7 +31,7 @@ def prune(settings: Settings) -> None:
         )
     archive = Archive.open(path, settings, again=True)
     try:
-        removed = archive.prune(Ages.of(settings), anchor().wall_ns)
+        removed = archive.prune(Ages.of(settings), anchor().wall_ns, code_version())
         archive.checkpoint()
     finally:
         archive.close()

@@ -14,7 +14,7 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import MIGRATIONS
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
-from analyzers.results.rows import MetricRow
+from analyzers.results.rows import CheckpointRow, MetricRow
 from tests.analyzers.archives import (
     BOOTED_NS,
     HOST,
@@ -135,7 +135,7 @@ def test_readings_go_by_age_and_energy_stays(archive: Archive) -> None:
     assert archive.prune(AGES, at(6.9)) == {}
     before = ask(archive, "SELECT sum(energy_j) FROM power")
     removed = archive.prune(AGES, at(8))
-    assert removed == {"readings": 2400 - LEAD_READINGS, "frames": 41}
+    assert removed == {"readings": 2400 - LEAD_READINGS, "frames": 40}
     assert archive.prune(AGES, at(8)) == {}
     assert ask(archive, "SELECT sum(energy_j) FROM power") == before
     assert set(archive.prune(AGES, at(15))) == {"seconds"}
@@ -156,6 +156,27 @@ def test_nothing_goes_that_a_restart_interprets_again(archive: Archive) -> None:
     assert "readings" in archive.prune(AGES, at(9)), "those of before the run"
     assert set(archive.prune(AGES, at(300))) == {"seconds"}
     assert [frame for page in archive.to_replay() for frame, _ in page] == whole
+
+
+def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(archive: Archive) -> None:
+    stored = world()
+    unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
+    checkpoint = CheckpointRow(
+        name="analyzer", number=1, start=1, wall_ns=1, code="this", runs=(RUN.run,), sessions=(RUN.session,),
+        log_ids=(LOG,), offsets=(100,), state=b"", live=b"",
+    )  # fmt: skip
+    archive.put([stored], [*unfinished, checkpoint], {LOG: len(stored)})
+    last = ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9)
+    archive.put([[frame(len(stored), Notes((last,)), t_ns=200 * SECOND)]], [], {LOG: 100})
+    whole = {each.offset for page in archive.to_replay({LOG: 100}) for each, _ in page}
+    archive.prune(AGES, at(9), "another")
+    before = ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 100')
+    archive.prune(AGES, at(9), "this")
+    assert ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 90') < before
+    assert ask(archive, 'SELECT count(*) FROM frames JOIN events USING (log_id, "offset")'
+               " WHERE kind = 'run_started'") == [(1,)]  # fmt: skip
+    again = {each.offset for page in archive.to_replay({LOG: 100}) for each, _ in page}
+    assert again == whole
 
 
 def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:

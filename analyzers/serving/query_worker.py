@@ -1,0 +1,179 @@
+"""Answer queries one at a time, in a process of its own that can do no harm.
+
+    server --question, and the pipe for its answer--> this process --parts of the answer--> pipe
+           <------------------ IDLE ------------------      |
+                                                            +--> lake or archive file, read-only
+
+The process is confined as the child that an analyzer forks for a query (`analyzers.archive.sandbox`): what
+it may write, how much memory it takes and how long a query takes are held by the kernel. A query that goes
+over its time ends the process; the server starts another.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from analyzers.archive.opening import MIGRATIONS, Connection, connect, schema_version
+from analyzers.archive.process.store_channel import receive
+from analyzers.archive.sandbox.confinement import Limits, confine_worker
+from analyzers.archive.sandbox.query_process import DONE, HEAD, NICE, REFUSED, WORDS, answer, out_of_memory
+from analyzers.archive.sandbox.question import Question
+from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
+from zeus_stream.settings import Settings
+
+IDLE = b"i"
+SLACK_BYTES = 1 << 30
+"""Address space beyond DuckDB's memory: each of its threads reserves some that it never touches."""
+THREADS = 2
+LASTING = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+)
+"""Errors of a query after which the connection is as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The data that queries are about."""
+
+    settings: Settings
+    lake: str | None
+    """PostgreSQL of a lake; None: it is a file."""
+    file: Path | None
+
+
+def open_source(source: Source) -> tuple[Connection, list[str]]:
+    """Open a lake or a file to be read; return also the directories that may be read. Raises StorageError."""
+    if source.lake is not None:
+        from analyzers.lake import catalog  # noqa: PLC0415  (it needs extensions that a file does not)
+
+        connection = catalog.attach(source.lake, source.settings, read_only=True)
+        catalog.check(connection)
+        return connection, [catalog.data_path(connection)]
+    assert source.file is not None
+    if not source.file.exists():
+        raise StorageError(
+            f"{source.file}: could not be read: there is no such file. Name another with --archive."
+        )
+    connection = connect(source.file, source.settings, read_only=True)
+    version = schema_version(connection, source.file)
+    if version != len(MIGRATIONS):
+        connection.close()
+        raise StorageError(
+            f"{source.file}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
+            " Run `zeus-stream prune` on it once, which lifts it."
+        )
+    return connection, [str(source.file), f"{source.file}.wal"]
+
+
+def _lock(connection: Connection, allowed: list[str], scratch: Path) -> None:
+    """Let the connection read what is allowed, and nothing else."""
+    connection.execute(f"SET temp_directory = '{_quoted(str(scratch))}'")
+    connection.execute(f"SET threads = {THREADS}")
+    directories = ", ".join(f"'{_quoted(each)}'" for each in allowed)
+    connection.execute(f"SET allowed_directories = [{directories}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def serve(channel: socket.socket, scratch: Path) -> None:
+    """Open the source that the first message names, then answer until the server goes."""
+    source, _ = receive(channel)
+    connection: Connection | None = None
+    refusal: str | None = None
+    try:
+        connection, allowed = open_source(source)
+        _lock(connection, allowed, scratch)
+    except (ZeusStreamError, duckdb.Error) as wrong:
+        refusal = str(wrong)
+    memory = source.settings.memory_mb << 20
+    confine_worker(Limits(0, memory + SLACK_BYTES, 4 * memory), write=scratch)
+    while True:
+        question, [out] = receive(channel)
+        with os.fdopen(out, "wb", buffering=0) as pipe:
+            put = _putter(pipe.fileno())
+            if connection is None:
+                put(REFUSED, (refusal or "")[:WORDS].encode())
+                return
+            goes_on = _answer(connection, question, put)
+        if not goes_on:
+            return
+        channel.sendall(IDLE)
+
+
+def _putter(out: int) -> Callable[[bytes, bytes], None]:
+    def put(kind: bytes, payload: bytes) -> None:
+        left = memoryview(HEAD.pack(kind, len(payload)) + payload)
+        while left:
+            left = left[os.write(out, left) :]
+
+    return put
+
+
+def _answer(connection: Connection, question: Question, put: Callable[[bytes, bytes], None]) -> bool:
+    """Answer a query. Return False if the connection is not to be used again."""
+    signal.setitimer(signal.ITIMER_REAL, max(question.seconds, 0.001))
+    words, lasting = "", True
+    try:
+        put(DONE, answer(connection, question, put))
+    except RefusedError as wrong:
+        words = str(wrong)
+    except (MemoryError, duckdb.OutOfMemoryException):
+        words, lasting = out_of_memory(question), False
+    except BrokenPipeError:
+        lasting = False  # nobody waits for the answer
+    except (duckdb.Error, pa.ArrowException, OSError, ValueError) as wrong:
+        words = f"query: could not be answered: {str(wrong).strip()}"
+        lasting = isinstance(wrong, LASTING)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if words:
+        put(REFUSED, words[:WORDS].encode())
+    return lasting and _ended(connection)
+
+
+def _ended(connection: Any) -> bool:
+    """End the transaction of a query. Return False if that fails."""
+    try:
+        connection.execute("ROLLBACK")
+    except duckdb.TransactionException:
+        return True  # an error has ended it
+    except duckdb.Error:
+        return False
+    return True
+
+
+def main() -> None:
+    """Serve at the descriptor in the arguments, a stream socket, until its other end goes."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    os.umask(0o077)
+    os.nice(NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the server's
+    scratch = Path(tempfile.mkdtemp(prefix="zeus-stream-sql-"))
+    try:
+        serve(channel, scratch)
+    except (EOFError, OSError):
+        pass  # the server has gone
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(0)  # without DuckDB's own end: it would wait for servers
+
+
+if __name__ == "__main__":
+    main()

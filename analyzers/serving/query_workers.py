@@ -1,0 +1,99 @@
+"""Processes that answer queries: a fixed number, each with one query at a time."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+
+from analyzers.archive.process.store_channel import send
+from analyzers.archive.sandbox.question import Question
+from analyzers.serving import query_worker
+from analyzers.serving.query_worker import Source
+
+IDLE_S = 0.5
+"""Longest wait for a worker whose answer has ended to be free again; then it is replaced."""
+
+
+class _Worker:
+    """One process. It opens its source at once, and is asked when it is ready."""
+
+    def __init__(self, source: Source) -> None:
+        ours, theirs = socket.socketpair()
+        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603  (our own module)
+                [sys.executable, "-P", "-m", query_worker.__name__, str(theirs.fileno())],
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.channel = ours
+        send(ours, source)
+
+    def is_free(self) -> bool:
+        """Tell whether its answer has ended, and it can be asked again."""
+        ready, _, _ = select.select([self.channel], [], [], IDLE_S)
+        return bool(ready) and self.channel.recv(1) == query_worker.IDLE
+
+    def end(self) -> None:
+        """End it, with whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+
+
+class QueryWorkers:
+    """Answers queries over one source. For any thread."""
+
+    def __init__(self, source: Source, count: int) -> None:
+        """Start ``count`` processes."""
+        self._source = source
+        self._lock = Lock()
+        self._workers = {_Worker(source) for _ in range(count)}
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self.replaced = 0
+        """Workers that were ended with their query, or ended by themselves."""
+        for worker in self._workers:
+            self._free.put(worker)
+
+    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe; return what ends it. Waits for a free process."""
+        worker = self._free.get()
+        try:
+            send(worker.channel, question, (out,))
+        except OSError:  # it has ended by itself since its last query
+            worker = self._replace(worker)
+            send(worker.channel, question, (out,))
+        ended = False
+        lock = Lock()
+
+        def end() -> None:
+            nonlocal ended
+            with lock:
+                if not ended:
+                    ended = True
+                    self._free.put(worker if worker.is_free() else self._replace(worker))
+
+        return end
+
+    def _replace(self, worker: _Worker) -> _Worker:
+        worker.end()
+        with self._lock:
+            self._workers.discard(worker)
+            self.replaced += 1
+            fresh = _Worker(self._source)
+            self._workers.add(fresh)
+        return fresh
+
+    def close(self) -> None:
+        """End all processes. No query may be under way."""
+        with self._lock:
+            for worker in self._workers:
+                worker.end()
+            self._workers.clear()

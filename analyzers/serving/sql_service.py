@@ -1,0 +1,114 @@
+"""A server of SQL on a lake, or on an archive file: the query socket of an analyzer, without an analyzer.
+
+    query socket, keys -> QueryServer -> Queries: bounds -> QueryWorkers: confined processes -> lake, or file
+
+Start as many as users need: they share nothing.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import anyio
+
+from analyzers.archive.query import Queries
+from analyzers.query_server import QueryServer
+from analyzers.results_server import ResultsServer
+from analyzers.serving.query_worker import Source, open_source
+from analyzers.serving.query_workers import QueryWorkers
+from zeus_stream import own_cost
+from zeus_stream.paths import claim, places, prepare
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.queries import No, Status
+from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.transport import limits, sockets
+from zeus_stream.transport.access import Gate
+
+ONLY_SQL = "serve-sql: could not answer: it answers SQL only. Ask the analyzer for its state and its jobs."
+_log = logging.getLogger(__name__)
+
+
+async def serve_sql(
+    source: Source, *, workers: int, environ: Mapping[str, str], started: Callable[[str], None]
+) -> None:
+    """Answer SQL until cancelled.
+
+    Args:
+        source: of the data.
+        workers: queries answered at once, each by a process of its own.
+        environ: of this process: it names the directories.
+        started: called once, with a sentence for people.
+
+    Raises:
+        StorageError, SettingsError, RefusedError: it cannot start; the sentence says what to do.
+    """
+    connection, _ = open_source(source)
+    connection.close()
+    settings, where = source.settings, places(environ)
+    prepare(where, settings.group)
+    name = "the lake" if source.file is None else str(source.file)
+    with claim(where.run / "analyzer.lock", "analyzer or SQL server"):
+        context = sockets.context()
+        pool = QueryWorkers(source, workers)
+        try:
+            server, channel, gate = _server(context, pool, source, workers, environ, name)
+            started(f"answers SQL on {name} at {where.query}")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(gate.run)
+                tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
+                tasks.start_soon(limits.give_back)
+                tasks.start_soon(server.run, channel, gate)
+        finally:
+            pool.close()
+            context.destroy(linger=0)
+
+
+def _server(
+    context: sockets.Context,
+    pool: QueryWorkers,
+    source: Source,
+    workers: int,
+    environ: Mapping[str, str],
+    name: str,
+) -> tuple[QueryServer, sockets.Channel, Gate]:
+    settings, where = source.settings, places(environ)
+    counters: Counter[str] = Counter()
+    channel = sockets.listen(context, where.query, group=settings.group)
+    gate = Gate(context, settings.listen, where.keys, {"query": channel})
+
+    def status(gate: Gate) -> Status:
+        rows = [
+            ("sql server", "data", name),
+            ("sql server", "own processor time", own_cost.words()),
+            ("sql server", "processes that were replaced", str(pool.replaced)),
+            *server.status_rows(),
+            *(("counters", each, str(count)) for each, count in sorted(counters.items())),
+            *gate.status(),
+        ]
+        return Status(tuple(rows))
+
+    server = QueryServer(
+        Queries(pool, settings),
+        status,
+        _refuse_forget,
+        _refuse_now,
+        counters,
+        _commit,
+        ResultsServer(""),
+        readers=workers,
+        only_sql=ONLY_SQL,
+    )
+    return server, channel, gate
+
+
+async def _commit() -> None:
+    """Store nothing: others write."""
+
+
+async def _refuse_forget(_job: str) -> int | None:
+    raise NotImplementedError(ONLY_SQL)
+
+
+def _refuse_now(_asked: AskNow, _now_ns: int) -> bytes:
+    return codec.encode(No(ONLY_SQL))

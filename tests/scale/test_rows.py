@@ -1,0 +1,149 @@
+"""Derived rows of shards in the lake: each once, whichever analyzer or archiver is replaced."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from analyzers.lake import keeper
+from analyzers.lake.holders import ROWS
+from analyzers.lake.outbox import BATCH_ROWS, Packed, pack, unpack
+from analyzers.lake.row_archiver import RowArchive
+from analyzers.results.rows import CheckpointRow, MetricRow, Row
+from analyzers.shards import shard_leases
+from analyzers.shards.shard_leases import ShardLeases
+from tests.analyzers.archives import BOOTED_NS, RUN, SECOND, A, rows, window
+from tests.scale.test_lake import FENCED, SETTINGS, ask, expire
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
+
+SITE, SHARD = "site", 3
+DAY_NS = 86_400 * SECOND
+
+
+@pytest.fixture
+def leases(lake: str) -> Iterator[ShardLeases]:
+    opened = ShardLeases(lake, SITE, "analyzer", 60)
+    opened.open(4)
+    assert opened.take(SHARD) == 1
+    yield opened
+    opened.close()
+
+
+def take(dsn: str, holder: str) -> RowArchive:
+    taken = RowArchive.take(dsn, SETTINGS, part=ROWS, holder=holder)
+    assert taken is not None
+    return taken
+
+
+def leave(leases: ShardLeases, derived: list[Row], epoch: int = 1) -> None:
+    assert leases.remember(SHARD, epoch, [], list(pack(derived))) == 0
+
+
+def test_rows_as_bytes_are_the_same_rows_without_checkpoints() -> None:
+    derived = rows()
+    metric = MetricRow(session="s", run="r", name="loss", t_ns=1, step=None, value=0.5)
+    checkpoint = CheckpointRow(
+        name="analyzer", number=1, start=1, wall_ns=1, code="1", runs=(), sessions=(), log_ids=("log-1",),
+        offsets=(7,), state=b"1" * 100, live=b"",
+    )  # fmt: skip
+    packed = list(pack([*derived, checkpoint, *(replace(metric, t_ns=t_ns) for t_ns in range(BATCH_ROWS))]))
+    assert [each.rows for each in packed] == [BATCH_ROWS, len(derived)]
+    again = [row for each in packed for row in unpack(each.body)]
+    assert again[: len(derived)] == derived
+    assert len(again) == len(derived) + BATCH_ROWS
+    with pytest.raises(MalformedError, match="batch of rows: could not be read"):
+        unpack(b"no batch")
+
+
+def test_rows_reach_the_lake_once_and_leave_the_outbox_with_the_commit(
+    lake: str, leases: ShardLeases
+) -> None:
+    leave(leases, rows())
+    archive = take(lake, "a")
+    waiting = archive.waiting()
+    assert [each.shard for each in waiting] == [SHARD]
+    archive.put_batches(waiting)
+    assert archive.waiting() == []
+    with pytest.raises(StorageError, match=FENCED):
+        archive.put_batches(waiting)  # its answer was lost, say
+    archive.close()
+    assert ask(lake, "SELECT run, power_limit_w FROM decisions") == [("run-1", 200.0)]
+    assert ask(lake, "SELECT count(*) FROM windows WHERE began_at IS NOT NULL") == [(98,)]
+    assert ask(lake, "SELECT count(*) FROM savings") == [(1,)]
+
+
+def test_rows_that_are_derived_again_after_a_take_over_replace_the_first(
+    lake: str, leases: ShardLeases
+) -> None:
+    archive = take(lake, "a")
+    leave(leases, [RUN, window("step", 0, 10, 11, A), window("step", 1, 11, 12, A)])
+    archive.put_batches(archive.waiting())
+    leases.release(SHARD, 1)
+    assert leases.take(SHARD) == 2
+    leave(leases, [replace(RUN, ended_ns=50 * SECOND), window("step", 1, 11, 12, A)], epoch=2)
+    leave(leases, [window("step", 2, 12, 13, A)], epoch=2)
+    with pytest.raises(RefusedError, match="another analyzer has taken it over"):
+        leave(leases, [window("step", 9, 19, 20, A)])
+    archive.put_batches(archive.waiting())
+    archive.close()
+    assert ask(lake, "SELECT index FROM windows ORDER BY index") == [(0,), (1,), (2,)]
+    assert ask(lake, "SELECT ended_ns FROM runs") == [(50 * SECOND,)]
+
+
+def test_an_archiver_that_was_replaced_stores_no_rows(lake: str, leases: ShardLeases) -> None:
+    leave(leases, [RUN])
+    first = take(lake, "a")
+    seen = first.waiting()
+    assert RowArchive.take(lake, SETTINGS, part=ROWS, holder="b") is None
+    expire(lake)
+    second = take(lake, "b")
+    with pytest.raises(StorageError, match=FENCED):
+        first.put_batches(seen)
+    second.put_batches(second.waiting())
+    first.close()
+    second.close()
+    assert ask(lake, "SELECT count(*) FROM runs") == [(1,)]
+
+
+def test_a_batch_that_cannot_be_read_is_counted_and_left_out(lake: str, leases: ShardLeases) -> None:
+    leases.remember(SHARD, 1, [], [Packed(1, b"no batch"), *pack([RUN])])
+    archive = take(lake, "a")
+    archive.put_batches(archive.waiting())
+    assert (archive.malformed_batches, archive.waiting()) == (1, [])
+    archive.close()
+    assert ask(lake, "SELECT count(*) FROM runs") == [(1,)]
+
+
+def test_without_archivers_the_oldest_rows_leave_the_outbox(
+    lake: str, leases: ShardLeases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_leases, "OUTBOX_BYTES", 3_000)
+    monkeypatch.setattr(shard_leases, "SHED_EVERY", 10)
+    gone = [leases.remember(SHARD, 1, [], list(pack([replace(RUN, session=str(n))]))) for n in range(20)]
+    assert sum(gone) > 0
+    archive = take(lake, "a")
+    assert len(archive.waiting()) == 20 - sum(gone)
+    archive.close()
+
+
+def test_a_database_without_a_lake_takes_no_rows(database: str) -> None:
+    opened = ShardLeases(database, SITE, "analyzer", 60)
+    opened.open(4)
+    opened.take(SHARD)
+    leave(opened, [RUN])
+    opened.close()
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT to_regclass('zs.outbox')").fetchone() == (None,)
+
+
+def test_the_keeper_removes_steps_by_age_and_keeps_their_savings(lake: str, leases: ShardLeases) -> None:
+    leave(leases, [*rows(), replace(RUN, ended_ns=50 * SECOND)])
+    archive = take(lake, "a")
+    archive.put_batches(archive.waiting())
+    archive.close()
+    before = ask(lake, "SELECT run, energy_per_step_j, energy_saved_percent FROM savings")
+    removed = keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + 100 * DAY_NS)
+    assert removed["windows"] == 88
+    assert ask(lake, "SELECT DISTINCT kind FROM windows ORDER BY kind") == [("epoch",), ("run",)]
+    assert ask(lake, "SELECT run, energy_per_step_j, energy_saved_percent FROM savings") == before

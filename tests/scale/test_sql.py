@@ -1,0 +1,122 @@
+"""SQL on a lake for many: roles that only read, and the server of SQL."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from analyzers.archive.query import Asked, Queries
+from analyzers.lake import catalog, roles
+from analyzers.lake.lake_archive import LakeArchive
+from analyzers.serving.query_worker import Source, open_source
+from analyzers.serving.query_workers import QueryWorkers
+from tests.analyzers.archives import frames, rows
+from tests.scale.servers import Postgres
+from tests.scale.test_lake import PART, SETTINGS, take
+from zeus_stream.cli.cluster.lake import role as role_command
+from zeus_stream.errors import RefusedError, StorageError
+
+NAME = "grafana"
+
+
+@pytest.fixture
+def filled(lake: str) -> str:
+    archive = take(lake, "a")
+    archive.put_stream([list(frames())], 2)
+    archive.put([], rows())
+    archive.close()
+    return lake
+
+
+@pytest.fixture
+def reader(filled: str) -> Iterator[str]:
+    """Return the DSN of a role that may only read."""
+    dsn, _ = roles.grant(filled, NAME, "p'w")
+    yield dsn
+    roles.revoke(filled, NAME)
+
+
+def answer(queries: Queries, sql: str, seconds: float = 60) -> list[dict[str, Any]]:
+    _, parts = queries.answer(Asked(sql, 1_000, round(seconds * 1000)))
+    rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
+    return rows
+
+
+def test_a_role_reads_what_comes_later_too_and_changes_nothing(reader: str, filled: str) -> None:
+    archive = take(filled, "a")
+    archive.put([], rows())
+    archive.close()
+    connection = catalog.attach(reader, SETTINGS, read_only=True)
+    assert connection.execute("SELECT count(*) FROM windows").fetchall() == [(2 * 98,)]
+    connection.close()
+    writing = catalog.attach(reader, SETTINGS)
+    with pytest.raises(Exception, match=r"permission denied|read-only transaction"):
+        writing.execute("DELETE FROM decisions")
+    writing.close()
+    with pytest.raises(StorageError, match="permission denied"):
+        LakeArchive.take(reader, SETTINGS, part=PART, holder="a")
+    with psycopg.connect(reader) as direct, pytest.raises(psycopg.Error, match="permission denied"):
+        direct.execute("SELECT * FROM zs.holders")
+
+
+def test_the_command_says_how_to_attach_and_refuses_the_owner(filled: str) -> None:
+    made = CliRunner().invoke(role_command, [NAME, "--lake", filled, "--password"], input="secret\n")
+    assert made.exit_code == 0, made.output
+    assert f"user={NAME}" in made.output
+    assert "AS lake (READ_ONLY); USE lake;" in made.output
+    assert "secret" not in made.output
+    again = CliRunner().invoke(role_command, [NAME, "--lake", filled])
+    assert again.exit_code == 0
+    removed = CliRunner().invoke(role_command, [NAME, "--lake", filled, "--remove"])
+    assert removed.output == f"Role {NAME} is removed.\n"
+    with pytest.raises(RefusedError, match="there is no such role"):
+        roles.revoke(filled, NAME)
+    with pytest.raises(RefusedError, match="it owns the lake"):
+        roles.grant(filled, "zs", None)
+
+
+def test_a_database_without_a_lake_is_one_sentence(database: str) -> None:
+    with pytest.raises(StorageError, match=r"no tables of ours. Run `zeus-stream lake create`"):
+        roles.grant(database, NAME, None)
+    with pytest.raises(StorageError, match=r"could not change roles: .* Name its owner"):
+        roles.grant("host=/nowhere dbname=x", NAME, None)
+
+
+def test_queries_on_a_lake_are_bounded_and_outlast_a_kill_of_the_database(
+    reader: str, server: Postgres
+) -> None:
+    workers = QueryWorkers(Source(SETTINGS, reader, None), 1)
+    queries = Queries(workers, SETTINGS)
+    try:
+        assert answer(queries, "SELECT run FROM decisions") == [{"run": "run-1"}]
+        for sql, why in (
+            ("FROM __ducklake_metadata_lake.zs.holders", "the catalog of a lake is not allowed"),
+            (f"FROM read_text('{os.path.realpath(__file__)}')", "read_text is not allowed"),
+            ("DELETE FROM decisions", "DELETE is not allowed"),
+            ("FROM nowhere", "nowhere does not exist"),
+        ):
+            with pytest.raises(RefusedError, match=why):
+                answer(queries, sql)
+        assert workers.replaced == 0
+        with pytest.raises(RefusedError, match=r"it took over 0\.5 s"):
+            answer(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000_000) b", 0.5)
+        with pytest.raises(RefusedError, match="Out of Memory: it needs more than memory_mb = 256"):
+            answer(queries, "SELECT list(range) FROM range(500_000_000)")
+        server.kill()
+        server.start()
+        with suppress(RefusedError):
+            answer(queries, "SELECT count(*) FROM decisions")  # its connection is gone, or is made again
+        assert answer(queries, "SELECT count(*) AS n FROM decisions") == [{"n": 1}]
+    finally:
+        queries.stop()
+        workers.close()
+
+
+def test_a_source_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(StorageError, match=r"could not be opened.*Check --lake"):
+        open_source(Source(SETTINGS, "host=/nowhere dbname=lake", None))
