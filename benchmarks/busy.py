@@ -4,9 +4,9 @@
 
 Each trial has a collector, an analyzer and one training on all simulated V100s (counter of 20 ms), in its own
 directory; a busy one has ``--load`` processes beside it that take all processor time they get. Measured: the
-time from the first step to the decision, and how much dearer the chosen limit is than the best: the energy and
-the busy time of the GPUs by their model, and beside them the time that a step of this host waited, which is
-the same at every limit. A trial without a decision within `PATIENCE_S` counts as missed. Exit code 1 unless
+time from the first step to the decision, and how much dearer the chosen limit is than the best: energy and
+busy time of the GPUs by their model, and beside them the time that a step of this host waited, which is the
+same at every limit. A trial without a decision within `PATIENCE_S` counts as missed. Exit code 1 unless
 every busy trial decides within twice the idle median and within 0.5 % of the best cost.
 """
 
@@ -68,8 +68,8 @@ def excess_percent(limit_mw: int, step_s: float, work_s: float, eta: float = 0.5
     Args:
         limit_mw: that was chosen.
         step_s: time of a step at this limit, as it was measured.
-        work_s: time of a step's work at the highest limit. What ``step_s`` has beyond it is waited for the host,
-            at every limit, and counted without the energy that an idle GPU takes: at its least.
+        work_s: time of a step's work at the highest limit. What ``step_s`` has beyond it is waited for the
+            host, at every limit, and counted without the energy that an idle GPU takes: at its least.
         eta: weight of energy.
     """
     stride_mw = round(Settings().stride_w * 1000)
@@ -121,8 +121,8 @@ def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
         step_s, decided_s = (float(str(each)) for each in times)
         excess = excess_percent(round(float(str(limit_w)) * 1000), step_s, step_ms / 1000)
         print(
-            f"{'busy' if busy else 'idle'}: {limit_w} W after {decided_s:.1f} s, {excess:.2f} % dearer than the"
-            f" best, a step took {1000 * step_s:.1f} ms: {reason}",
+            f"{'busy' if busy else 'idle'}: {limit_w} W after {decided_s:.1f} s, {excess:.2f} % dearer than"
+            f" the best, a step took {1000 * step_s:.1f} ms: {reason}",
             file=sys.stderr,
         )
         return Trial(decided_s, excess, _late_s(where))
