@@ -77,7 +77,9 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0
+		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0 \
+		setuptools wheel megatron-core einops hjson ninja msgpack py-cpuinfo
+	DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation deepspeed
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root

@@ -8,6 +8,7 @@ from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.pending import Pending
 from analyzers.interpreter import Interpreter
+from analyzers.measurement.counter_kind import known_counters
 from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
@@ -57,7 +58,9 @@ def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
     if sessions is None:
         sessions = archive.sessions_to_replay()
     known = profiles.of_rows(archive.profiles())
-    return Memory(known, archive.recalled(sessions), tuple(archive.pipeline_profiles()))
+    return Memory(
+        known, archive.recalled(sessions), tuple(archive.pipeline_profiles()), known_counters(archive.gpus())
+    )
 
 
 def settings_of_begun(

@@ -131,7 +131,8 @@ class Interpreter:
         self._questions = Questions()
         self._jobs = Jobs(chooser, name, self._fleet, jobs or Known(), settings.timeout_ns)
         self._enforcer = Enforcer(self._fleet, self._pending, runs, settings)
-        self._gpus = FollowedGpus(self._fleet, self._pending)
+        counters = None if memory is None else memory.counters
+        self._gpus = FollowedGpus(self._fleet, self._pending, counters)
         pipelines = KnownPipelines(() if memory is None else memory.instructions)
         self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations, pipelines)
         self._sessions = OpenSessions(

@@ -33,6 +33,7 @@ from analyzers.archive.opening import (
     storing,
 )
 from analyzers.archive.replay_source import Log
+from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
@@ -180,9 +181,12 @@ class Archive(OpenFile, Retained):
                 connection.execute("DELETE FROM gaps WHERE log_id = ? AND first_offset = ?", gap[-2:])
                 connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", gap)
             for name in tables:
-                connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
+                if name != "instruction_minutes":
+                    connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
             if "minutes" in tables:
                 self._add_hours()
+            if "instruction_minutes" in tables:
+                self._add_instructions()
             self._put_derived(derived, replaying=replaying)
             self._advance(logs, interpreted or {})
         self._logs |= logs
@@ -235,6 +239,7 @@ class Archive(OpenFile, Retained):
         }
         if readings:
             tables["readings"] = columns.from_readings(readings, utc_ns)
+        tables |= instruction_rollup.roll_up(fresh, [place.utc_ns for place in placed])
         return tables | placing.rollups.add(placed)
 
     def _gap(self, gap: Break, logs: dict[str, Log]) -> list[Any]:
@@ -284,6 +289,10 @@ class Archive(OpenFile, Retained):
     def _add_hours(self) -> None:
         """Add the incoming minutes to their hours, within the transaction of `put`."""
         add_hours(self._connection)
+
+    def _add_instructions(self) -> None:
+        """Add the incoming instructions to their minutes, within the transaction of `put`."""
+        instruction_rollup.merge(self._connection)
 
     # ---- what was derived ---------------------------------------------------------------------------
 

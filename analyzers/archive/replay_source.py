@@ -14,12 +14,13 @@ from analyzers.archive.store import Begun
 from analyzers.results.rows import (
     AtLimit,
     CheckpointRow,
+    GpuRow,
     InstructionRow,
     JobRow,
     ProfileRow,
     RecallRow,
     TryRow,
-)
+)  # fmt: skip
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -234,14 +235,19 @@ class ReplaySource:
             rows = cursor.execute(f"SELECT {names} FROM known_instructions").fetchall()  # noqa: S608  (our own names)
         return [_as(InstructionRow, row) for row in rows]
 
+    def gpus(self) -> list[GpuRow]:
+        """Return the GPUs, as they were seen last."""
+        names = ", ".join(f'"{column.name}"' for column in fields(GpuRow))
+        with self.cursor() as cursor:
+            rows = cursor.execute(f"SELECT {names} FROM gpus").fetchall()  # noqa: S608  (our own names)
+        return [_as(GpuRow, row) for row in rows]
+
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
         names = ", ".join(column.name for column in fields(CheckpointRow))
         with self.cursor() as cursor:
-            rows = cursor.execute(
-                f"SELECT {names} FROM checkpoints WHERE name = $1",  # noqa: S608  (our own names)
-                [name],
-            ).fetchall()
+            found = cursor.execute(f"SELECT {names} FROM checkpoints WHERE name = $1", [name])  # noqa: S608
+            rows = found.fetchall()
         return _as(CheckpointRow, rows[0]) if rows else None
 
     def interpreted(self) -> dict[str, int]:

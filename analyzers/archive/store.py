@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from analyzers.archive.sandbox.question import Question
-from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import (
+    CheckpointRow,
+    GpuRow,
+    InstructionRow,
+    JobRow,
+    ProfileRow,
+    RecallRow,
+    Row,
+    TryRow,
+)
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
@@ -107,6 +116,9 @@ class Store(Protocol):
 
     def pipeline_profiles(self) -> list[InstructionRow]:
         """Return the profiles of pipelines, of the newest run of each job and GPU model."""
+
+    def gpus(self) -> list[GpuRow]:
+        """Return the GPUs, as they were seen last."""
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round."""

@@ -9,6 +9,7 @@ from analyzers.checkpoints import machine_state, object_graph
 from analyzers.checkpoints.checkpoint_times import CheckpointTimes
 from analyzers.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
+from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, Row
 from zeus_stream.clock import anchor, monotonic_ns
@@ -19,6 +20,8 @@ _log = logging.getLogger(__name__)
 NAME = "analyzer"
 FAST = 1
 """Level of zlib."""
+WANTED = frozenset((DecisionRow, PipelineRow, PlanRow))
+"""Rows after which a checkpoint is taken as soon as it may be."""
 _NOT_TAKEN = "checkpoint: could not be taken: %s. A restart replays the streams of all open runs. Report it."
 
 
@@ -58,7 +61,7 @@ class CheckpointTaker:
         for frame, _ in frames:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
         self.times.work(spent_ns)
-        self.times.wanted |= DecisionRow in set(map(type, rows))
+        self.times.wanted |= not WANTED.isdisjoint(map(type, rows))
         if self.replaying or self._failed or not self.times.due(began_ns := monotonic_ns()):
             return ()
         try:

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
-from analyzers.measurement.counter_kind import CounterKind
+from analyzers.measurement import sensors
+from analyzers.measurement.counter_kind import CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
@@ -37,6 +39,8 @@ class Gpu:
     shaped: Shape | None = None
     """None while no run has used it: of a large site's GPUs that saves most of the memory."""
     found: DeviceFound | None = None
+    known: KnownCounter | None = None
+    """Of its counter, by earlier runs under its driver."""
     uses: list[Use] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
     """Those that use it and are not measured to their end."""
@@ -44,6 +48,8 @@ class Gpu:
     """Of the latest readings while a run used it, where the device says them."""
     told: tuple[bool, str | None, int | None] = (False, None, None)
     """Whether its period was, and the kind and window of its counter."""
+    told_gain: Gain | None = None
+    """The calibration that its row has."""
     learned_ns: int = 0
     """Frame time at which it was last looked whether more of these is known."""
 
@@ -53,13 +59,17 @@ class Gpu:
         if self.shaped is None:
             self.shaped = Shape()
             simulated = self.found is None or self.found.driver == "simulated"  # a counter as it is specified
-            self.shaped.suspect(blind=self.timeline.sensor.blind and not simulated)
+            if self.known is not None:
+                self.shaped.remember(self.known.kind, self.known.window_ns)
+            elif not simulated:
+                self.shaped.suspect(self.timeline.sensor.window_ns)
         return self.shaped
 
     @property
     def window_ns(self) -> int | None:
         """Of a counter that sees a part of the time, once that is known."""
-        return self.shaped.window_ns if self.shaped else None
+        known = self.shaped or self.known
+        return known.window_ns if known else None
 
     @property
     def meter(self) -> Meter:
@@ -75,8 +85,10 @@ class Gpu:
     def counter_kind(self) -> CounterKind | None:
         """The source of its energy, once it is known."""
         if self.timeline.estimator == "power":
-            return "power" if self.timeline.period_ns else None
-        return self.shaped.kind if self.shaped else None
+            before = self.known.kind if self.known else None
+            return "power" if self.timeline.period_ns else before  # no reading has come yet
+        known = self.shaped or self.known
+        return known.kind if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,7 @@ class Fleet:
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
     """Return the row of a GPU as it is known now."""
     period_ns = gpu.timeline.period_ns
+    gain = gpu.timeline.gain or sensors.prior(found.gpu, found.driver)
     return GpuRow(
         gpu=found.gpu,
         host=host,
@@ -122,6 +135,10 @@ def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         gone=gpu.timeline.gone,
         scope=found.scope,
         tenants=found.tenants,
+        sensor_gain=None if gain is None else gain.gain,
+        sensor_gain_error=None if gain is None else gain.gain_error,
+        sensor_calibrated=gain is not None and gain.calibrated,
+        sensor_gain_source="nothing is published of such a sensor" if gain is None else gain.source,
     )
 
 

@@ -115,6 +115,10 @@ class LakeArchive(Archive):
     def _add_hours(self) -> None:
         """Leave the hours to the keeper: two writers of one hour would refuse each other."""
 
+    def _add_instructions(self) -> None:
+        """Add rows of their own: those of one minute add up. A lake's rows are not replaced one by one."""
+        self._connection.execute("INSERT INTO instruction_minutes BY NAME FROM incoming_instruction_minutes")
+
     @contextmanager
     def cursor(self) -> Iterator[Connection]:
         """Give a cursor in its own transaction. Raises StorageError."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.energy import Energy, Missing, measure
-from analyzers.measurement.sensors import Gain
+from analyzers.measurement.energy import Energy, Missing, Z, measure
+from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
 from zeus_stream.errors import RefusedError
 
@@ -24,7 +24,13 @@ Ints = npt.NDArray[np.int64]
 
 WINDOW_NS = 1_000_000_000
 """Mean power over so much is compared, or over ten samples of the meter if that is longer."""
-LEAST_WINDOWS = 10
+LEAST_WINDOWS = 2
+ENOUGH_WINDOWS = 10
+"""With fewer, what is published of sensors counts beside them, and an offset is not fitted but feared."""
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)
+"""Student's t at 97.5 %, by degrees of freedom from 1."""
+_LEAST_NOISE = 0.002
+"""Of the mean power: windows of a short record that agree by chance do not agree better."""
 SURE = 2.58
 """Standard errors by which an offset must differ from 0 to be believed: 99 %."""
 LEAST_GAIN, MOST_GAIN = 0.5, 2.0
@@ -134,19 +140,46 @@ def fit(shown_w: Floats, true_w: Floats, source: str, at: str) -> Gain:
             f"{source}: could not be compared: GPU and meter have {len(shown_w)} whole windows in common,"
             f" {LEAST_WINDOWS} are needed. Record both at the same time, for longer, with clocks that agree."
         )
+    if len(shown_w) < ENOUGH_WINDOWS:
+        gain, error = _short(shown_w, true_w)
+        return Gain(_believable(gain, source), error, 0.0, source, at)
     ones = np.ones_like(true_w)
     (gain, offset_w), error, offset_error_w = _least_squares(np.stack((true_w, ones), axis=1), shown_w)
     if abs(offset_w) <= SURE * offset_error_w:
         (gain,), error, _ = _least_squares(true_w[:, None], shown_w)
         offset_w = 0.0
+    # Student's t at 97.5 %, by its expansion in the degrees of freedom (Abramowitz and Stegun 26.7.5).
+    t = 1.96 + 2.37 / (len(shown_w) - 2) + 2.82 / (len(shown_w) - 2) ** 2
+    return Gain(_believable(gain, source), float(t * error), float(offset_w), source, at)
+
+
+def _believable(gain: float, source: str) -> float:
+    """Return a gain. Raises RefusedError where it cannot be that of a sensor."""
     if not LEAST_GAIN <= gain <= MOST_GAIN:
         raise RefusedError(
             f"{source}: could not be the meter of this GPU: the gain would be {gain:.3g}."
             " Check the units, the clocks, and that nothing else is metered."
         )
-    # Student's t at 97.5 %, by its expansion in the degrees of freedom (Abramowitz and Stegun 26.7.5).
-    t = 1.96 + 2.37 / (len(shown_w) - 2) + 2.82 / (len(shown_w) - 2) ** 2
-    return Gain(float(gain), float(t * error), float(offset_w), source, at)
+    return float(gain)
+
+
+def _short(shown_w: Floats, true_w: Floats) -> tuple[float, float]:
+    """Return the gain from a few windows and half of its 95 % interval.
+
+    Least squares with what is known before: the gain as published, the offset 0 +- `PRIOR_OFFSET_W`. The
+    noise is that of the windows, as much greater as so few may hide.
+    """
+    alone = float(shown_w @ true_w / (true_w @ true_w))
+    if not LEAST_GAIN <= alone <= MOST_GAIN:
+        return alone, 0.0
+    freedom = len(shown_w) - 1
+    noise_w = float(np.sqrt(np.sum((shown_w - alone * true_w) ** 2) / freedom))
+    noise_w = max(noise_w, _LEAST_NOISE * float(true_w.mean())) * _STUDENT[freedom - 1] / Z
+    inputs = np.stack((true_w, np.ones_like(true_w)), axis=1)
+    precision = np.diag(((Z / PRIOR.gain_error) ** 2, PRIOR_OFFSET_W**-2))
+    covariance = np.linalg.inv(inputs.T @ inputs / noise_w**2 + precision)
+    mean = covariance @ (inputs.T @ shown_w / noise_w**2 + precision @ np.array((PRIOR.gain, 0.0)))
+    return float(mean[0]), float(Z * covariance[0, 0] ** 0.5)
 
 
 def _least_squares(inputs: Floats, outputs: Floats) -> tuple[Any, float, float]:

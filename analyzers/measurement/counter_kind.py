@@ -1,12 +1,15 @@
 """The kind of a GPU's counter, identified by what explains its growth; the phases of steps it sees. Pure."""
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.power_model import MAX_KINDS
+from analyzers.results.rows import GpuRow
 
 WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
 """Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
@@ -27,8 +30,55 @@ ENOUGH = 40
 """Refreshes needed before the kind of a counter is stated."""
 SURE = 10.0
 """Logarithm of the likelihood ratio that is enough to tell it."""
+SURER = 2.0
+"""Times that, to revise it."""
+CHECK_NS = 8_000_000_000
+"""Once it was stated, it is compared this often."""
+CHECKED = 400
+"""Refreshes after which a check begins again."""
+NARROW = 1.2
+"""A boxcar's width is revised for one that leaves this much less unexplained."""
+OPEN = 5.0
+"""While it is not stated, neither kind is more than exp(this) times as likely as the other."""
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The kind of a counter was stated."""
+
+    another: bool
+    """It is not the one that was taken for true."""
+    normal: Floats
+    """Sums of a regression on the kinds, as `analyzers.measurement.power_model.Kinds.relearn` takes them."""
+    moment: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCounter:
+    """The kind of a GPU's counter, as earlier runs found it."""
+
+    driver: str
+    """Version, under which it is of this kind."""
+    kind: "CounterKind"
+    window_ns: int | None
+    """Of a boxcar: one of `WINDOWS_NS`."""
+
+
+def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
+    """Return the kinds of counters that are known, by GPU."""
+    found: dict[str, KnownCounter] = {}
+    for row in gpus:
+        if row.counter_kind == "integrating":
+            found[row.gpu] = KnownCounter(row.driver, "integrating", None)
+        elif row.counter_kind == "boxcar" and row.sensor_window_ms is not None:
+            window_ns = round(row.sensor_window_ms * 1e6)
+            if window_ns in WINDOWS_NS:
+                found[row.gpu] = KnownCounter(row.driver, "boxcar", window_ns)
+    return found
+
+
 CounterKind = Literal["integrating", "boxcar", "power"]
 
 
@@ -48,16 +98,23 @@ class Counter:
         """None: not known yet."""
         self.lag_ns: int | None = None
         """Of power readings: a mean is held from this much before its window ends. None: a counter."""
-        self.telling = True
-        """It is worth to go on comparing."""
+        self._telling = True
+        """It is worth to compare all refreshes."""
+        self._checked = True
+        """Its kind may be revised."""
+        self._next_check_ns = 0
         self._born = 0
         self._period_s = 0.0
         self._seen_s = np.zeros(PHASES)
         """The share of each phase of recent segments at work that a boxcar saw."""
         self._looks: deque[tuple[int, int, float, Floats]] = deque(maxlen=MOST_LOOKS)
         """Of each `look`: until when, refreshes, mean length of the segments, what it saw of each phase."""
-        self._compared, self._next_look, self._fresh_at, self._alike = 0, ENOUGH, 0, False
-        # sums over refreshes, one for each rival: what integrates, then WINDOWS_NS
+        self._fresh_at, self._alike = 0, False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to compare: sums over refreshes, one for each rival: what integrates, then WINDOWS_NS."""
+        self._compared, self._next_look = 0, ENOUGH
         self._normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
         self._moment = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS))
         self._settled = np.zeros(1 + len(WINDOWS_NS))
@@ -68,9 +125,25 @@ class Counter:
     @classmethod
     def of_power(cls, window_ns: int, lag_ns: int) -> "Counter":
         """Return the counter that power readings are, added up, if each is the mean of ``window_ns``."""
-        made = cls()
-        made.kind, made.telling, made.window_ns, made.lag_ns = "power", False, window_ns, lag_ns
+        made = cls.of_kind("power", window_ns, checked=False)
+        made.lag_ns = lag_ns
         return made
+
+    @classmethod
+    def of_kind(cls, kind: CounterKind, window_ns: int | None, *, checked: bool = True) -> "Counter":
+        """Return a counter of a kind that is known. ``checked``: it may be revised."""
+        made = cls()
+        made.kind, made.window_ns, made._telling, made._checked = kind, window_ns, False, checked
+        return made
+
+    def due(self, t_ns: int) -> bool:
+        """Return whether refreshes are to be compared: all until it is stated, some to check that."""
+        if self._telling:
+            return True
+        if not self._checked or t_ns < self._next_check_ns:
+            return False
+        self._next_check_ns = t_ns + CHECK_NS
+        return True
 
     def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats, born: int) -> None:
         """Take in some refreshes.
@@ -133,43 +206,70 @@ class Counter:
         left: Floats = np.maximum(self._square - self._settled - (self._moment * means).sum(axis=1), 0.0)
         return left
 
-    def tell(self) -> tuple[Floats, Floats] | None:
-        """Tell the counter's kind, if that is possible by now.
+    def _rivals(self) -> Floats:
+        """Return what each rival leaves unexplained, J^2; infinite for a boxcar as wide as the period."""
+        unexplained: Floats = np.where(self._fits, self._left() + self._doubt, np.inf)
+        return unexplained
 
-        Returns:
-            Where it is another one than was thought: the sums of a regression on the kinds, as
-            `analyzers.measurement.power_model.Kinds.relearn` takes them.
-        """
+    @property
+    def boxcar_share(self) -> float:
+        """The probability that it is a boxcar, while its kind is not stated."""
+        if self._compared < TOGETHER:
+            return 0.5
+        left = self._rivals()
+        likelier = self._compared / 2 * float(np.log(left[0] / left[1:].min()))
+        return float(1 / (1 + np.exp(-np.clip(likelier, -OPEN, OPEN))))
+
+    def tell(self) -> Verdict | None:
+        """Tell the counter's kind, or revise it, if that is possible by now."""
         if self._compared < self._next_look:
             return None
         self._next_look = self._compared + max(TOGETHER, self._compared // 8)
-        left = np.where(self._fits, self._left() + self._doubt, np.inf)
+        left = self._rivals()
         best = int(np.argmin(left))
+        if self.kind is not None and not self._telling:
+            verdict = self._revised(left, best)
+        else:
+            verdict = self._first(left, best) if self._apart(left, best, SURE) else None
+        if self.kind is not None and not self._telling and (verdict or self._compared >= CHECKED):
+            self._begin()
+        return verdict
+
+    def _apart(self, left: Floats, best: int, sure: float) -> bool:
+        """Return whether one kind explains the growth so much better that it is the kind."""
         against = left[1:].min() if best == 0 else left[0]
         joint, square = self._steady
         steady = self._square - joint**2 / square + self._doubt
         # To take an integrating counter for a boxcar would give up its bounds.
         apart, least = (1.1, ENOUGH) if best == 0 else (1.5, 2 * ENOUGH)
-        likely = self._compared / 2 * np.log(against / left[best]) > SURE
+        likely = self._compared / 2 * np.log(against / left[best]) > sure
         if not likely or against < apart * left[best] or steady < 3 * left[best] or self._compared < least:
-            return None
-        if against < 3 * self._doubt:
-            return (
-                None  # all explain it about as well as its instants are known: steps in time with refreshes
-            )
-        if best == 0:
-            self.kind, self.telling, window_ns = "integrating", False, None
-        else:
-            # Widths close to each other are compared a little longer.
-            near = np.sort(left[1:])[:2]
-            self.telling = bool(self._compared <= 5 * ENOUGH and near[1] < 1.2 * near[0])
-            self.kind, window_ns = "boxcar", WINDOWS_NS[best - 1]
-        if window_ns == self.window_ns:
-            return None
-        self.window_ns = window_ns
-        self._seen_s[:] = 0.0
+            return False
+        # Else all explain it about as well as its instants are known: steps in time with refreshes.
+        return bool(against >= 3 * self._doubt)
+
+    def _first(self, left: Floats, best: int) -> Verdict:
+        # Widths close to each other are compared a little longer.
+        near = np.sort(left[1:])[:2]
+        self._telling = bool(best and self._compared <= 5 * ENOUGH and near[1] < NARROW * near[0])
+        return self._became(left, best)
+
+    def _revised(self, left: Floats, best: int) -> Verdict | None:
+        """Return another verdict than the one that is being checked, if there is reason for it."""
+        was = 0 if self.window_ns is None else 1 + WINDOWS_NS.index(self.window_ns)
+        if bool(best) == bool(was):
+            same = best == was or left[was] < NARROW * left[best] or self._compared < 2 * ENOUGH
+            return None if same else self._became(left, best)
+        return self._became(left, best) if self._apart(left, best, SURER * SURE) else None
+
+    def _became(self, left: Floats, best: int) -> Verdict:
+        window_ns = WINDOWS_NS[best - 1] if best else None
+        another = window_ns != self.window_ns
+        self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
+        if another:
+            self._seen_s[:] = 0.0
         each = left[best] / self._compared
-        return self._normal[best] / each, self._moment[best] / each
+        return Verdict(another, self._normal[best] / each, self._moment[best] / each)
 
     def look(
         self,

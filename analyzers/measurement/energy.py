@@ -14,7 +14,7 @@ see differs from what it saw as readings differ from each other, the same way fo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -86,13 +86,39 @@ class Meter:
         knots = timeline.knots()
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
 
+    def identify(self, now_ns: int) -> bool:
+        """Learn the counter's kind from what has come. Return whether it is open what steps used."""
+        return not self.hurried and self.shape.identify(self.timeline, now_ns)
+
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
         """Return the energies of windows like `measure`, shaped by the events received until ``now_ns``."""
         if self.hurried:
             self.shape.shed(self.timeline, max(end_ns))
         else:
             self.shape.advance(self.timeline, max(end_ns), now_ns)
-        return measure(self.timeline, begin_ns, end_ns, self.shape)
+        energies = measure(self.timeline, begin_ns, end_ns, self.shape)
+        if (rival := self.shape.rival) is None or self.hurried:
+            return energies
+        others = measure(self.timeline, begin_ns, end_ns, rival)
+        share = self.shape.counter.boxcar_share
+        return [mixed(*both, share) for both in zip(energies, others, strict=True)]
+
+
+def mixed(one: Energy | Missing, other: Energy | Missing, share: float) -> Energy | Missing:
+    """Return the energy while two hypotheses may be right. ``share``: the probability of the other."""
+    if isinstance(one, Missing) or isinstance(other, Missing):
+        return one
+    mean_uj = (1 - share) * one.energy_uj + share * other.energy_uj
+    var = sum(
+        weight * (((each.p97_5_uj - each.p2_5_uj) / (2 * Z)) ** 2 + (each.energy_uj - mean_uj) ** 2)
+        for weight, each in ((1 - share, one), (share, other))
+    )
+    return replace(
+        one,
+        energy_uj=round(mean_uj),
+        p2_5_uj=max(round(mean_uj - Z * var**0.5), 0),
+        p97_5_uj=round(mean_uj + Z * var**0.5),
+    )
 
 
 def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:

@@ -19,16 +19,23 @@ is, it shows itself (`analyzers.measurement.counter_kind`).
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, WINDOWS_S, Counter, CounterKind
+from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Knots
-from analyzers.measurement.observation import Observation, Parts, Stretch, boxcar, integrating
+from analyzers.measurement.observation import (
+    Cuts,
+    Observation,
+    Parts,
+    Stretch,
+    boxcar,
+    counted_by_rivals,
+    integrating,
+)
 from analyzers.measurement.posterior import Believed, Posterior, solve
-from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role, State
+from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role
 from analyzers.measurement.timeline import Timeline
 
 EVENTS_ARRIVE_NS = 60_000_000
@@ -36,27 +43,14 @@ EVENTS_ARRIVE_NS = 60_000_000
 WAIT_NS = 160_000_000
 """A window is measured this long after the refresh past its end: by then its events, and one refresh more
 of a counter of 100 ms, are there."""
-EDGE_NS = 2_000_000
-"""A change of kind is over."""
-BRIEF_NS = 200_000
-"""What lasts less is left out: a step that begins as soon as the last has ended follows it without a gap."""
 BEFORE, AFTER, BLOCK = 4, 3, 8
 """Refreshes before and after those under way that are taken into account, and refreshes under way at once."""
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
-MAX_CUTS = 4_096
 CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
 """Points kept whatever is asked."""
-
-
-class _Mark(NamedTuple):
-    t_ns: int
-    order: int
-    who: str
-    phase: str | None
-    uncertainty_ns: int
 
 
 class Shape:
@@ -65,20 +59,15 @@ class Shape:
     def __init__(self, kinds: Kinds | None = None) -> None:
         self.counter = Counter()
         self._kinds = kinds or Kinds()
-        self._order = 0
-        self._marks: list[_Mark] = []
-        self._state: dict[str, str] = {}
-        self._limit_mw: int | None = None
-        self._cut_ns = np.full(1, -(2**60), np.int64)
-        self._cut_kind = np.zeros((2, 1), np.int64)
-        """Kind of the segment that begins, and of the change."""
-        self._cut_spread_s = np.zeros(1)
+        self._cuts = Cuts()
         self._fixed_ns: int | None = None
         self._compared_ns = 0
         """Refreshes until then have been compared with what each kind of counter would have counted."""
         self._points = Points()
         self._crowded = CROWDED
         self.left_out = LeftOut()
+        self.rival: Shape | None = None
+        """The same under the other hypothesis, that the counter is a boxcar, while either may be right."""
 
     @property
     def kind(self) -> CounterKind | None:
@@ -97,26 +86,38 @@ class Shape:
 
     @property
     def sure(self) -> bool:
-        """The interval can be stated: the counter's kind is known, or does not matter."""
-        return self.kind is not None or self.counter.bounded or self.counter.alike(self._kinds.born)
+        """The interval can be stated: the counter's kind is known, or assumed, or does not matter."""
+        known = self.kind is not None or self.rival is not None
+        return known or self.counter.bounded or self.counter.alike(self._kinds.born)
 
     def beats(self, begin_ns: int, end_ns: int) -> bool | None:
         """See `analyzers.measurement.counter_kind.Counter`. A counter that sees all never does."""
         return False if self.window_ns is None else self.counter.beats(begin_ns, end_ns)
 
-    def suspect(self, *, blind: bool) -> None:
-        """Say whether the counter may see a part of the time only, until it shows whether it does."""
+    def suspect(self, window_ns: int | None) -> None:
+        """Say how much of the time the counter may see, until it shows whether it does; None: all."""
         if self.kind is None:
-            self.counter = Counter(suspect=blind)
+            self.counter, self.rival = Counter(suspect=window_ns is not None), None
+            if window_ns is not None:
+                self.rival = Shape()
+                self.rival.counter = Counter.of_kind("boxcar", window_ns, checked=False)
+
+    def remember(self, kind: CounterKind, window_ns: int | None) -> None:
+        """Take the counter for what it was in earlier runs, until it shows that it is not."""
+        self.counter, self.rival = Counter.of_kind(kind, window_ns), None
+
+    @property
+    def undecided(self) -> bool:
+        """Its kind decides what steps used, and may be known soon."""
+        return self.rival is not None and not self.counter.alike(self._kinds.born)
 
     # ---- what happens ----------------------------------------------------------------------------------
 
     def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int = 0) -> None:
         """From ``t_ns`` (+- ``uncertainty_ns``) on, ``who`` is in this phase; None: it is over."""
-        self._order += 1
-        self._marks.append(_Mark(t_ns, self._order, who, phase, uncertainty_ns))
-        if len(self._marks) > MAX_CUTS:
-            del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
+        self._cuts.mark(who, t_ns, phase, uncertainty_ns)
+        if self.rival is not None:
+            self.rival.mark(who, t_ns, phase, uncertainty_ns)
 
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.
@@ -125,10 +126,12 @@ class Shape:
             now_ns: frame time; of the last EVENTS_ARRIVE_NS some events may not have arrived yet.
         """
         self._follow(timeline)
+        if self.rival is not None:
+            self.rival.advance(timeline, until_ns, now_ns)
         knots = timeline.knots()
         if not timeline.follows_events or (self._fixed_ns or 0) >= until_ns:
             return
-        if len(self._cut_ns) == 1 and not self._marks:
+        if self._cuts.none:
             return  # no events, no shape
         usable = int(np.searchsorted(knots.hi_ns, now_ns - EVENTS_ARRIVE_NS, side="right"))
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
@@ -146,10 +149,22 @@ class Shape:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 for at in range(begin, close, BLOCK):
                     self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
-                if self.counter.telling:
-                    self._compare(knots, first, close)
+                self._compare(knots, first, close)
         except np.linalg.LinAlgError:
             self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
+
+    def identify(self, timeline: Timeline, now_ns: int) -> bool:
+        """Compare refreshes with every kind of counter, and fix nothing. Return whether its kind is open."""
+        self._follow(timeline)
+        knots = timeline.knots()
+        close = int(knots.hi_ns.searchsorted(now_ns - EVENTS_ARRIVE_NS, side="right")) - 1
+        if self.undecided and timeline.follows_events and close > 0:
+            if self._cuts.crowded:
+                return False
+            others = np.flatnonzero(np.diff(knots.epoch[: close + 1]))
+            self._consume(timeline, int(knots.mid_ns[close]))
+            self._compare(knots, int(others[-1]) + 1 if len(others) else 0, close)
+        return self.undecided
 
     def shed(self, timeline: Timeline, until_ns: int) -> None:
         """Leave what is not fixed yet to straight lines, unless the counter misses a part of the time."""
@@ -162,8 +177,8 @@ class Shape:
     def _give_up(self, begin_ns: int, end_ns: int) -> None:
         """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
         self.left_out.failed(begin_ns, end_ns)
-        self._fixed_ns, self._kinds, self._cut_spread_s = end_ns, Kinds(), np.zeros(1)
-        self._cut_ns, self._cut_kind = np.full(1, -(2**60), np.int64), np.zeros((2, 1), np.int64)
+        self._fixed_ns, self._kinds = end_ns, Kinds()
+        self._cuts.begin()
         self.counter = Counter() if self.kind is None else self.counter
 
     def _follow(self, timeline: Timeline) -> None:
@@ -171,72 +186,22 @@ class Shape:
         sensor = timeline.sensor
         if timeline.estimator == "power":
             if sensor.window_ns is not None and self.counter.lag_ns is None:
-                self.counter = Counter.of_power(sensor.window_ns, sensor.lag_ns)
+                self.counter, self.rival = Counter.of_power(sensor.window_ns, sensor.lag_ns), None
         elif self.counter.lag_ns is not None:
-            self.counter = Counter(suspect=sensor.blind)
+            self.suspect(sensor.window_ns)
+
+    def learned(self) -> tuple[Kinds, Points] | None:
+        """Return what was learned and fixed; None: nothing was."""
+        return None if self._fixed_ns is None else (self._kinds, self._points)
 
     def _consume(self, timeline: Timeline, until_ns: int) -> None:
-        """Turn marks into cuts."""
-        due = sorted(mark for mark in self._marks if mark.t_ns <= until_ns)
-        if not due:
-            return
-        self._marks = [mark for mark in self._marks if mark.t_ns > until_ns]
-        stamps = [mark.t_ns for mark in due]
-        limits = timeline.limits_mw(stamps, stamps)
-        newest_ns = int(self._cut_ns[-1])
-        fresh: list[tuple[int, int, int, int]] = []
-        state, brief = self._now(), False
-        following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
-        for mark, limit_mw, next_ns in zip(due, limits, following_ns, strict=True):
-            if mark.phase is None:
-                self._state.pop(mark.who, None)
-            else:
-                self._state[mark.who] = mark.phase
-            self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
-            became = self._now()
-            if became == state and not brief:
-                continue
-            brief = next_ns - mark.t_ns < BRIEF_NS
-            if brief:
-                continue
-            t_ns = max(mark.t_ns, newest_ns)
-            kind, edge = self._kinds.number((became,), t_ns), self._kinds.number((state, became), t_ns)
-            fresh.append((t_ns, kind, edge, mark.uncertainty_ns))
-            state, newest_ns = became, t_ns
+        """Cut time at the marks until an instant."""
+        self._cuts.consume(timeline, until_ns, self._kinds)
         for number in self._kinds.reused:
             self.counter.forget(number)
         self._kinds.reused.clear()
-        if fresh:
-            t, kind_of, edge_of, spread = np.array(fresh, np.int64).T
-            keep = slice(-MAX_CUTS, None)
-            self._cut_ns = np.concatenate((self._cut_ns, t))[keep]
-            self._cut_kind = np.concatenate((self._cut_kind, (kind_of, edge_of)), axis=1)[:, keep]
-            self._cut_spread_s = np.concatenate((self._cut_spread_s, spread / 1e9))[keep]
-
-    def _now(self) -> State:
-        return (str(self._limit_mw), *sorted(self._state.values()))
 
     # ---- what follows ----------------------------------------------------------------------------------
-
-    def _parts(self, begin_ns: int, end_ns: int) -> Parts:
-        first = max(int(self._cut_ns.searchsorted(begin_ns, side="right")) - 1, 0)
-        count = max(int(self._cut_ns.searchsorted(end_ns)) - first, 1)
-        t = np.maximum((self._cut_ns[first : first + count + 1] - begin_ns) / 1e9, -10.0)
-        length = np.full(2 * count, EDGE_NS / 1e9)
-        length[:count] = np.inf
-        length[: len(t) - 1] = t[1:] - t[:-1]
-        scale = np.ones(2 * count)
-        scale[count:] = 1e9 / EDGE_NS
-        spread = np.zeros(2 * count)
-        spread[count:] = (self._cut_spread_s[first : first + count] * self._kinds.mean_w) ** 2
-        t = t[:count]
-        return Parts(
-            np.concatenate((t, t)),
-            length,
-            scale,
-            self._cut_kind[:, first : first + count].ravel(),
-            spread,
-        )
 
     def _solve(self, knots: Knots, k0: int, begin: int, end: int, last: int) -> None:
         """Fix the energies within refreshes ``begin`` to ``end``, from those between ``k0`` and ``last``."""
@@ -245,7 +210,7 @@ class Shape:
         last = max(min(last, end + AFTER, int(mid_ns.searchsorted(mid_ns[end] + AHEAD_NS))), end)
         stretch = Stretch.of(knots, k0, last)
         self._kinds.begin(stretch.t[-1], stretch.y[-1])
-        parts = self._parts(stretch.base_ns, int(mid_ns[last]))
+        parts = self._cuts.parts(stretch.base_ns, int(mid_ns[last]), self._kinds.mean_w)
         mean, unsure, spread, noise_w2s = self._kinds.parameters()
         believed = Believed(
             mean=mean,
@@ -256,10 +221,10 @@ class Shape:
         )
         old_ns, fresh_ns = self._asked(mid_ns[begin : end + 1], stretch.base_ns)
         point_t = (np.concatenate((old_ns, fresh_ns)) - stretch.base_ns) / 1e9
-        segment = self._cut_ns.searchsorted(mid_ns[k0 : last + 1], side="right") - 1
-        power_w = np.maximum(mean[self._cut_kind[0, segment]], 0.1 * self._kinds.mean_w)
+        segment = self._cuts.t_ns.searchsorted(mid_ns[k0 : last + 1], side="right") - 1
+        power_w = np.maximum(mean[self._cuts.kind[0, segment]], 0.1 * self._kinds.mean_w)
         about = stretch, parts, point_t, noise_w2s[parts.kind], stretch.var_j2(power_w)
-        seen = integrating(*about) if counter.window_ns is None else boxcar(*about, counter, self._cut_ns)
+        seen = integrating(*about) if counter.window_ns is None else boxcar(*about, counter, self._cuts.t_ns)
         found = solve(seen, parts, believed, point_t, float(stretch.took.mean()))
         energy_uj = stretch.base_uj + found.energy_j * 1e6
         written = Written(t_ns=fresh_ns, energy_uj=energy_uj, joint_j2=found.joint_j2)
@@ -272,7 +237,7 @@ class Shape:
 
     def _asked(self, mid_ns: Ints, base_ns: int) -> tuple[Ints, Ints]:
         """Return the last instants fixed since ``base_ns``, and those to fix at and between some knots."""
-        cuts = self._cut_ns[slice(*self._cut_ns.searchsorted(mid_ns[[0, -1]]))]
+        cuts = self._cuts.t_ns[slice(*self._cuts.t_ns.searchsorted(mid_ns[[0, -1]]))]
         fresh_ns = np.sort(np.concatenate((cuts, mid_ns)))
         old_ns = self._points.t_ns[-NEIGHBOURS:]
         newest_ns = old_ns[-1] if len(old_ns) else fresh_ns[0] - 1
@@ -334,29 +299,25 @@ class Shape:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
         mid_ns = knots.mid_ns
         begin = max(first, int(mid_ns.searchsorted(self._compared_ns)), close - BLOCK * TOGETHER)
-        if close - begin < TOGETHER:
+        if close - begin < TOGETHER or not self.counter.due(int(mid_ns[close])):
             return
         self._compared_ns = int(mid_ns[close])
-        stretch = slice(begin, close + 1)
-        t = (mid_ns[stretch] - mid_ns[begin]) / 1e9
-        took = t[1:] - t[:-1]
-        parts = self._parts(int(mid_ns[begin] - WINDOWS_NS[-1]), int(mid_ns[close]))
-        t += WINDOWS_NS[-1] / 1e9
-        kinds = np.eye(len(self._kinds))[parts.kind]
-        until = parts.until(t) @ kinds
-        earlier = parts.until((t[1:] - WINDOWS_S[:, None]).ravel()) @ kinds
-        shares = np.empty((1 + len(WINDOWS_S), len(took), kinds.shape[1]))
-        shares[0] = until[1:] - until[:-1]
-        shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
-        shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-        # No event says what a GPU does at rest: the right value of a refresh without work is unknown.
-        told = (shares[:, :, self._kinds.role[: kinds.shape[1]] != Role.REST] > 0.0).any(axis=(0, 2))
-        seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
-        grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
-        doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
-        self.counter.compare(shares[:, told], grown_j[told], took[told], doubt_s[told], self._kinds.born)
-        if (learned := self.counter.tell()) is not None:
-            self._kinds.relearn(*learned)
+        parts = self._cuts.parts(int(mid_ns[begin] - WINDOWS_NS[-1]), int(mid_ns[close]), self._kinds.mean_w)
+        role = self._kinds.role[: len(self._kinds)]
+        self.counter.compare(*counted_by_rivals(knots, begin, close, parts, role), self._kinds.born)
+        if (verdict := self.counter.tell()) is not None:
+            self._take(verdict)
+
+    def _take(self, verdict: Verdict) -> None:
+        """Go on with the kind of counter that this one showed itself to be."""
+        rival, self.rival = self.rival, None
+        learned = None if rival is None or rival.window_ns != self.window_ns else rival.learned()
+        if learned is not None:
+            self._kinds, self._points = learned
+        elif verdict.another or self._fixed_ns is None:
+            # Of a job that was not measured yet, these refreshes are learned from once more.
+            weight = 0.5 if self._fixed_ns is None else 1.0
+            self._kinds.relearn(weight * verdict.normal, weight * verdict.moment)
             if self.counter.bounded:
                 self._points = Points()  # they had gone apart from what it counted
 
@@ -381,7 +342,11 @@ class Shape:
 
     def forget(self, needed_ns: Iterable[int]) -> None:
         """Forget all energies but the recent ones and those on either side of the instants still needed."""
+        if self.rival is not None:
+            self.rival.forget(needed_ns := tuple(needed_ns))
         t_ns = self._points.t_ns
+        if not len(t_ns):
+            return
         keep = t_ns >= t_ns[-1] - RECENT_NS
         needed = np.fromiter(needed_ns, np.int64)
         right = np.searchsorted(t_ns, needed)

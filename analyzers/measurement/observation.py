@@ -4,15 +4,22 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.counter_kind import Counter
+from analyzers.measurement.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
 from analyzers.measurement.knots import Knots
-from analyzers.measurement.power_model import Floats, Ints
+from analyzers.measurement.power_model import Floats, Ints, Kinds, Role, State
+from analyzers.measurement.timeline import Timeline
 
 QUANTUM_J = 1e-3
+EDGE_NS = 2_000_000
+"""A change of kind is over."""
+BRIEF_NS = 200_000
+"""What lasts less is left out: a step that begins as soon as the last has ended follows it without a gap."""
+MAX_CUTS = 4_096
 
 
 @dataclass(slots=True)
@@ -37,6 +44,108 @@ class Parts:
         ends = self.begin + self.length
         ended: npt.NDArray[np.bool_] = (ends > after) & (ends <= until)
         return ended
+
+
+class _Mark(NamedTuple):
+    t_ns: int
+    order: int
+    who: str
+    phase: str | None
+    uncertainty_ns: int
+
+
+class Cuts:
+    """Instants at which the kind of what a GPU does changes, by the marks of events; oldest first."""
+
+    def __init__(self) -> None:
+        self._order = 0
+        self._marks: list[_Mark] = []
+        self._state: dict[str, str] = {}
+        self._limit_mw: int | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all cuts, but not the marks that are to come nor the state."""
+        self.t_ns = np.full(1, -(2**60), np.int64)
+        self.kind = np.zeros((2, 1), np.int64)
+        """Kind of the segment that begins, and of the change."""
+        self._spread_s = np.zeros(1)
+
+    @property
+    def none(self) -> bool:
+        """There was no mark."""
+        return len(self.t_ns) == 1 and not self._marks
+
+    @property
+    def crowded(self) -> bool:
+        """So many marks wait that some will be forgotten."""
+        return len(self._marks) > MAX_CUTS // 2
+
+    def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int) -> None:
+        """See `analyzers.measurement.energy_fit.Shape.mark`."""
+        self._order += 1
+        self._marks.append(_Mark(t_ns, self._order, who, phase, uncertainty_ns))
+        if len(self._marks) > MAX_CUTS:
+            del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
+
+    def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
+        """Turn marks into cuts. ``kinds``: numbers them."""
+        due = sorted(mark for mark in self._marks if mark.t_ns <= until_ns)
+        if not due:
+            return
+        self._marks = [mark for mark in self._marks if mark.t_ns > until_ns]
+        stamps = [mark.t_ns for mark in due]
+        limits = timeline.limits_mw(stamps, stamps)
+        newest_ns = int(self.t_ns[-1])
+        fresh: list[tuple[int, int, int, int]] = []
+        state, brief = self._now(), False
+        following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
+        for mark, limit_mw, next_ns in zip(due, limits, following_ns, strict=True):
+            if mark.phase is None:
+                self._state.pop(mark.who, None)
+            else:
+                self._state[mark.who] = mark.phase
+            self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
+            became = self._now()
+            if became == state and not brief:
+                continue
+            brief = next_ns - mark.t_ns < BRIEF_NS
+            if brief:
+                continue
+            t_ns = max(mark.t_ns, newest_ns)
+            kind, edge = kinds.number((became,), t_ns), kinds.number((state, became), t_ns)
+            fresh.append((t_ns, kind, edge, mark.uncertainty_ns))
+            state, newest_ns = became, t_ns
+        if fresh:
+            t, kind_of, edge_of, spread = np.array(fresh, np.int64).T
+            keep = slice(-MAX_CUTS, None)
+            self.t_ns = np.concatenate((self.t_ns, t))[keep]
+            self.kind = np.concatenate((self.kind, (kind_of, edge_of)), axis=1)[:, keep]
+            self._spread_s = np.concatenate((self._spread_s, spread / 1e9))[keep]
+
+    def _now(self) -> State:
+        return (str(self._limit_mw), *sorted(self._state.values()))
+
+    def parts(self, begin_ns: int, end_ns: int, mean_w: float) -> Parts:
+        """Return the parts of a stretch. ``mean_w``: the mean power, recently."""
+        first = max(int(self.t_ns.searchsorted(begin_ns, side="right")) - 1, 0)
+        count = max(int(self.t_ns.searchsorted(end_ns)) - first, 1)
+        t = np.maximum((self.t_ns[first : first + count + 1] - begin_ns) / 1e9, -10.0)
+        length = np.full(2 * count, EDGE_NS / 1e9)
+        length[:count] = np.inf
+        length[: len(t) - 1] = t[1:] - t[:-1]
+        scale = np.ones(2 * count)
+        scale[count:] = 1e9 / EDGE_NS
+        spread = np.zeros(2 * count)
+        spread[count:] = (self._spread_s[first : first + count] * mean_w) ** 2
+        t = t[:count]
+        return Parts(
+            np.concatenate((t, t)),
+            length,
+            scale,
+            self.kind[:, first : first + count].ravel(),
+            spread,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +218,38 @@ class Observation:
     def count(self) -> int:
         """Refreshes."""
         return len(self.seen_j)
+
+
+def counted_by_rivals(
+    knots: Knots, begin: int, close: int, parts: Parts, role: Ints
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return what each kind of counter would have counted in some refreshes, and what this one did.
+
+    Args:
+        knots: of the counter; refreshes are those from ``begin`` to ``close``.
+        parts: since the widest window of a boxcar before ``begin``.
+        role: of each kind; shape (n,).
+
+    Returns:
+        What `analyzers.measurement.counter_kind.Counter.compare` takes: shares, joules, seconds, and doubt.
+    """
+    stretch = slice(begin, close + 1)
+    t = (knots.mid_ns[stretch] - knots.mid_ns[begin]) / 1e9
+    took = t[1:] - t[:-1]
+    t += WINDOWS_NS[-1] / 1e9
+    kinds = np.eye(len(role))[parts.kind]
+    until = parts.until(t) @ kinds
+    earlier = parts.until((t[1:] - WINDOWS_S[:, None]).ravel()) @ kinds
+    shares = np.empty((1 + len(WINDOWS_S), len(took), kinds.shape[1]))
+    shares[0] = until[1:] - until[:-1]
+    shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
+    shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
+    # No event says what a GPU does at rest: the right value of a refresh without work is unknown.
+    told = (shares[:, :, role != Role.REST] > 0.0).any(axis=(0, 2))
+    seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
+    grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
+    doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
+    return shares[:, told], grown_j[told], took[told], doubt_s[told]
 
 
 def integrating(

@@ -58,11 +58,36 @@ class Gain:
     offset_w: float
     """0 unless it is significant."""
     source: str
-    """The meter's record."""
+    """The meter's record, or where it is published."""
     at: str
-    """When it was fitted, UTC."""
+    """When it was fitted, UTC; empty: it was not."""
+
+    @property
+    def calibrated(self) -> bool:
+        """It was fitted against a meter."""
+        return bool(self.at)
 
     @property
     def words(self) -> str:
         """The word for it in the ``quality`` of windows."""
         return f"gain {self.gain:.3f}" + (f", offset {self.offset_w:+.1f} W" if self.offset_w else "")
+
+
+PRIOR = Gain(
+    gain=0.985,
+    gain_error=0.065,
+    offset_w=0.0,
+    source="published measurements of other cards: +-5 % (Yang, Adamek, Armour, SC24), and 5 to 7 % low",
+    at="",
+)
+"""Of NVIDIA's sensors, before a card is calibrated. It is assumed: 0.92 to 1.05 holds both figures."""
+PRIOR_OFFSET_W = 3.0
+"""Standard deviation of the offset that a short record cannot tell from a gain. It is assumed."""
+EXACT = Gain(gain=1.0, gain_error=0.0, offset_w=0.0, source="a simulated sensor shows what is drawn", at="")
+
+
+def prior(gpu: str, driver: str) -> Gain | None:
+    """Return what is known of the gain of a sensor that was not calibrated; None: nothing is published."""
+    if driver == "simulated":
+        return EXACT
+    return PRIOR if gpu.startswith("GPU-") and driver[:1].isdigit() else None

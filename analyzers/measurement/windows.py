@@ -24,6 +24,8 @@ MAX_WAITING = 100_000
 BATCH_NS = 1_000_000_000
 """Steps are measured together, at most this often: one fit of many refreshes costs a fraction of many fits.
 A window, an epoch or the end of a run is measured as soon as it can be, with the steps until then."""
+UNDECIDED_NS = 10_000_000_000
+"""So long steps wait until the kind of a counter is known, which decides what they used."""
 
 Kind = Literal["step", "epoch", "window", "run"]
 Shared = Callable[[str, int, int], bool]
@@ -149,6 +151,8 @@ class Windows:
     def _due(self, meters: Mapping[str, Meter] | None, now_ns: int) -> list[_Ended]:
         """Return the windows that have timed out, or that the readings of all GPUs have passed."""
         settled_ns = None
+        if meters is not None and self._waits(meters, now_ns):
+            return []
         if meters is not None:
             # Readings that have passed an instant have passed all before it.
             ends_ns = sorted({ended.end_ns for ended in self._ended})
@@ -160,6 +164,15 @@ class Windows:
             if (settled_ns is not None and ended.end_ns <= settled_ns)
             or now_ns - ended.received_ns >= self._timeout_ns
         ]
+
+    def _waits(self, meters: Mapping[str, Meter], now_ns: int) -> bool:
+        """Return whether steps wait until it is known what the counter of a GPU counts."""
+        if self._urgent or now_ns - self._ended[0].received_ns >= UNDECIDED_NS:
+            return False
+        waits = [meter.identify(now_ns) for meter in meters.values()]
+        if any(waits):
+            self._measured_ns = now_ns
+        return any(waits)
 
     def _measure(
         self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared

@@ -9,13 +9,13 @@
                 a replica is slower than the others, or no longer   -> starting    plans for its duration
                 a power budget allows more or less                  -> starting    a plan of that power
     any         a command is refused, or ranks end                  -> over        every clock is given back
-                a lease ends                                        -> offering again, a few times
+                a lease ends                                        -> offering again, or its clock once more
 
 Ranks of one stage are replicas: they are profiled together. They have the same plan, unless one of them is
 slower: the others then have the plan for its duration. Such a plan is sent with its first iteration at once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Literal, TypeAlias, assert_never
@@ -48,14 +48,15 @@ from analyzers.pipeline.remembering.known_pipelines import (
 )
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
+from analyzers.pipeline.watching.held_clocks import HeldClocks
 from analyzers.pipeline.watching.power_share import allowed_w, has_changed
 from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
+from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
-from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.result import NOTHING, Result, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied
 
@@ -63,7 +64,7 @@ State: TypeAlias = Literal["waiting", "profiling", "offering", "starting", "foll
 MOST_PLANS = 4
 """Of a run, that were replaced since iterations were too long."""
 MOST_OFFERS = 6
-"""Of plans in a run, leases that ended included."""
+"""Of plans, or of a clock while profiling, before one was kept: leases that ended included."""
 HEAD_START_S = 2.0
 """From a plan's offer to its first iteration: collectors have to know it by then."""
 QUICK_START_S = 0.3
@@ -90,13 +91,9 @@ class PipelineRun:
         self._clocks: list[int] = []
         """To be visited, descending; the first is under way."""
         self._visits = ClockVisits(iterations=settings.iterations)
-        self._waiting: set[str] = set()
-        """Commands without outcome."""
-        self._set_ns: dict[str, int] = {}
-        """By host: when its last clock was set."""
-        self._held: dict[str, None] = {}
-        """GPUs whose clock is ours."""
-        self._count = self._offers = 0
+        self._held = HeldClocks(run, fleet)
+        self._offers = 0
+        """Since a plan was kept last."""
         self._timelines = Timelines(run)
         self._known = known
         self._recalled: KnownPipeline | None = None
@@ -123,14 +120,11 @@ class PipelineRun:
                     return NOTHING
                 return self._give_up(f"rank {session.started.rank} has ended")
             case ClockSettled(host, note):
-                if note.command not in self._waiting:
+                if not self._held.settle(host, note):
                     return NOTHING
-                self._waiting.discard(note.command)
                 if not isinstance(note, ControlApplied):
                     return self._give_up(note.reason)
-                self._held[note.gpu] = None
-                self._set_ns[host] = max(note.t_ns, self._set_ns.get(host, 0))
-                return NOTHING if self._waiting else self._all_set()
+                return NOTHING if self._held.waits else self._all_set()
             case ClockLost():
                 return self._lost(event, now)
         assert_never(event)
@@ -146,7 +140,7 @@ class PipelineRun:
         match self._state:
             case "waiting":
                 return self._begin()
-            case "profiling" if not self._waiting:
+            case "profiling" if not self._held.waits:
                 return self._measure(now)
             case "following":
                 return self._watch(now)
@@ -175,7 +169,7 @@ class PipelineRun:
         return PipelineIdentity(first.session.started.job, model, first.began.stages)
 
     def _visit(self) -> Result:
-        return self._ask(
+        return self._held.ask(
             [
                 ApplyControl(
                     command=self._name(gpu),
@@ -193,7 +187,7 @@ class PipelineRun:
     def _measure(self, now: Clocks) -> Result:
         """Go on to the next clock, or plan, once the one under way is measured."""
         stages = tuple(self._stages.values())
-        if not self._visits.measure(self._clocks[0], stages, self._set_ns, self._fleet):
+        if not self._visits.measure(self._clocks[0], stages, self._held.set_ns, self._fleet):
             return NOTHING
         if self._recalled is not None and not is_alike(self._recalled.stages, self._visits.durations_s):
             self._recalled, self._visits = None, ClockVisits(iterations=self._settings.iterations)
@@ -201,7 +195,7 @@ class PipelineRun:
         at_mhz, self._clocks = self._clocks[0], self._clocks[1:]
         drawn = rows_only(self._timelines.keep(0, self._replicas()[0], -1, lambda *_: at_mhz))
         if self._recalled is None and self._clocks and not self._visits.enough:
-            return drawn | self._visit()
+            return drawn | rows_only([self._pipeline_row()]) | self._visit()
         try:
             return drawn | self._learn() | self._offer(now)
         except (RefusedError, SettingsError, UnsupportedError) as wrong:
@@ -242,7 +236,7 @@ class PipelineRun:
         plans, replicas = self._plans, self._replicas()
         assert plans is not None
         assert self._row is not None
-        commands: list[Command] = [
+        commands = [
             deliver(
                 self._name(stage.session.gpus[0]),
                 plans.name,
@@ -256,7 +250,7 @@ class PipelineRun:
             for replica in plans.concerned(replicas)
             for stage in replicas[replica]
         ]
-        return rows_only([self._row]) | self._ask(commands)
+        return rows_only([self._row]) | self._held.ask(commands)
 
     def _all_set(self) -> Result:
         """Go on once every command has its outcome."""
@@ -304,6 +298,7 @@ class PipelineRun:
             row = self._row = replace(row, measured_s=seen.measured_s)
             rows |= rows_only([row])
         if seen.kept:
+            self._offers = 0
             return rows
         plans.slower += 1
         why = f"iterations took {seen.measured_s:.4g} s, {usual_s:.4g} s were promised"
@@ -334,15 +329,15 @@ class PipelineRun:
     # ---- ends
 
     def _lost(self, lost: ClockLost, now: Clocks) -> Result:
-        """A lease has ended: the others are given back, and a plan is offered again."""
-        if lost.gpu not in self._held:
-            return NOTHING
-        del self._held[lost.gpu]
-        if self._state == "over" or lost.cause in ("released", "run"):
+        """A lease has ended: the clock under way is set again, or a plan is offered again."""
+        if not self._held.lose(lost.gpu) or self._state == "over" or lost.cause in ("released", "run"):
             return NOTHING
         why = f"{lost.gpu}: the lease on its clock ended: {lost.reason}"
-        if self._plans is None or lost.cause not in ("plan", "lapsed", "shutdown", "restart"):
+        if lost.cause not in ("plan", "lapsed", "shutdown", "restart"):
             return self._give_up(why)
+        if self._plans is None:
+            self._offers += 1
+            return self._give_up(why) if self._offers > MOST_OFFERS else self._visit()
         ended = replace(self._row, state="ended", reason=why) if self._row else None
         rows = rows_only([ended] if ended else [])
         try:
@@ -354,30 +349,9 @@ class PipelineRun:
         """Give every clock back, for good."""
         if self._state == "over":
             return NOTHING
-        held, self._held, self._waiting = {**self._held, **self._asked_gpus()}, {}, set()
-        commands = [
-            RestoreControl(
-                command=self._name(gpu),
-                run=self._run,
-                host=self._fleet.gpus[gpu].host,
-                gpu=gpu,
-                control="graphics_clock",
-            )
-            for gpu in held
-        ]
-        return self._go("over", reason) | Result((), tuple(commands))
-
-    def _asked_gpus(self) -> dict[str, None]:
-        """Return the GPUs with a command under way: it may have set their clock."""
-        asked = any(self._waiting)
-        return {gpu: None for stage in self._stages.values() for gpu in stage.session.gpus if asked}
+        return self._go("over", reason) | self._held.give_back(self._first_session)
 
     # ---- the rest
-
-    def _ask(self, commands: Iterable[ApplyControl | ApplyPlan | Command]) -> Result:
-        told = tuple(commands)
-        self._waiting = {command.command for command in told}
-        return in_order([Result((), (command,)) for command in told])
 
     def _go(self, state: State, reason: str) -> Result:
         self._state, self._reason = state, reason
@@ -392,7 +366,8 @@ class PipelineRun:
         return now.get(next(iter(self._stages.values())).session.host, 0)
 
     def _name(self, gpu: str) -> str:
-        """Return the next command's id: the same when the stream is interpreted again."""
-        self._count += 1
-        first = next(iter(self._stages), "-")
-        return f"{self._run[:100]}/{first[:8]}-clock{self._count}/{gpu[-12:]}"
+        return self._held.name(self._first_session, gpu)
+
+    @property
+    def _first_session(self) -> str:
+        return next(iter(self._stages), "-")

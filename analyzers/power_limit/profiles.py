@@ -12,6 +12,7 @@ first and believes what it measures.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
+from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
@@ -95,6 +96,8 @@ class Memory:
     """The memory of runs at their first interpretation, by session of the lead and round."""
     instructions: tuple[InstructionRow, ...] = ()
     """Profiles of pipelines."""
+    counters: Mapping[str, KnownCounter] = field(default_factory=dict)
+    """The kinds of the counters of GPUs."""
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:

@@ -139,6 +139,16 @@ class GpuRow:
     """``gpu``, or ``module``: its figures include the CPU beside it (Grace Hopper)"""
     tenants: tuple[str, ...] = ()
     """UUIDs of its MIG instances, as of when it was opened"""
+    sensor_gain: float | None = None
+    """watts that its sensor shows for each true watt: by ``zeus-stream calibrate``, else the middle of what
+    is published of such sensors. A calibrated gain is taken out of all windows from then on, another never;
+    NULL: nothing is known"""
+    sensor_gain_error: float | None = None
+    """half of its 95 % interval. No interval of a window includes it: `true_energy` does"""
+    sensor_calibrated: bool | None = None
+    """the gain was fitted against a meter; NULL: the row is older than this column"""
+    sensor_gain_source: str | None = None
+    """the meter's record, or what is published"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet, Gpu, gpu_row
 from analyzers.fleet.ownership import Claims
 from analyzers.measurement import sensors
+from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.measurement.sensors import Gain
 from analyzers.results.rows import GapRow, Row
 from zeus_stream.protocol.fields import of_host
@@ -19,13 +20,16 @@ FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the ana
 class FollowedGpus:
     """The GPUs of all hosts, parts of hosts among them."""
 
-    def __init__(self, fleet: Fleet, pending: Pending) -> None:
-        """Begin with those of a fleet, which this alone changes."""
+    def __init__(
+        self, fleet: Fleet, pending: Pending, counters: Mapping[str, KnownCounter] | None = None
+    ) -> None:
+        """Begin with those of a fleet, which this alone changes. ``counters``: of GPUs, by earlier runs."""
         self.gains: Mapping[str, Gain] = {}
         """Calibrations, by GPU."""
         self._fleet = fleet
         self._pending = pending
         self._claims = Claims()
+        self._counters = dict(counters or {})
 
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
         """From now on, take these gains of GPUs (UUIDs) out of their energies."""
@@ -86,11 +90,21 @@ class FollowedGpus:
     def found(self, host: str, note: DeviceFound) -> Row:
         """Take in what a collector found. Return the row of the GPU."""
         gpu = self.get(host, note.gpu)
+        if gpu.found is not None and gpu.found.driver != note.driver:
+            gpu.shaped = None  # another driver may count in another way
         gpu.host, gpu.found = host, note
+        known = self._counters.get(note.gpu)
+        gpu.known = known if known is not None and known.driver == note.driver else None
         gpu.timeline.interrupt(None)
         gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
-        gpu.timeline.gain = self.gains.get(note.gpu)
+        gpu.timeline.gain = gpu.told_gain = self.gains.get(note.gpu)
         return gpu_row(host, gpu, note)
+
+    def learn(self, uuid: str, gpu: Gpu) -> None:
+        """Remember the kind of a GPU's counter for later runs."""
+        kind = gpu.shaped.kind if gpu.shaped else None
+        if gpu.found is not None and kind is not None and kind != "power":
+            gpu.known = self._counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
 
     def gone(self, host: str, note: DeviceGone) -> tuple[Row, ...]:
         """Take in that a GPU is not there at present. Return its row, once it had one."""
@@ -102,4 +116,4 @@ class FollowedGpus:
         """Forget all readings of a host, whose clock began again."""
         for name, known in self._fleet.gpus.items():
             if known.host == host:
-                self._fleet.gpus[name] = Gpu(host=host, found=known.found)
+                self._fleet.gpus[name] = Gpu(host=host, found=known.found, known=known.known)

@@ -63,14 +63,16 @@ class ReadingRoute:
             gpu.timeline.forget(self._sessions.needed_ns(users), RECENT_NS if users else IDLE_NS)
         if gpu.shaped and gpu.shaped.crowded:
             gpu.shaped.forget(self._sessions.needed_ns(self._sessions.users(uuid)))
-        if not gpu.found or (gpu.told[0] and not gpu.sessions):
+        same_gain = gpu.told_gain == gpu.timeline.gain
+        if not gpu.found or (gpu.told[0] and same_gain and not gpu.sessions):
             return found  # nothing is learned of a GPU that no run uses, but its period
         if 0 <= frame.t_ns - gpu.learned_ns < LEARN_NS:
             return found
         gpu.learned_ns = frame.t_ns
         learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
-        if learned != gpu.told:
-            gpu.told = learned
+        if learned != gpu.told or not same_gain:
+            gpu.told, gpu.told_gain = learned, gpu.timeline.gain
+            self._gpus.learn(uuid, gpu)
             found.append(gpu_row(host, gpu, gpu.found))
         return found
 

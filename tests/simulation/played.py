@@ -1,5 +1,6 @@
 """A load of `benchmarks.loads` played to sampler, schedule, timeline and shape, in virtual time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +56,8 @@ def counter(
     return Counter(t_ns, sums_mj)
 
 
-def readings(shown: Counter, end_ns: int) -> list[tuple[int, Rows]]:
-    """Return what a collector reads of it, in frames: (frame time, rows)."""
+def readings(shown: Counter, end_ns: int, late_ns: Callable[[], int] = lambda: 0) -> list[tuple[int, Rows]]:
+    """Return what a collector reads of it, in frames: (frame time, rows). ``late_ns``: of each read."""
     state, polls = change_detector.State(), schedule.Schedule(0)
     frames: list[tuple[int, Rows]] = []
     rows, now_ns, flush_ns = bytearray(), 0, FLUSH_NS
@@ -77,7 +78,7 @@ def readings(shown: Counter, end_ns: int) -> list[tuple[int, Rows]]:
             if reading.seen == Seen.CHANGED:
                 change = reading.t_lo_ns, reading.t_hi_ns
         polls = schedule.was_read(polls, state.period_ns, change)
-        now_ns = max(schedule.next_poll_ns(polls, now_ns), now_ns + 2 * READ_NS)
+        now_ns = max(schedule.next_poll_ns(polls, now_ns), now_ns + 2 * READ_NS) + late_ns()
     frames.append((flush_ns, np.frombuffer(bytes(rows), READING)))
     return frames
 
@@ -108,6 +109,7 @@ def play(
     *,
     exact: bool = False,
     every_ns: int = BATCH_NS,
+    waits_ns: int = 0,
 ) -> tuple[list[Measured], Meter]:
     """Return what is measured of the steps of a load, in batches.
 
@@ -117,6 +119,7 @@ def play(
         until_ns: where it ends; None: with the load.
         exact: as if every change of the counter had been seen the instant it came.
         every_ns: between two batches.
+        waits_ns: steps wait so long until the kind of the counter is known.
     """
     meter = Meter(Timeline(), shape or Shape())
     marks = [
@@ -141,6 +144,8 @@ def play(
         if not due:
             continue
         measured_ns = now_ns
+        if now_ns < ended[0][1] + waits_ns and meter.identify(now_ns):
+            continue
         answers = meter.measure([begin for begin, _ in due], [end for _, end in due], now_ns)
         for (begin_ns, end_ns), answer in zip(due, answers, strict=True):
             assert isinstance(answer, Energy), answer

@@ -6,9 +6,11 @@
     follow_megatron(pipe, schedules)        # the module megatron.core.pipeline_parallel.schedules
 
 Each replaces methods of the object that it is given, by what calls them within an instruction. Nothing of the
-frameworks is imported. Call it once, before the first iteration.
+frameworks is imported. Call it once, before the first iteration. A forward without gradients is of an
+evaluation: it is no instruction.
 """
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from itertools import count
@@ -56,12 +58,44 @@ def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
 
 
 def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
-    """Follow Megatron's ``forward_step`` and ``backward_step`` of a module; passes are counted.
+    """Follow Megatron's ``forward_step`` and ``backward_step`` of a module.
 
-    Schedules without interleaving only: of several chunks, a pass does not say which one it is of.
+    A forward says its micro-batch and its chunk (``current_microbatch``, ``vp_stage``). A backward is given
+    the output of its forward. Where a version says neither, passes are counted, and there is one chunk.
     """
-    for kind, name in (("forward", "forward_step"), ("backward", "backward_step")):
-        _replace(schedules, name, _counted(pipe, kind, _method(schedules, name)))
+    forward, backward = _method(schedules, "forward_step"), _method(schedules, "backward_step")
+    of_output: dict[int, tuple[int, int]] = {}
+    forwards, backwards = count(), count()
+
+    @wraps(forward)
+    def forward_step(*arguments: Any, **named: Any) -> Any:
+        if _evaluates():
+            return forward(*arguments, **named)
+        number, micro_batch = next(forwards), named.get("current_microbatch")
+        at = number % pipe.micro_batches if micro_batch is None else micro_batch
+        chunk = named.get("vp_stage") or 0
+        with pipe.instruction("forward", at, chunk):
+            result = forward(*arguments, **named)
+        if len(of_output) >= pipe.micro_batches * pipe.chunks:
+            of_output.clear()  # forwards without a backward
+        of_output[id(result[0] if isinstance(result, tuple) else result)] = at, chunk
+        return result
+
+    @wraps(backward)
+    def backward_step(*arguments: Any, **named: Any) -> Any:
+        output = named.get("output_tensor", arguments[1] if len(arguments) > 1 else None)
+        counted = next(backwards) % pipe.micro_batches, 0
+        with pipe.instruction("backward", *of_output.pop(id(output), counted)):
+            return backward(*arguments, **named)
+
+    _replace(schedules, "forward_step", forward_step)
+    _replace(schedules, "backward_step", backward_step)
+
+
+def _evaluates() -> bool:
+    """Tell whether PyTorch keeps no gradients now."""
+    torch = sys.modules.get("torch")
+    return torch is not None and not torch.is_grad_enabled()
 
 
 def _method(owner: Any, name: str) -> Callable[..., Any]:
@@ -87,6 +121,8 @@ def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any
 
     @wraps(function)
     def instruction(micro_batch: int, *arguments: Any, **named: Any) -> Any:
+        if kind == "forward" and _evaluates():
+            return function(micro_batch, *arguments, **named)
         with pipe.instruction(kind, micro_batch, chunk):
             return function(micro_batch, *arguments, **named)
 
@@ -99,6 +135,8 @@ def _counted(pipe: Pipeline, kind: str, function: Callable[..., Any]) -> Callabl
 
     @wraps(function)
     def instruction(*arguments: Any, **named: Any) -> Any:
+        if kind == "forward" and _evaluates():
+            return function(*arguments, **named)
         with pipe.instruction(kind, next(calls) % pipe.micro_batches):
             return function(*arguments, **named)
 

@@ -47,6 +47,9 @@ SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowere
     any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
 FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 """
+_TRUE = (
+    "SELECT true_j, true_p2_5_j, true_p97_5_j, doubt_percent, calibrated FROM true_energy WHERE run = {run}"
+)
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
@@ -77,6 +80,8 @@ class Summary:
     forecast: Mapping[str, Any] | None = None
     """A row of ``run_forecasts``. None: there is none."""
     forecast_costs: Sequence[Mapping[str, Any]] = ()
+    true: Mapping[str, Any] | None = None
+    """The energy with what is not known of the gain of its sensors: a row of ``true_energy``."""
     own_use: Sequence[Mapping[str, Any]] = ()
     """The use of the services in its time: rows of ``own_use_of_runs``."""
 
@@ -107,6 +112,7 @@ def summarize(
     (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
     (forecast,) = ask(FORECAST).to_pylist() or (None,)
+    (true,) = ask(_TRUE).to_pylist() or (None,)
     (pipeline,) = ask(PIPELINE).to_pylist() or (None,)
     return Summary(
         run=run,
@@ -120,6 +126,7 @@ def summarize(
         waste=wasted(answer, run),
         costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
         forecast=forecast,
+        true=true,
         own_use=ask(OWN_USE).to_pylist(),
         forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
     )
@@ -203,6 +210,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "waste": list(summary.waste),
         "costs": list(summary.costs),
         "own_use": list(summary.own_use),
+        "true_energy": summary.true and dict(summary.true),
         "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
@@ -219,6 +227,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
         ("time", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
         ("energy", _energy(totals, whole)),
+        *_true_energy(summary.true),
     ]
     if whole["cpu_energy_j"] is not None:
         facts.append(
@@ -246,6 +255,15 @@ def _energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
         return f"missing: {why_no_energy(totals, whole)}"
     interval = f"{whole['energy_p2_5_j']:,.1f} to {whole['energy_p97_5_j']:,.1f}"
     return f"{energy_j:,.1f} J (95 %: {interval}), {energy_j / duration_s:.1f} W on average"
+
+
+def _true_energy(true: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the energy with the doubt of the sensors' gains, as name and text, if there is one."""
+    if true is None or true["true_j"] is None or not true["doubt_percent"]:
+        return []
+    interval = f"{true['true_j']:,.0f} J (95 %: {true['true_p2_5_j']:,.0f} to {true['true_p97_5_j']:,.0f})"
+    how = "calibrated" if true["calibrated"] else "not calibrated; the energy above is what it shows"
+    return [("true energy", f"{interval}: gain of the sensor +-{true['doubt_percent']:.1f} %, {how}")]
 
 
 def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:

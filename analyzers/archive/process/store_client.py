@@ -35,7 +35,16 @@ from analyzers.archive.process.store_channel import (
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
 from analyzers.archive.tables import values_of
-from analyzers.results.rows import CheckpointRow, InstructionRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.rows import (
+    CheckpointRow,
+    GpuRow,
+    InstructionRow,
+    JobRow,
+    ProfileRow,
+    RecallRow,
+    Row,
+    TryRow,
+)
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
@@ -137,6 +146,11 @@ class StoreClient:
     def pipeline_profiles(self) -> list[InstructionRow]:
         """Return the profiles of pipelines; see `Archive.pipeline_profiles`."""
         value: list[InstructionRow] = self._call("pipeline_profiles")
+        return value
+
+    def gpus(self) -> list[GpuRow]:
+        """Return the GPUs; see `Archive.gpus`."""
+        value: list[GpuRow] = self._call("gpus")
         return value
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:

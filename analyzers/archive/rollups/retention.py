@@ -26,6 +26,7 @@ DAY_NS = 86_400_000_000_000
 LASTING_EVENTS = (
     "run_started",
     "run_ended",
+    "pipeline_began",
     "epoch_began",
     "epoch_ended",
     "try_wanted",
@@ -82,7 +83,10 @@ class Retained(ReplaySource):
             old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
             yield "readings", before, f"({old}) AND {_before('cut_readings')}"
             yield "frames", before, f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
-        for table, days in (("seconds", ages.seconds), ("minutes", ages.minutes)):
+        rolled_up = {
+            "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
+        }  # fmt: skip
+        for table, days in rolled_up.items():
             if days:
                 before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
                 yield table, before, f"began_at < TIMESTAMP '{before}'"

@@ -12,7 +12,7 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.measurement.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.measurement.energy import Energy, Missing, energy, measure
-from analyzers.measurement.sensors import Gain, sensor
+from analyzers.measurement.sensors import EXACT, PRIOR, Gain, prior, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.state_files.calibrations import calibrate, load, store
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
@@ -58,10 +58,52 @@ def test_power_that_never_moved_gives_a_gain_and_no_offset() -> None:
     assert found.offset_w == 0
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+def test_a_short_record_gives_a_gain_whose_interval_is_as_wide_as_it_must_be(count: int) -> None:
+    """With offsets and gains as they are taken to be, and windows that scatter by 1 W."""
+    rng = np.random.default_rng(count)
+    widths, held = [], []
+    for _ in range(400):
+        gain, offset_w = rng.normal(0.985, 0.065 / 1.96), rng.normal(0, 3.0)
+        true_w = rng.uniform(60, 350, count)
+        found = fit(gain * true_w + offset_w + rng.normal(0, 1, count), true_w, "m", AT)
+        assert found.offset_w == 0
+        widths.append(found.gain_error)
+        held.append(abs(found.gain - gain) <= found.gain_error)
+    assert np.mean(held) >= 0.93
+    assert 0.005 < np.median(widths) < 0.065, "narrower than what is published, wider than a long record's"
+
+
+def test_ten_windows_are_narrower_than_two_and_a_calibration_says_that_it_is_one() -> None:
+    rng = np.random.default_rng(1)
+    true_w = rng.uniform(60, 350, 30)
+    shown_w = 0.95 * true_w + rng.normal(0, 1, 30)
+    two, thirty = fit(shown_w[:2], true_w[:2], "m", AT), fit(shown_w, true_w, "m", AT)
+    assert thirty.gain_error < two.gain_error < PRIOR.gain_error
+    assert two.calibrated
+    assert not PRIOR.calibrated
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "known"),
+    [
+        pytest.param("GPU-0", "570.86.15", PRIOR, id="NVIDIA"),
+        pytest.param("GPU-0", "simulated", EXACT, id="simulated"),
+        pytest.param("CPU-h-package-0", "powercap", None, id="RAPL"),
+        pytest.param("GPU-0", "amdgpu", None, id="AMD"),
+    ],
+)
+def test_what_is_published_of_a_gain_is_of_nvidia_s_sensors(
+    gpu: str, driver: str, known: Gain | None
+) -> None:
+    assert prior(gpu, driver) == known
+
+
 @pytest.mark.parametrize(
     ("shown_w", "true_w", "says"),
     [
-        pytest.param(np.full(9, 95.0), np.full(9, 100.0), "9 whole windows in common", id="too short"),
+        pytest.param(np.full(1, 95.0), np.full(1, 100.0), "1 whole windows in common", id="too short"),
+        pytest.param(np.full(3, 95.0), np.full(3, 900.0), "could not be the meter", id="another one, short"),
         pytest.param(np.full(20, 95.0), np.full(20, 900.0), "could not be the meter", id="another machine"),
     ],
 )

@@ -150,3 +150,21 @@ def test_steps_are_measured_in_batches_and_at_once_with_a_window_that_ended() ->
     step(4, 450)
     assert measured(some, lines, 2 * S + 2) == []
     assert len(measured(some, lines, 1 * S)) == 1, "a clock that began again holds nothing up"
+
+
+def test_steps_wait_until_it_is_known_what_a_counter_counts_and_nothing_else_does() -> None:
+    """Power that never moves tells nothing: after 10 s steps are measured as they can be."""
+    some, lines = windows(), {"GPU-a": line(200)}
+    lines["GPU-a"].shape.suspect(25 * MS)
+    lines["GPU-a"].shape.mark("session", 100 * MS, "job//step")
+    for index in range(2):
+        some.begin("step", index, "step", (100 + 300 * index) * MS)
+        some.end("step", index, (300 + 300 * index) * MS, 1 * S)
+    assert measured(some, lines, 2 * S) == []
+    assert measured(some, lines, 11 * S - 1) == []
+    assert [row.index for row in measured(some, lines, 12 * S)] == [0, 1]
+    some.begin("step", 2, "step", 700 * MS)
+    some.end("step", 2, 900 * MS, 13 * S)
+    some.begin("window", 0, "w", 700 * MS)
+    some.end("window", 0, 900 * MS, 13 * S)
+    assert [row.kind for row in measured(some, lines, 13 * S)] == ["step", "window"]

@@ -6,6 +6,7 @@ from analyzers.pipeline.pipeline_events import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
+from analyzers.results.result import NOTHING, Result
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 
 
@@ -84,12 +85,59 @@ def test_the_end_of_a_rank_gives_every_clock_back() -> None:
 def test_after_a_lease_has_ended_a_plan_is_offered_again_but_not_for_ever() -> None:
     world = Stages(PipelineSettings(iterations=5))
     for again in range(7):
-        world.play(130 if not again else 30)
+        world.play(130 if not again else 9)
         world.locked_mhz.pop("GPU-1", None)
         world._take(world.run.handle(ClockLost("GPU-1", "plan", "backward 1 came"), {"host": world.t_ns}))
     assert world.state == "over"
     assert "6 plans were not followed to the end" in world.reason
     assert world.locked_mhz == {}
+
+
+def lose_all(world: Stages) -> list[Result]:
+    """Let the leases of all GPUs lapse before any command arrives, as those of an analyzer that was away."""
+    gpus = list(world.locked_mhz)
+    world.locked_mhz.clear()
+    world.plans.clear()
+    results = [
+        world.run.handle(ClockLost(gpu, "lapsed", "its owner was silent for too long"), {"host": world.t_ns})
+        for gpu in gpus
+    ]
+    world.play(1)
+    for result in results:
+        world._take(result)
+    return results
+
+
+def test_after_an_analyzer_was_away_the_same_plan_is_offered_once_and_nothing_is_profiled_again() -> None:
+    world = Stages(PipelineSettings(iterations=5))
+    for _ in range(10):  # more often than a plan may be offered without being kept
+        world.play(130 if not world.plans else 30)
+        assert world.state == "following"
+        plan, profiled = world.last_plan(), world.run._visits.visited
+        offered, *others = lose_all(world)
+        assert len(offered.instructions) == 4
+        assert others == [NOTHING] * 3
+    world.play(30)
+    assert world.state == "following"
+    assert (world.last_plan().promised_s, world.last_plan().number) == (plan.promised_s, plan.number + 1)
+    assert world.run._visits.visited == profiled
+
+
+def test_a_clock_that_is_lost_while_profiling_is_measured_again_and_no_other() -> None:
+    world = Stages(PipelineSettings(iterations=5))
+    world.play(14)
+    assert world.state == "profiling"
+    before = [each.value for each in world.sent if isinstance(each, ApplyControl)]
+    again, *others = lose_all(world)
+    assert {each.value for each in again.instructions if isinstance(each, ApplyControl)} == {before[-1]}
+    assert others == [NOTHING] * 3
+    world.play(130)
+    assert world.state == "following"
+    visited = [each.value for each in world.sent if isinstance(each, ApplyControl) and each.gpu == "GPU-0"]
+    assert visited == sorted(visited, reverse=True)
+    assert len(visited) == len(set(visited)) + 1
+    rows = [row for row in world.rows if isinstance(row, InstructionRow) and row.clock_mhz == before[-1]]
+    assert {row.samples for row in rows} == {5 * 8}, "iterations without the clock are no part of it"
 
 
 def test_without_scipy_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

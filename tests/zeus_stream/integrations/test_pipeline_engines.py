@@ -1,5 +1,6 @@
 """Hooks of pipeline engines, on stand-ins with the signatures that the frameworks publish."""
 
+import sys
 from types import MethodType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -119,6 +120,38 @@ def test_steps_of_megatron_are_counted() -> None:
     assert schedules.forward_step("f", 1, config=2) == ("f", (1,), {"config": 2})
     assert schedules.backward_step(3, 4) == (3, 4)
     assert recorded.iterations() == [[("forward", 0, 0), ("backward", 0, 0)]]
+
+
+def test_a_step_of_megatron_says_its_micro_batch_and_a_backward_is_that_of_its_output() -> None:
+    recorded, first, second = Recorded(), object(), object()
+    outputs = iter((first, second))
+    schedules = SimpleNamespace(
+        forward_step=lambda **_: (next(outputs), 5), backward_step=lambda *given: given
+    )
+    follow_megatron(recorded.pipe, schedules)
+    assert schedules.forward_step(current_microbatch=1, vp_stage=1) == (first, 5)
+    assert schedules.forward_step(current_microbatch=0, vp_stage=0) == (second, 5)
+    schedules.backward_step("in", second, "gradient")
+    schedules.backward_step("in", first, "gradient")
+    assert recorded.iterations() == [
+        [("forward", 1, 1), ("forward", 0, 0), ("backward", 0, 0), ("backward", 1, 1)]
+    ]
+
+
+def test_a_forward_without_gradients_is_no_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, torch = Recorded(), SimpleNamespace(is_grad_enabled=lambda: False)
+    stage, engine = TorchStage(), DeepSpeedEngine()
+    schedules = SimpleNamespace(forward_step=lambda: 1, backward_step=lambda: 2)
+    follow_torch(recorded.pipe, stage)
+    follow_deepspeed(recorded.pipe, engine)
+    follow_megatron(recorded.pipe, schedules)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert stage.forward_one_chunk(0, "x") == "f0xNone"
+    assert engine.execute(("ForwardPass", 1)) == [1]
+    assert schedules.forward_step() == 1
+    torch.is_grad_enabled = lambda: True
+    assert engine.execute(("ForwardPass", 1)) == [1]
+    assert recorded.iterations() == [[("forward", 0, 0)]]
 
 
 def test_a_pass_that_fails_fails_as_it_would_have() -> None:

@@ -1,0 +1,75 @@
+"""The clocks of one run's GPUs: asked for, in force, lost, given back. Pure."""
+
+from collections.abc import Iterable
+
+from analyzers.fleet.fleet import Fleet
+from analyzers.results.instructions import ApplyControl, ApplyPlan, RestoreControl
+from analyzers.results.result import Result, in_order
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused
+
+
+class HeldClocks:
+    """The clocks that one run holds, and its commands without outcome."""
+
+    def __init__(self, run: str, fleet: Fleet) -> None:
+        self.set_ns: dict[str, int] = {}
+        """By host: when its last clock was set."""
+        self._run, self._fleet = run, fleet
+        self._waiting: dict[str, str] = {}
+        """By command without outcome: its GPU."""
+        self._held: dict[str, None] = {}
+        self._count = 0
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether a command has no outcome yet."""
+        return bool(self._waiting)
+
+    def name(self, session: str, gpu: str) -> str:
+        """Return the next command's id: the same when the stream is interpreted again."""
+        self._count += 1
+        return f"{self._run[:100]}/{session[:8]}-clock{self._count}/{gpu[-12:]}"
+
+    def ask(self, commands: Iterable[ApplyControl | ApplyPlan]) -> Result:
+        """Return commands as instructions. Outcomes of earlier ones are awaited no more."""
+        asked = tuple(commands)
+        self._waiting = {command.command: command.gpu for command in asked}
+        return in_order([Result((), (command,)) for command in asked])
+
+    def settle(self, host: str, note: ControlApplied | ControlRefused) -> bool:
+        """Take in the outcome of a command. False: it is not awaited."""
+        if self._waiting.pop(note.command, None) is None:
+            return False
+        if isinstance(note, ControlApplied):
+            self._held[note.gpu] = None
+            self.set_ns[host] = max(note.t_ns, self.set_ns.get(host, 0))
+        return True
+
+    def lose(self, gpu: str) -> bool:
+        """Take in that a lease ended. False: it was not held, or the GPU has been asked again since.
+
+        An analyzer that was away finds the leases of all its GPUs ended, one after the other. The answer to
+        the first asks all of them again.
+        """
+        if gpu not in self._held:
+            return False
+        del self._held[gpu]
+        return gpu not in self._waiting.values()
+
+    def give_back(self, session: str) -> Result:
+        """Return commands that unlock every clock that is held or may be by now."""
+        held = self._held | dict.fromkeys(self._waiting.values())
+        self._held, self._waiting = {}, {}
+        return Result(
+            (),
+            tuple(
+                RestoreControl(
+                    command=self.name(session, gpu),
+                    run=self._run,
+                    host=self._fleet.gpus[gpu].host,
+                    gpu=gpu,
+                    control="graphics_clock",
+                )
+                for gpu in held
+            ),
+        )
