@@ -8,11 +8,11 @@ KILLS ?= 60
 MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
-# Many tests wait, so there is one worker more than cores; none has a core for more threads of its own.
+# Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
 export OPENBLAS_NUM_THREADS ?= 1
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
-.PHONY: figures help install demo test test-main test-scale demo-cluster test-fast test-frameworks test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: figures help install demo test lint types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -29,14 +29,18 @@ install: $(VENV)/.installed  ## set up .venv with everything locked
 demo: install    ## train on simulated GPUs while the power limit is found; DEVICE=nvml for a real one
 	$(BIN)/python examples/demo.py --device $(DEVICE)
 
-check: install   ## format, lint, types, layers
+check: lint types ## format, lint, layers, types
+
+lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check      ## everything a change needs
-	$(MAKE) --no-print-directory --jobs 2 test-main test-scale
+types: install
+	$(BIN)/mypy
+
+test: lint       ## everything a change needs
+	$(MAKE) --no-print-directory --jobs 3 types test-main test-scale
 
 test-main: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --ignore tests/scale
@@ -75,12 +79,18 @@ test-screens: install screens ## test the pages in a real Chromium; PICTURES=doc
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(TORCH) \
 		transformers trl accelerate datasets peft tensorboard torchvision lightning keras jax mlflow-skinny wandb aim zeus==0.16.0 \
 		setuptools wheel megatron-core einops hjson ninja msgpack py-cpuinfo
 	DS_BUILD_OPS=0 .frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation deepspeed
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
+
+ZEUS_EXAMPLES := zeus==0.16.0 transformers==4.40.2 trl==0.8.6 peft==0.10.0 accelerate==0.29.3 datasets==3.6.0 evaluate==0.4.2
+test-zeus-examples: ## test Zeus's examples for Hugging Face, in an environment with the versions of their time
+	test -d .zeus-examples || $(PYTHON) -m venv .zeus-examples
+	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) $(ZEUS_EXAMPLES)
+	.zeus-examples/bin/python -m pytest tests/frameworks/test_zeus_huggingface_examples.py
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
@@ -89,8 +99,8 @@ test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unp
 
 FIGURES ?=
 TRACES ?=
-figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, TRACES=DIR of Zeus's traces
-	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(TRACES),--traces $(TRACES))
+figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, SMALL=1 only tries them, TRACES=DIR of Zeus's traces
+	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(SMALL),--small) $(if $(TRACES),--traces $(TRACES))
 
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
@@ -110,4 +120,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .frameworks .fuzz .prometheus demo-out
+	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus demo-out

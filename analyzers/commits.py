@@ -22,6 +22,8 @@ COMMIT_S = 1.0
 """Between two commits while results are followed."""
 QUIET_COMMITS = 5
 """Times that, while nobody follows them: a commit costs about 30 ms of processor time, whatever is in it."""
+IDLE_COMMITS = 30
+"""Times that, while nothing follows from the frames that wait: no training runs."""
 COMMIT_BYTES = 4 << 20
 """Of frames; more are stored at once."""
 MAX_BYTES = 4 * COMMIT_BYTES
@@ -106,10 +108,11 @@ class Commits:
         """Commit in time until cancelled, and once more then."""
         try:
             while True:
-                for _ in range(QUIET_COMMITS):
+                for waited in range(1, IDLE_COMMITS + 1):
                     with anyio.move_on_after(COMMIT_S):
                         await self._large.wait()
-                    if self._large.is_set() or self._followed():
+                    quiet = waited < QUIET_COMMITS or not self._rows
+                    if self._large.is_set() or self._followed() or not quiet:
                         break
                 self._large = anyio.Event()
                 await self.commit()

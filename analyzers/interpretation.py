@@ -23,7 +23,7 @@ SHED_NS = 1_000_000_000
 """The energy of single steps is not fitted while frames wait longer than this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
-CHECKED_NS = 5_000_000_000
+CHECKED_NS = 30_000_000_000
 """Between two comparisons of counters with power: each works out the readings of all GPUs."""
 PAUSE_S = 0.25
 """Between two looks at a feed while no search waits for it: one turn for many frames."""

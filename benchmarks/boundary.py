@@ -2,10 +2,11 @@
 
 python benchmarks/boundary.py [--steps 1500] [--seeds 8]
 
-In virtual time, on a queue made of arithmetic (tests/device_queue.py), through the publisher's own code: so
-the errors are exact. A step is 200 kernels of 0.1 ms, uneven by 20 %; the host runs 100 ms ahead; the GPU's
-clock drifts by 50 ppm. The peer is a synchronization at each boundary, as Zeus does it. The cost of our calls
-is measured in real time, with events that cost nothing: what the driver takes for its own comes on top.
+In virtual time, on a queue made of arithmetic (`queued_gpu` of the tests), through the publisher's own code:
+so the errors are exact. A step is 200 kernels of 0.1 ms, uneven by 20 %; the host runs 100 ms ahead; the
+GPU's clock drifts by 50 ppm. The peer is a synchronization at each boundary, as Zeus does it. The cost of
+our calls is measured in real time, with events that cost nothing: what the driver takes for its own comes on
+top.
 """
 
 import argparse

@@ -18,7 +18,9 @@ from random import Random
 import numpy as np
 
 from analyzers.power_limit import search, selectors
-from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
+from analyzers.power_limit.drivers.search_plan import Start
 from analyzers.power_limit.levels import clock_levels
 from analyzers.power_limit.search import Choose
 from analyzers.power_limit.selectors import Selector
@@ -27,6 +29,7 @@ from benchmarks.published import STEP_NS, Curve, Training
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
+NEW = Start()
 LIMITS = 21
 SETTLING, BLOCK = 5, 4
 """Steps, as in `search.py`."""
@@ -61,6 +64,15 @@ class Case:
     def clocks_mhz(self) -> range:
         return range(self.model.max_clock_mhz, self.model.idle_clock_mhz - 1, -15)
 
+    def foretold(self, limit_mw: int, visits: Sequence[Visit]) -> Start:
+        """Return what is known of clocks at a limit after a search of limits, as `drivers/search_plan.py`."""
+        near_mhz = self.workload.clock_mhz(limit_mw)
+        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw, near_mhz)
+        measured = by_limit(block for visit in visits for block in visit.blocks)
+        led_to = {trial.limit_mw: float(self.workload.clock_mhz(trial.limit_mw)) for trial in measured}
+        expected = foretold(levels, limit_mw, measured, led_to)
+        return Start(expected, at_level(list(enumerate(visits)), limit_mw, levels[0]) if expected else ())
+
     def by_clock(self, limit_mw: int, *, near: bool) -> tuple[Curve, tuple[int, ...]]:
         """Return the curve over nominal powers at a limit, and the clocks; ``near``: where it leads to."""
         near_mhz = self.workload.clock_mhz(limit_mw) if near else None
@@ -71,18 +83,22 @@ class Case:
         return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True))), clocks
 
 
-def searched(training: Training, selector: Selector, *, clocks: bool) -> int:
-    """Return the index of the level that the search chooses."""
+def searched(
+    training: Training, selector: Selector, *, clocks: bool, risk: float = search.RISK, start: Start = NEW
+) -> tuple[int, list[Visit]]:
+    """Return the index of the level that the search chooses, and its visits."""
     assert selector.goal is not None
     limits = training.curve.limits_mw
-    visits: list[Visit] = []
+    visits = [visit for _, visit in start.visits]
     while True:
-        advice = search.advise(limits, 1, selector.goal, visits, clocks=clocks)
+        advice = search.advise(
+            limits, 1, selector.goal, visits, start.remembered, clocks=clocks, tolerated_risk=risk
+        )
         at = limits.index(advice.limit_mw)
         if isinstance(advice, Choose):
-            return at
+            return at, visits
         before = ()
-        if visits and visits[-1].limit_mw == advice.limit_mw:
+        if len(visits) > len(start.visits) and visits[-1].limit_mw == advice.limit_mw:
             before = visits.pop().blocks
         else:
             training.go_on(at, SETTLING)
@@ -100,19 +116,23 @@ class Found:
 
 def found(case: Case, selector: Selector, control: str, noise: float, seed: str) -> Found:
     """Search, and return what a step takes at the choice."""
-    limit_mw, clock_mhz, steps = case.model.default_limit_mw, UNLOCKED, 0
+    limit_mw, clock_mhz, steps, start = case.model.default_limit_mw, UNLOCKED, 0, NEW
     if control != "graphics_clock":
         training = Training(case.by_limit(), noise, Random(seed))
         training.go_on(0, 1)
-        limit_mw = case.limits_mw[searched(training, selector, clocks=False)]
+        risk = search.RISK_BEFORE_CLOCKS if control == "both" else search.RISK
+        at, visits = searched(training, selector, clocks=False, risk=risk)
+        limit_mw = case.limits_mw[at]
         steps += training.steps
+        if control == "both":
+            start = case.foretold(limit_mw, visits)
     if control != "power_limit":
         curve, clocks = case.by_clock(limit_mw, near=control == "both")
         slower = case.at(limit_mw)[0] / case.at(case.model.default_limit_mw)[0]
         selector = selectors.with_slack_left(selector, slower)
         training = Training(curve, noise, Random(f"clock {seed}"), steps)
         training.go_on(0, 1)
-        clock_mhz = clocks[searched(training, selector, clocks=True)]
+        clock_mhz = clocks[searched(training, selector, clocks=True, start=start)[0]]
         steps = training.steps
     return Found(steps, *case.at(limit_mw, clock_mhz))
 

@@ -254,10 +254,10 @@ def kills(number: int, load: int, sessions: int, rate: int, seed: int) -> Outcom
     return Outcome(figures, tuple(lines[-5:]) if done.returncode else ())
 
 
-def pauses(where: Path, pause_s: float) -> Outcome:
+def pauses(where: Path, pause_s: float, between_s: float = FIRST_S) -> Outcome:
     """Stop each process of a setup for a while, one after the other."""
     with pipeline(where, 1, EAGER) as setup:
-        time.sleep(FIRST_S)
+        time.sleep(between_s)
         stopped = []
         for name in ("collector", "analyzer", "store", "publisher 0"):
             pid = _store_of(setup.pid("analyzer")) if name == "store" else setup.pid(name)
@@ -267,7 +267,7 @@ def pauses(where: Path, pause_s: float) -> Outcome:
             finally:
                 os.kill(pid, signal.SIGCONT)
             stopped.append(name)
-            time.sleep(FIRST_S)
+            time.sleep(between_s)
         account = setup.finish()
     wrong = [
         f"{count} {what} after pauses."

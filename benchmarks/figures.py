@@ -1,6 +1,7 @@
 """Run the benchmarks that a machine of two cores can, and write docs/figures.md: ``make figures``.
 
     python -m benchmarks.figures [--only step_cost windows] [--repeats 3] [--limit 600] [--traces DIR]
+    python -m benchmarks.figures --small     only try whether each works
 
 Each benchmark runs several times, and is ended at its time limit with all that it started. A section of the
 page has its date, commit, machine and load, and the median of each figure with its spread. A benchmark that
@@ -49,25 +50,34 @@ class Benchmark:
     """1: it repeats by itself, or its figures are exact."""
     traces: bool = False
     """It needs Zeus's published traces: ``--traces DIR``."""
+    small: tuple[str, ...] | None = None
+    """Arguments of a run that shows only that it works: ``--small``. None: its own."""
 
 
 BENCHMARKS = (
-    Benchmark(name="step_cost", arguments=("--steps", "500")),
+    Benchmark(name="step_cost", arguments=("--steps", "500"), small=("--steps", "50")),
     Benchmark(name="windows", repeats=1),
     Benchmark(name="latency"),
-    Benchmark(name="throughput", repeats=1),
-    Benchmark(name="own_cost", arguments=("--seconds", "8")),
-    Benchmark(name="collector_cpu"),
-    Benchmark(name="startup", arguments=("--times", "5")),
-    Benchmark(name="screens", arguments=("--seconds", "10")),
-    Benchmark(name="web"),
-    Benchmark(name="restore", arguments=("--trials", "5"), repeats=1),
+    Benchmark(name="throughput", repeats=1, small=("--frames", "100", "--runs", "1")),
+    Benchmark(name="own_cost", arguments=("--seconds", "8"), small=("--seconds", "2", "--gpus", "1")),
+    Benchmark(name="collector_cpu", arguments=("3",), repeats=1, small=("1",)),
+    Benchmark(name="startup", arguments=("--times", "5"), small=("--times", "1")),
+    Benchmark(name="screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),
+    Benchmark(name="web", small=("--readings", "50000")),
+    Benchmark(name="restore", arguments=("--trials", "5"), repeats=1, small=("--trials", "1")),
     Benchmark(name="pipeline", arguments=("--quick",), repeats=1),
-    Benchmark(name="retention", repeats=1),
+    Benchmark(name="retention", repeats=1, small=("--hours", "1")),
     Benchmark(name="accuracy", arguments=("--only", "steps", "--repeats", "1")),
     Benchmark(name="limits", repeats=1),
+    Benchmark(name="controls", repeats=1, small=("--selectors", "energy", "--gpus", "a40")),
+    Benchmark(
+        name="batch_size",
+        arguments=("--only", "reference", "players", "--seeds", "2"),
+        repeats=1,
+        small=("--only", "exhaustive"),
+    ),
     Benchmark(name="search", arguments=("--tables", "search", "--gpus", "v100"), repeats=1, traces=True),
-    Benchmark(name="budgets", arguments=("--draws", "100"), repeats=1, traces=True),
+    Benchmark(name="budgets", arguments=("--draws", "100"), repeats=1, traces=True, small=("--draws", "2")),
 )
 QUOTES = (
     Quote(
@@ -139,6 +149,23 @@ def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
     return printed, ""
 
 
+def works(benchmark: Benchmark, limit_s: float, traces: Path | None) -> str:
+    """Run a benchmark with a small size; return why it does not work, empty if it printed its tables."""
+    if benchmark.traces and traces is None:
+        return "it needs the published traces: TRACES=DIR"
+    arguments = benchmark.arguments if benchmark.small is None else benchmark.small
+    more = ("--traces", str(traces)) if benchmark.traces else ()
+    began_s = time.monotonic()
+    printed, why = run_once(
+        [sys.executable, f"benchmarks/{benchmark.name}.py", *arguments, *more], max(1.0, limit_s)
+    )
+    tables = read_tables(printed)
+    for each in tables:
+        print(f"  {each.title}: {len(each.rows)} rows")
+    print(f"  {time.monotonic() - began_s:.0f} s")
+    return why or ("" if tables else "it printed no table")
+
+
 def measured(benchmark: Benchmark, repeats: int, limit_s: float, traces: Path | None) -> str | Failure:
     """Return the section of a benchmark, or why there is none. ``limit_s`` is for all of its runs."""
     if benchmark.traces and traces is None:
@@ -208,6 +235,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=names, default=[])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one benchmark with its runs")
+    parser.add_argument("--small", action="store_true", help="only try whether each works, at a small size")
     parser.add_argument("--traces", type=Path, help="directory of Zeus's summary_power_*.csv")
     given = parser.parse_args()
     found = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
@@ -216,6 +244,12 @@ def main() -> int:
         if given.only and benchmark.name not in given.only:
             continue
         print(f"{benchmark.name} ...", flush=True)
+        if given.small:
+            why = works(benchmark, given.limit, given.traces)
+            if why:
+                failures.append(Failure(benchmark.name, why))
+                print(f"  does not work: {why}", flush=True)
+            continue
         made = measured(benchmark, given.repeats, given.limit, given.traces)
         if isinstance(made, Failure):
             failures.append(made)
@@ -223,6 +257,8 @@ def main() -> int:
         else:
             found[benchmark.name] = made
         write_page(found, failures)  # after each: what ends this command loses one benchmark at most
+    if given.small:
+        return len(failures)
     print(f"{PAGE.relative_to(ROOT)} is written. {len(failures)} failed: {[each.name for each in failures]}")
     return len(failures)
 

@@ -141,8 +141,13 @@ def measure(tool: Tool, folder: Path) -> None:
     gpus = stand_in.StandIn(folder / "gpus")
     gpus.gpus[0].run(POWER_MW, PERIOD_NS)
     (folder / "train.py").write_text(tool.script, encoding="utf-8")
+    smi = folder / "bin" / "nvidia-smi"  # CodeCarbon runs it to see whether there is a driver
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\n", encoding="ascii")
+    smi.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ZEUS_STREAM")}
     environment = {**clean, **gpus.environment(library), "ZEUS_STREAM_DIR": str(folder / "zs")}
+    environment["PATH"] = f"{smi.parent}:{environment['PATH']}"
     begin = time.perf_counter()
     installed, output = begin, ""
     for command in tool.commands:

@@ -12,7 +12,8 @@ Each is made up, but for the pools of recorded GPU models. Kinds:
     pool         recurrences run on one of two or three GPU models
     mixed        scatter, failing runs and tails together
 
-The policy was improved on `hard_worlds(1)`; 2 and 3 are other draws, each played once at the end of a change.
+The policy was improved on `hard_worlds(1)`; 2, 3 and 4 are other draws, each played once at the end of a
+change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,12 @@ EACH = {
     "pool": 14,
     "mixed": 10,
 }
-FROZEN = {1: "45372a1281c1bc28", 2: "95c2f733b08dfe0d", 3: "a41933bd1d164627"}
+FROZEN = {
+    1: "45372a1281c1bc28",
+    2: "95c2f733b08dfe0d",
+    3: "a41933bd1d164627",
+    4: "5f042f8bc9295251",
+}
 """Hash of a draw."""
 
 Runs = Mapping[int, Sequence[float]]

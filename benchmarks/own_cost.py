@@ -22,7 +22,9 @@ from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process
 
 SETTLE_S = 34
 """GPUs that no session has used are read seldom after 30 s."""
-WARM_S = 5
+WARM_S = 50
+"""From the start of a training: the search is over, and nobody waits for its events any more."""
+PEER_WARM_S = 5
 MODELS = {20: "v100", 100: "a40"}
 """By period of the counter, ms."""
 STEPS_MS = (25, 250)
@@ -104,7 +106,7 @@ def peer(name: str, seconds: float) -> float | None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for(lambda: time.monotonic() > begin + WARM_S or tool.poll() is not None, WARM_S + 1)
+        wait_for(lambda: time.monotonic() > begin + PEER_WARM_S or tool.poll() is not None, 2 * PEER_WARM_S)
         if tool.poll() is not None:
             return None
         before = used_s(tool.pid)

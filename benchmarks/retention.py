@@ -1,12 +1,13 @@
 """Measure how large an archive of 8 GPUs becomes in a year, and check that it stops growing.
 
-python benchmarks/retention.py
+python benchmarks/retention.py [--hours 8]
 
 Some hours are stored as collectors send them, with ages of a few hours, and old rows are removed hourly.
 The size of the file by hour shows whether it grows. Bytes a row of each table, times the rows that the
 defaults keep, give the size after a year.
 """
 
+import argparse
 import time
 from dataclasses import replace
 
@@ -114,13 +115,16 @@ def bytes_a_row(archive: Archive, name: str) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hours", type=int, default=HOURS)
+    hours = parser.parse_args().hours
     load, offset, sizes, pruned_s = Load(), 1, [], []
     with directory() as where:
         path = where / "energy.duckdb"
         archive = Archive.open(path, Settings())
         archive.put([[next(frames())]], [RUN])
         began_s = time.process_time()
-        for hour in range(HOURS):
+        for hour in range(hours):
             for begin_s in range(hour * 3600, (hour + 1) * 3600, PUT_S):
                 stored, rows = minute(load, offset, begin_s)
                 offset += len(stored)
@@ -151,7 +155,7 @@ def main() -> None:
     print(f"\n{took_s:.0f} s of processor time; a removal took {max(pruned_s):.1f} s at most.")
     table(
         f"Size of the file by hour, MB: readings kept for {AGES.readings * 24:g} h, all else for 6 h",
-        [str(hour + 1) for hour in range(HOURS)],
+        [str(hour + 1) for hour in range(hours)],
         [[f"{size / 1e6:.0f}" for size in sizes]],
     )
     of_year = {name: len(GPUS) * A_DAY[name] * days * a_row[name] / 1e9 for name, days in kept_days.items()}

@@ -4,7 +4,7 @@
     real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer
     real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
 
-python benchmarks/screens.py [--only top|answer|watchers|latency] [--seconds 20]
+python benchmarks/screens.py [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2]
 """
 
 import argparse
@@ -42,6 +42,8 @@ WATCHERS = 20
 TABS, TOPS = 20, 5
 LAST = b"help"
 """The last word of the foot: once it is drawn, the screen is whole."""
+KEYS = b"\x1b[?2004h"
+"""Textual asks for pasted text: from here on it takes keys."""
 
 
 # ---- a site that answers, of any size
@@ -102,18 +104,21 @@ class Screen:
             "PYTHONPATH": str(ROOT),
             "TERM": "xterm-256color",
         }
+        self._seen = b""
         self.began = time.monotonic()
         command = [sys.executable, "-m", "zeus_stream", "top"]
         self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
 
-    def first_s(self) -> float:
-        """Return the seconds from the command to the whole screen."""
-        seen = b""
-        while LAST not in seen:
-            assert time.monotonic() - self.began < 60, seen[-500:]
+    def first_s(self) -> tuple[float, float]:
+        """Return the seconds from the command to the whole screen, and until it takes keys."""
+        return self._until(LAST), self._until(KEYS)
+
+    def _until(self, text: bytes) -> float:
+        while text not in self._seen:
+            assert time.monotonic() - self.began < 60, self._seen[-500:]
             if select.select([self.master], [], [], 0.05)[0]:
-                seen += os.read(self.master, 1 << 16)
+                self._seen += os.read(self.master, 1 << 16)
         return time.monotonic() - self.began
 
     def read(self, seconds: float) -> int:
@@ -143,11 +148,13 @@ def tops(seconds: float) -> None:
     """Measure the screen at 8 and at 64 GPUs."""
     rows = []
     for gpus in (8, 64):
-        firsts, starts, cpus, memory_mb, drawn = [], [], [], 0.0, 0
+        firsts, keys, starts, cpus, memory_mb, drawn = [], [], [], [], 0.0, 0
         with directory() as where, answering(where, gpus):
             for _ in range(3):
                 screen = Screen(where)
-                firsts.append(screen.first_s())
+                first_s, keys_s = screen.first_s()
+                firsts.append(first_s)
+                keys.append(keys_s)
                 starts.append(cpu_seconds(screen.process.pid))
                 screen.read(2)
                 began_s, cpu_s = time.monotonic(), cpu_seconds(screen.process.pid)
@@ -160,6 +167,7 @@ def tops(seconds: float) -> None:
             [
                 gpus,
                 f"{statistics.median(firsts):.2f} s ({min(firsts):.2f} to {max(firsts):.2f})",
+                f"{statistics.median(keys):.2f} s ({min(keys):.2f} to {max(keys):.2f})",
                 f"{statistics.median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})",
                 f"{statistics.median(cpus):.1f} % ({min(cpus):.1f} to {max(cpus):.1f})",
                 f"{memory_mb:.0f} MB",
@@ -169,6 +177,7 @@ def tops(seconds: float) -> None:
     head = [
         "GPUs",
         "first screen (goal 1 s)",
+        "takes keys",
         "CPU until then",
         "of a core (goal 1 and 2 %)",
         "memory (goal 50 MB)",
@@ -315,16 +324,40 @@ def tabs(where: Path, count: int) -> Iterator[None]:
         server.wait(20)
 
 
+@contextmanager
+def screens(where: Path, count: int) -> Iterator[None]:
+    """Run so many real screens, each in a terminal of its own whose output is read."""
+    opened = [Screen(where) for _ in range(count)]
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            for screen in opened:
+                screen.read(0.05)
+
+    for screen in opened:
+        screen.first_s()
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        reader.join()
+        for screen in opened:
+            screen.close()
+
+
 def latency(rounds: int = 2) -> None:
     """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
     found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
     for _ in range(rounds):
-        for (browsers, screens), runs in found.items():
+        for (browsers, terminals), runs in found.items():
             with (
                 directory() as where,
                 process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
                 process(where, "analyze", ready="query", environ=os.environ | SETTINGS) as analyzer,
-                watching(where, screens),
+                screens(where, terminals),
                 tabs(where, browsers),
             ):
                 there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
@@ -334,10 +367,10 @@ def latency(rounds: int = 2) -> None:
                 [(_, (p50, p99, worst))] = sql(where, LATENCY)
             runs.append((p50, p99, worst, share))
     rows = []
-    for (browsers, screens), runs in found.items():
+    for (browsers, terminals), runs in found.items():
         p50, p99, worst, share = (statistics.median(run[place] for run in runs) for place in range(4))
         rows.append(
-            [browsers, screens, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms", f"{share:.1f} %"]
+            [browsers, terminals, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms", f"{share:.1f} %"]
         )
     head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
     table(f"Step begin to limit on the device, medians of {rounds} runs in turns", head, rows)
@@ -347,12 +380,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=("top", "answer", "watchers", "latency"))
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=2, help="of each row of the latency")
     given = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "top": lambda: tops(given.seconds),
         "answer": answer,
         "watchers": lambda: watchers(given.seconds),
-        "latency": latency,
+        "latency": lambda: latency(given.rounds),
     }
     for name, part in parts.items():
         if given.only in (None, name):

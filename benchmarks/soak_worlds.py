@@ -4,16 +4,18 @@
 
 A world is the whole pipeline in one thread and in virtual time (tests/simulation). It raises at the first
 event that is lost or stored twice, limit that is not restored, impossible energy or other wrong row. One
-world in 20 archives into DuckDB, which takes ten times as long. After ``--minutes`` the worlds that were
-played by then are reported. The exit code is 1 if a world failed.
+world in 20 archives into DuckDB, which takes ten times as long. After ``--minutes``, or a Ctrl-C, the
+worlds that were played by then are reported. The exit code is 1 if a world failed.
 """
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -50,10 +52,15 @@ def play(seed: int, *, stored: bool = False) -> Played:
     return Played(seed, report, wrong, time.process_time() - begin_s)
 
 
+def ignore_interrupts() -> None:
+    """Leave a Ctrl-C to the process that reports."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def played(seeds: Sequence[int], processes: int, minutes: float, *, stored: bool) -> Iterator[Played]:
     """Yield the worlds of seeds as they end, until ``minutes`` are over."""
     end_s = time.monotonic() + 60 * minutes
-    with get_context("spawn").Pool(processes) as pool:
+    with get_context("spawn").Pool(processes, ignore_interrupts) as pool:
         for number, world in enumerate(pool.imap_unordered(partial(play, stored=stored), seeds), 1):
             yield world
             if number % 50 == 0:
@@ -65,7 +72,9 @@ def played(seeds: Sequence[int], processes: int, minutes: float, *, stored: bool
 def simulations(
     seeds: Sequence[int], processes: int = 2, minutes: float = 24 * 60, *, stored: bool = False
 ) -> Found:
-    worlds = list(played(seeds, processes, minutes, stored=stored))
+    worlds: list[Played] = []
+    with suppress(KeyboardInterrupt):  # the worlds that were played by then count
+        worlds.extend(played(seeds, processes, minutes, stored=stored))
     wrong = [world.wrong for world in worlds if world.wrong]
     reports = [world.report for world in worlds if world.report is not None]
 

@@ -3,9 +3,10 @@
 A collector's log is filled with frames of 1000 readings; then a collector serves it and an analyzer
 catches up: log -> socket -> follower -> archive -> interpretation, every guarantee on.
 
-python benchmarks/throughput.py
+python benchmarks/throughput.py [--frames 2000] [--runs 3]
 """
 
+import argparse
 import struct
 import time
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ PERIOD_NS = 1_000_000
 RUNS = 3
 
 
-def frames() -> Iterator[bytes]:
+def frames(count: int) -> Iterator[bytes]:
     """Give bodies of frames: 8 GPUs at 250 W, counters that changed every ms until now."""
-    begin_ns = monotonic_ns() - FRAMES * ROWS // len(GPUS) * PERIOD_NS
-    for frame in range(FRAMES):
+    begin_ns = monotonic_ns() - count * ROWS // len(GPUS) * PERIOD_NS
+    for frame in range(count):
         rows = bytearray()
         for row in range(ROWS):
             tick = frame * ROWS // len(GPUS) + row // len(GPUS)
@@ -41,33 +42,37 @@ def frames() -> Iterator[bytes]:
         yield codec.encode(Readings(GPUS, bytes(rows)))
 
 
-def fill(where: Path) -> None:
+def fill(where: Path, count: int) -> None:
     log = Log(where / "log.sqlite", "benchmark", boot_id())
-    for body in frames():
+    for body in frames(count):
         log.append([("readings/benchmark", body)], monotonic_ns())
     log.close()
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--frames", type=int, default=FRAMES)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    given = parser.parse_args()
     rates, shares = [], []
-    for _ in range(RUNS):
+    for _ in range(given.runs):
         with directory() as where:
-            fill(where)
+            fill(where, given.frames)
             settings = {"ZEUS_STREAM_LOG_MB": "1000", "ZEUS_STREAM_DEVICE": "simulated:v100x1"}
             with (
                 process(where, "collect", ready="publish", environ=settings),
                 process(where, "analyze", ready="query") as analyzer,
             ):
                 begin, cpu = time.monotonic(), cpu_seconds(analyzer)
-                target = FRAMES * ROWS
+                target = given.frames * ROWS
                 wait_for(lambda where=where, target=target: sql(where, COUNT)[0][0] >= target, 120)
                 took = time.monotonic() - begin
                 rates.append(target / took)
                 shares.append((cpu_seconds(analyzer) - cpu) / took)
     table(
-        f"Readings through log, feed, follower, archive and interpreter (median of {RUNS} runs)",
+        f"Readings through log, feed, follower, archive and interpreter (median of {given.runs} runs)",
         ["readings", "readings/s", "analyzer's cores", "goal"],
-        [[FRAMES * ROWS, f"{median(rates):,.0f}", f"{median(shares):.2f}", "250,000"]],
+        [[given.frames * ROWS, f"{median(rates):,.0f}", f"{median(shares):.2f}", "250,000"]],
     )
 
 

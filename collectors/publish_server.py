@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 
 from collectors import processes
 from collectors.controls.supervisor import Guards
+from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, Pace
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
     MAX_MESSAGES_PER_S,
@@ -64,6 +65,7 @@ class Intake:
         trusted_uids: frozenset[int],
         pass_on: Callable[[Ask | AskTry, str], bool],
         budgets: UserBudgets,
+        pace: Pace,
         run_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
@@ -74,6 +76,7 @@ class Intake:
         self._trusted_uids = trusted_uids
         self._pass_on = pass_on
         self.budgets = budgets
+        self._pace = pace
         self._boot_id = boot_id()
         self._sessions: dict[str, Session] = {}
         self._questions: dict[str, tuple[bytes, Peer]] = {}
@@ -96,6 +99,7 @@ class Intake:
                 if not session.gone:
                     session = replace(session, next_sequence=memory.next_sequence)
                     self._sessions[session.session] = session
+                    self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                     self._attend(session, tasks)
             while True:
                 for message in await self._channel.receive():
@@ -180,11 +184,13 @@ class Intake:
                 return  # not acknowledged: it comes again
             self._sessions[batch.session] = session
             if known is None:
+                self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                 self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
                 self._attend(session, tasks)
             if session.over and not before.over:
                 self._end_run(session.run)
-        self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence)))
+        gather_ms = self._pace.gather_ns(monotonic_ns()) // 1_000_000
+        self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence, gather_ms)))
 
     def _begin(self, name: str, sender: bytes, peer: Peer) -> Session:
         uid, pid = peer
@@ -298,6 +304,7 @@ class Intake:
         if len(self._questions) >= MAX_QUESTIONS:
             del self._questions[next(iter(self._questions))]
         self._questions[ask.question] = sender, peer
+        self._pace.hurry(monotonic_ns() + QUESTION_NS)
         if not self._pass_on(ask, session.job):
             missing = "no analyzer is connected to this collector. Start `zeus-stream analyze`."
             if isinstance(ask, Ask):

@@ -31,6 +31,7 @@ from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
 from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.epochs.epoch_file import read_epochs, write_epochs
+from collectors.ingest.pace import COMMAND_NS, Pace
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.boot_mark import BootMark
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
 BEAT_S = 0.05
+REST_S = 0.25
+"""Between two beats while no lease is held and nobody waits."""
 KEEP_S = 2.0
 """Between two looks at what the log may forget."""
 RELAX_S = 1.0
@@ -167,6 +170,7 @@ class Collector:
             observe=settings.observe,
         )
         self._warden = None if settings.observe else Warden(settings.device, where)
+        self._pace = Pace()
         self._guards = Guards(
             settings,
             bus,
@@ -184,6 +188,7 @@ class Collector:
             trusted,
             self._server.pass_on,
             UserBudgets(settings.log_mb * 1_000_000),
+            self._pace,
             self._note_end,
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
@@ -231,6 +236,7 @@ class Collector:
                 self._journal.flush()
 
     def _reply(self, outcome: Outcome) -> None:
+        self._pace.hurry(monotonic_ns() + COMMAND_NS)
         self._positions.settle(outcome)
         self._server.reply(outcome)
 
@@ -257,10 +263,16 @@ class Collector:
     # ---- what only time brings -------------------------------------------------------------------------
 
     async def _beat(self) -> None:
+        logged_ns = 0
         while True:
+            now_ns = monotonic_ns()
+            if now_ns - logged_ns >= self._pace.gather_ns(now_ns):
+                self._guards.log_readings()
+                logged_ns = now_ns
             self._guards.beat()
             self._journal.flush()
-            await anyio.sleep(to_next_s(BEAT_S))
+            at_rest = not self._guards.leases and self._pace.gather_ns(now_ns)
+            await anyio.sleep(to_next_s(REST_S if at_rest else BEAT_S))
 
     async def _keep(self) -> None:
         """Let the log forget what is too old or too much."""
@@ -274,6 +286,8 @@ class Collector:
     async def _relax(self) -> None:
         """Read closely what sessions use, and the rest seldom."""
         while True:
+            if self._positions.plans:
+                self._pace.hurry(monotonic_ns() + COMMAND_NS)
             if any(not session.over for session in self._intake.sessions):
                 self._guards.use(self._intake.gpus_in_use())
             self._guards.relax()

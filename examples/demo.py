@@ -61,9 +61,15 @@ the one line in it          for batch in zeus_stream.steps(loader):
 this run as a page          {page}"""
 
 TRIALS = """
-SELECT power_limit_w, 1000 * duration_s / steps AS step_ms, energy_j / steps AS energy_per_step_j,
-    average_power_w, cost / steps AS cost_per_step_j, temperature_c, began_ns, ended_ns
-FROM trials WHERE NOT confirms AND round = (SELECT min(round) FROM trials) ORDER BY number
+SELECT power_limit_w, 1000 * sum(duration_s) / sum(steps) AS step_ms,
+    sum(energy_j) / sum(steps) AS energy_per_step_j, sum(energy_j) / sum(duration_s) AS average_power_w,
+    sum(cost) / sum(steps) AS cost_per_step_j, avg(temperature_c) AS temperature_c
+FROM trials WHERE NOT confirms AND round = (SELECT min(round) FROM trials)
+GROUP BY power_limit_w ORDER BY power_limit_w DESC
+"""
+SPANS = """
+SELECT power_limit_w, began_ns, ended_ns FROM trials
+WHERE NOT confirms AND round = (SELECT min(round) FROM trials) ORDER BY number
 """
 NOW = """
 SELECT (SELECT count(*) FROM epochs) AS epochs, (SELECT count(*) FROM steps) AS steps,
@@ -313,7 +319,8 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
     if now.saving is not None and now.saving["power_limit_w"] is not None:
         console.print()
         console.print(Text(terminal_plot(now.trials, now.saving, min(console.width, 96))), soft_wrap=True)
-        save_picture(now.trials, now.saving, analyzer.sql(POWER).to_pylist(), out / "frontier.png")
+        spans, power = (analyzer.sql(query).to_pylist() for query in (SPANS, POWER))
+        save_picture(now.trials, now.saving, spans, power, out / "frontier.png")
         console.print(f"A picture of this, and of power over time: {out / 'frontier.png'}")
     console.print()
     console.rule("The same in SQL", style="dim")

@@ -37,7 +37,9 @@ def terminal_plot(trials: Sequence[Row], saving: Row, width: int) -> str:
     return str(plot.build().string(colorless=True))
 
 
-def save_picture(trials: Sequence[Row], saving: Row, power: Sequence[Row], path: Path) -> None:
+def save_picture(
+    trials: Sequence[Row], saving: Row, spans: Sequence[Row], power: Sequence[Row], path: Path
+) -> None:
     """Save what each limit trades, and power over time, as a picture."""
     layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.05)
     figure = Figure(figsize=(10, 7.6), dpi=150, layout=layout, facecolor="white")
@@ -47,7 +49,7 @@ def save_picture(trials: Sequence[Row], saving: Row, power: Sequence[Row], path:
         axes.grid(color="#e5e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
     draw_frontier(above, trials, saving)
-    draw_power(below, trials, saving, power)
+    draw_power(below, spans, saving, power)
     figure.savefig(path)
 
 
@@ -99,15 +101,15 @@ def headline(saving: Row) -> str:
     )
 
 
-def draw_power(axes: Axes, trials: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
+def draw_power(axes: Axes, spans: Sequence[Row], saving: Row, power: Sequence[Row]) -> None:
     begin_ns = power[0]["t_ns"]
     seconds = [(row["t_ns"] - begin_ns) / 1e9 for row in power]
     axes.fill_between(seconds, [row["power_w"] for row in power], color=OTHERS, alpha=0.25, linewidth=0)
     axes.plot(seconds, [row["power_w"] for row in power], color=OTHERS, linewidth=1, label="power")
     axes.step(seconds, [row["limit_w"] for row in power], where="post", color="#111827", label="power limit")
-    for trial in trials:
-        span = [(trial[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
-        is_chosen = note(trial["power_limit_w"], saving) == "chosen"
+    for measured in spans:
+        span = [(measured[end] - begin_ns) / 1e9 for end in ("began_ns", "ended_ns")]
+        is_chosen = note(measured["power_limit_w"], saving) == "chosen"
         axes.axvspan(*span, color=CHOSEN if is_chosen else "#fbbf24", alpha=0.22, linewidth=0)
     axes.axvspan(0, 0, color="#fbbf24", alpha=0.22, label="a limit is measured")
     axes.set_xlabel("seconds")

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 ROOT = Path(__file__).parents[1]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGES = ("zeus_stream", "collectors", "analyzers", "examples")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
@@ -102,6 +104,44 @@ def test_no_folder_has_too_many_modules() -> None:
 
 
 def test_every_package_is_in_the_table_of_the_architecture() -> None:
-    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     packages = {"/".join(Path(name).parts[:2]) for name in modules() if len(Path(name).parts) > 2}
-    assert {package for package in packages if f"`{package}`" not in table} == set()
+    assert {package for package in packages if f"`{package}`" not in ARCHITECTURE} == set()
+
+
+def may_import() -> dict[str, set[str]]:
+    """Return what each package of the table in the architecture may import, by the last part of its name."""
+    rows = re.findall(r"^\| (`.+?`) \| .+ \| (.+) \|$", ARCHITECTURE, re.MULTILINE)
+    return {
+        package: set(allowed.split(", "))
+        for packages, allowed in rows
+        for package in re.findall(r"`(\w+/\w+)`", packages)
+    }
+
+
+def test_packages_import_what_the_table_of_the_architecture_allows_them() -> None:
+    table = may_import()
+    below: dict[str, set[str]] = {}
+    for package, allowed in table.items():
+        below.setdefault(package.partition("/")[2], {"protocol"}).update(allowed)
+    for _ in table:  # what may be imported may bring with it what it may import
+        for name, allowed in below.items():
+            below[name] = allowed.union(*(below.get(other, set()) for other in allowed))
+    imports = {
+        ("/".join(Path(name).parts[:2]), "/".join(node.module.split(".")[:2]))
+        for name, (_, tree) in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+    }
+    wrong = [
+        f"{package} imports {other}"
+        for package, other in imports
+        if package in table and other in table and package != other and table[package] != {"everything"}
+        if other.partition("/")[2] not in below[package.partition("/")[2]]
+    ]
+    assert wrong == []
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = re.findall(r"`((?:zeus_stream|collectors|analyzers)(?:/\w+)+(?:\.py)?)`", ARCHITECTURE)
+    assert len(named) > 80
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -1,21 +1,37 @@
 """``python -m zeus_stream`` and ``zeus-stream``: the command line."""
 
 import sys
+from typing import NoReturn
 
-from zeus_stream.service_packages import absent_packages, import_services_first
+from zeus_stream.service_packages import (
+    ANALYZER,
+    COLLECTOR,
+    SCREENS,
+    absent_packages,
+    import_services_first,
+)
 
 
 def main() -> None:
     """Run the command line in a process that finds our services first."""
     import_services_first()
-    if absent := absent_packages():
-        sys.exit(
-            f"zeus-stream: could not start: {' and '.join(absent)} not installed for {sys.executable}."
-            f" Install the command and its services: {sys.executable} -m pip install 'zeus-stream[services]'."
-        )
+    if absent := absent_packages(COLLECTOR):
+        _fail(*absent)
     from zeus_stream.cli.main import main as run  # noqa: PLC0415  (it may import the services)
 
-    run(prog_name="zeus-stream")
+    try:
+        run(prog_name="zeus-stream")
+    except ModuleNotFoundError as wrong:
+        if wrong.name is None or wrong.name.partition(".")[0] not in (*ANALYZER, *SCREENS):
+            raise
+        _fail(*absent_packages((*ANALYZER, *SCREENS)))
+
+
+def _fail(*absent: str) -> NoReturn:
+    sys.exit(
+        f"zeus-stream: could not start: {sys.executable} lacks {', '.join(absent)}."
+        f" Install the command and its services: {sys.executable} -m pip install 'zeus-stream[services]'."
+    )
 
 
 if __name__ == "__main__":

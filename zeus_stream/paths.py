@@ -9,9 +9,7 @@
 
 import fcntl
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +121,8 @@ def publish_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
 def _user_run(environ: Mapping[str, str]) -> Path:
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "zeus-stream"
+    import tempfile  # noqa: PLC0415  (few scripts come here, and it is a third of what they would load)
+
     return Path(tempfile.gettempdir()) / f"zeus-stream-{os.geteuid()}"
 
 
@@ -155,6 +155,8 @@ def prepare(where: Places, group: str | None = None) -> None:
     _close_to_others(where)
     if group is not None:
         try:
+            import shutil  # noqa: PLC0415  (of services only)
+
             shutil.chown(where.run, group=group)
         except (LookupError, OSError) as wrong:
             raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong

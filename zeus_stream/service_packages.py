@@ -5,17 +5,22 @@ import path of our own processes only: see docs/decisions/015-services-in-the-wh
 """
 
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
-NEEDED = ("anyio", "click", "duckdb", "numpy", "pyarrow", "rich")
-"""Packages of the extra `services`, without which no command works. A training script needs none."""
+COLLECTOR = ("anyio", "click", "rich")
+"""Packages of the extra `collector`, without which no command works. A training script needs none."""
+ANALYZER = ("duckdb", "numpy", "pyarrow")
+"""Packages of the extra `services` besides, for commands that read an archive."""
+SCREENS = ("starlette", "textual", "uvicorn")
+"""Packages of that extra for `zeus-stream web` and `zeus-stream top`."""
 
 
-def absent_packages() -> list[str]:
-    """Return the packages of the services that are not installed here."""
-    return [name for name in NEEDED if find_spec(name) is None]
+def absent_packages(needed: Sequence[str] = (*COLLECTOR, *ANALYZER)) -> list[str]:
+    """Return those packages of the services that are not installed here."""
+    return [name for name in needed if find_spec(name) is None]
 
 
 def services_folder() -> Path:

@@ -34,6 +34,7 @@ from analyzers.archive.opening import (
 )
 from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups import instruction_rollup
+from analyzers.archive.rollups.ended_savings import keep_ended
 from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
@@ -188,6 +189,7 @@ class Archive(OpenFile, Retained):
             if "instruction_minutes" in tables:
                 self._add_instructions()
             self._put_derived(derived, replaying=replaying)
+            keep_ended(connection, derived)
             self._advance(logs, interpreted or {})
         self._logs |= logs
         self._turn = turn

@@ -34,14 +34,16 @@ The figures of the processes were fitted to Zeus's published V100 traces, and th
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, exp, log
+from math import ceil, exp, log, sqrt
 from random import Random
 
 import numpy as np
 
-from analyzers.batch_size.belief.cost_belief import CostBelief, believe
+from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
 from analyzers.batch_size.belief.coverage import COVERAGE_STOP, uncovered
-from analyzers.batch_size.belief.outlook import outlook, within
+from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
+from analyzers.batch_size.belief.gaussian import within
+from analyzers.batch_size.belief.outlook import outlook
 from analyzers.batch_size.belief.try_summary import Seen, State, Tally
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
 from analyzers.batch_size.thompson import History
@@ -186,8 +188,8 @@ def _since(state: State) -> str:
 def _limit(job: Job, seen: Seen, a_try: Try) -> tuple[int, bool]:
     """Return after how many epochs a try is given up, and whether that is because nothing judged its size.
 
-    One of a size that has converged may cost beta times what is expected of the best; of any other, also no
-    more than pays.
+    One of a size that has converged may cost beta times what is expected of the best, and no more than makes
+    a success cheapest, as often as runs fail; of any other, also no more than pays.
     """
     seen = seen.priced(a_try)
     belief = believe(job, seen, a_try.setup)
@@ -195,7 +197,13 @@ def _limit(job: Job, seen: Seen, a_try: Try) -> tuple[int, bool]:
     best = float(within(belief.log_cost.min() - belief.cost.mean[0, at]))
     bound = job.beta * exp(best)
     if at in belief.proven:
-        return max(1, ceil(bound)), False
+        known, rate = (
+            seen.epochs[seen.era, a_try.batch_size],
+            failing_rate(seen.missed, seen.runs, a_try.batch_size),
+        )
+        deviation = seen.scatter * sqrt(1 + doubt(known.count))
+        usual = exp(known.mean) * bound_of_try(rate, deviation, job.beta)[0]
+        return max(1, ceil(min(bound, usual))), False
     if (least_j := seen.cheapest_j.get(a_try.setup)) is not None:
         bound = min(bound, job.beta * least_j * exp(-float(within(belief.cost.mean[0, at]))))
     pays = float(outlook(belief, seen.horizon)[1][at])

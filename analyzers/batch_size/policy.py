@@ -44,6 +44,8 @@ class Job:
     """Only so many of the latest costs of a batch size count; 0: all."""
     target: float | None = None
     lower_is_better: bool = False
+    metric_step: float = 0.0
+    """The metric is known in steps of this; 0: exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

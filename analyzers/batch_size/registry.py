@@ -47,6 +47,24 @@ def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:
             return {}
 
 
+def estimates(policy: Policy[Any], state: Any, setup: str) -> dict[int, tuple[float, float, float]]:
+    """Return the believed cost of each batch size with its 95 % interval, J; nothing where there is none."""
+    match policy:
+        case Adaptive():
+            return {
+                each.batch_size: (each.expected_cost_j, each.low_j, each.high_j)
+                for each in adaptive.beliefs(state, setup)
+            }
+        case Reference():
+            return {
+                size: (belief.mean, belief.mean - half, belief.mean + half)
+                for size, belief in policy.beliefs(state, setup).items()
+                for half in [1.96 * sqrt(belief.variance)]
+            }
+        case _:
+            return {}
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
     """A policy, as a registry entry."""

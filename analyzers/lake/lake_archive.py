@@ -94,7 +94,9 @@ class LakeArchive(Archive):
 
     def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
         if interpreted:
-            raise RefusedError("lake: could not store what was interpreted: a part holds frames only.")
+            raise RefusedError(
+                "lake: could not store what was interpreted: a part holds frames only. Report it."
+            )
         self._declared = [
             {
                 "log_id": log_id,

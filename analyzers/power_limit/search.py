@@ -39,6 +39,8 @@ from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
+RISK_BEFORE_CLOCKS = 0.02
+"""The same where a search of the clock follows at the limit chosen."""
 LOOK, LONG_LOOK = 8, 40
 """Blocks of the first visit: at least, and where steps are correlated."""
 OFTEN = 48
@@ -85,6 +87,7 @@ def advise(
     more_blocks: int = 0,
     *,
     clocks: bool = False,
+    tolerated_risk: float = RISK,
 ) -> Measure | Choose:
     """Return what to do next.
 
@@ -97,6 +100,7 @@ def advise(
             others.
         more_blocks: that may be measured on top of `most_blocks`.
         clocks: the limits are nominal powers of clocks.
+        tolerated_risk: that a limit is left which is better by `TOLERATED`.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
@@ -117,7 +121,7 @@ def advise(
     belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory, clocks=clocks)
     best = belief.best()
     risk = belief.risk(best)
-    sure = bool(belief.steps[best]) and float(risk.sum()) < RISK
+    sure = bool(belief.steps[best]) and float(risk.sum()) < tolerated_risk
     if sure and left > 0 and memory is None and not _is_started(visits):
         return Measure(visits[0].limit_mw)
     if left <= 0 or (sure and belief.checked):

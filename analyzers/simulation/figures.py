@@ -354,7 +354,7 @@ def cluster(rows: Rows, colour: Colours) -> list[str]:
             points.append((whole, ROWS_APART * beside[player]))
             series.append(Series(player, points, colour[player], line=False, mark="dot"))
         ticks = [(0, "all jobs"), *((at + 1, name) for at, name in enumerate(names))]
-        axis = Axis(f"{quantity} relative to the default (synthetic)")
+        axis = Axis(f"{quantity} relative to the default (synthetic)", "log")
         charts.append(chart(quantity, axis, Axis("", ticks=ticks), series, _tall(ticks, 24)))
     return charts
 

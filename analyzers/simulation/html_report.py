@@ -6,7 +6,7 @@ is to be saved, what the policies made of it, and what their settings change.
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -21,19 +21,20 @@ CSV_ROWS = 60
 
 QUERIES = {
     "regret": """
-SELECT world, drift, overlap, player, recurrence, count(*) AS seeds, avg(cumulative_regret) AS regret,
+SELECT world, eta, beta, drift, overlap, player, recurrence, count(*) AS seeds,
+    avg(cumulative_regret) AS regret,
     1.96 * stddev_samp(cumulative_regret) / sqrt(count(*)) AS within, avg(cost_j / default_cost_j) AS cost
 FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """,
     "paths": """
-SELECT world, gpu, workload, drift, overlap, player, seed, recurrence, batch_size, ended, epochs,
+SELECT world, gpu, workload, eta, beta, drift, overlap, player, seed, recurrence, batch_size, ended, epochs,
     simulated_tries.cost_j
 FROM simulated_tries JOIN simulations USING (game)
 WHERE {which} AND seed = (SELECT min(seed) FROM simulations WHERE {which})
 ORDER BY world, drift, overlap, player, number
 """,
     "against": """
-SELECT world, gpu, drift, overlap, player, beta, count(DISTINCT seed) AS seeds,
+SELECT world, gpu, eta, beta, drift, overlap, player, count(DISTINCT seed) AS seeds,
     avg(energy_j / default_energy_j) FILTER (recurrence >= recurrences - 5) AS energy,
     avg(time_s / default_time_s) FILTER (recurrence >= recurrences - 5) AS time,
     avg(energy_j / default_energy_j) AS energy_of_all
@@ -165,11 +166,25 @@ def _recorded(sweep: Rows) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _usual(against: Rows) -> Rows:
-    """Return the rows without drift and overlap, of the beta nearest to the usual one."""
-    of_all = _steady(against)
-    beta = min((row["beta"] for row in of_all), key=lambda beta: abs(beta - 2), default=2.0)
-    return [row for row in of_all if row["beta"] == beta]
+USUAL = {"eta": 0.5, "beta": 2.0}
+"""Figures that are not about these settings are drawn for the values nearest to these."""
+
+
+def _usual(rows: Rows, settings: Sequence[str] = tuple(USUAL)) -> Rows:
+    """Return the rows of the usual settings, or of those nearest to them."""
+    for setting in settings:
+        usual = USUAL[setting]
+        nearest = min((row[setting] for row in rows), key=lambda value: abs(value - usual), default=usual)
+        rows = [row for row in rows if row[setting] == nearest]
+    return rows
+
+
+def _where_usual(rows: Rows, settings: Sequence[str] = tuple(USUAL)) -> str:
+    """Return a sentence that names the settings of the rows that are drawn, where they have others too."""
+    several = [name for name in settings if len({row[name] for row in rows}) > 1]
+    first = _usual(rows, settings)[:1]
+    values = " and ".join(f"{name} {row[name]:g}" for row in first for name in several)
+    return f" With {values}." if values else ""
 
 
 def _steady(against: Rows) -> Rows:
@@ -178,15 +193,16 @@ def _steady(against: Rows) -> Rows:
 
 def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
     """Return the figures of what the policies made of it."""
-    sweep, against = rows.get("sweep", ()), rows["against"]
-    steady = [row for row in rows["regret"] if row["drift"] == "none"]
-    at_usual = _usual(against)
+    sweep, against = rows.get("sweep", ()), _usual(rows["against"])
+    paths = _usual(rows["paths"])
+    steady = [row for row in _usual(rows["regret"]) if row["drift"] == "none"]
+    at_usual, of = _steady(against), _where_usual(rows["against"])
     return [
         Figure(
             title="Cumulative regret",
             text="Cost of the recurrences above the least mean cost of any batch size, in units of that."
             " Mean of"
-            " all seeds; the scale is linear around 0 and logarithmic far from it.",
+            f" all seeds; the scale is linear around 0 and logarithmic far from it.{of}",
             charts=lambda: figures.regrets(steady, players),
             data=steady, sql=sql.get("regret", ""), when=bool(steady),
         ),
@@ -194,20 +210,20 @@ def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) 
             title="Search paths",
             text="Batch sizes and power limits that were tried with the first seed, over the cost of each"
             " combination: the darker, the cheaper; blank where a run misses the target. Within a cell, time"
-            " runs from left to right.",
-            charts=lambda: figures.paths(rows["paths"], sweep, players),
-            data=rows["paths"], sql=sql.get("paths", ""),
+            f" runs from left to right.{of}",
+            charts=lambda: figures.paths(paths, sweep, players),
+            data=paths, sql=sql.get("paths", ""),
             when=bool(sweep and at_usual),
         ),
         Figure(
             title="Energy and time against the default",
-            text=f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.",
+            text=f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.{of}",
             charts=lambda: [figures.against(against, players, quantity) for quantity in ("energy", "time")],
             data=against, sql=sql.get("against", ""), when=bool(against),
         ),
         Figure(
             title="GPU models",
-            text=f"The last {LAST} recurrences by GPU model: geometric means over the workloads.",
+            text=f"The last {LAST} recurrences by GPU model: geometric means over the workloads.{of}",
             charts=lambda: figures.by_gpu(at_usual, players), data=at_usual, sql=sql.get("against", ""),
             when=len({row["gpu"] for row in at_usual}) > 1,
         ),
@@ -216,9 +232,10 @@ def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) 
 
 def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
     """Return the figures of what settings and changes do, and of a cluster."""
-    regret, cluster = rows["regret"], rows.get("cluster", ())
-    of_all, at_usual = _steady(rows["against"]), _usual(rows["against"])
-    etas = sorted({row["eta"] for row in rows["frontier"]})
+    regret, cluster = _usual(rows["regret"]), rows.get("cluster", ())
+    of_all, at_usual = _steady(_usual(rows["against"], ["eta"])), _steady(_usual(rows["against"]))
+    frontier, of = _usual(rows["frontier"], ["beta"]), _where_usual(rows["against"])
+    etas = sorted({row["eta"] for row in frontier})
     names = {row["player"] for row in rows["against"]}
     return [
         Figure(
@@ -227,16 +244,16 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             " each eta"
             f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order. The grey line is the Pareto"
             " front of all recorded batch sizes and power limits, by the means of their runs: lucky runs lie"
-            " beyond it.",
-            charts=lambda: figures.etas(rows["frontier"], rows.get("sweep", ()), players),
-            data=rows["frontier"], sql=sql.get("frontier", ""),
+            f" beyond it.{_where_usual(rows['frontier'], ['beta'])}",
+            charts=lambda: figures.etas(frontier, rows.get("sweep", ()), players),
+            data=frontier, sql=sql.get("frontier", ""),
             when=len(etas) > 1,
         ),
         Figure(
             title="What beta costs",
             text="Energy of all recurrences, relative to the default, by the bound of a try in units of the"
             " least"
-            " cost: geometric means over the worlds.",
+            f" cost: geometric means over the worlds.{_where_usual(rows['against'], ['eta'])}",
             charts=lambda: figures.betas(of_all, players), data=of_all, sql=sql.get("against", ""),
             when=len({row["beta"] for row in of_all}) > 1,
         ),
@@ -244,7 +261,7 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             title="Without a part of the policy",
             text="Energy of all recurrences without early stopping, pruning or just-in-time profiling, over"
             " that"
-            " of the whole policy (reference). A point for each world.",
+            f" of the whole policy (reference). A point for each world.{of}",
             charts=lambda: figures.ablations(at_usual), data=at_usual, sql=sql.get("against", ""),
             key={}, when="reference" in names and any(name.startswith("reference-") for name in names),
         ),
@@ -252,7 +269,7 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             title="When the job changes",
             text="Cost of each recurrence where the best batch size moves or the job gets harder, relative"
             " to the"
-            " default before the change. Mean of all seeds.",
+            f" default before the change. Mean of all seeds.{of}",
             charts=lambda: figures.drifts(regret, players), data=regret, sql=sql.get("regret", ""),
             when=any(row["drift"] != "none" for row in regret),
         ),

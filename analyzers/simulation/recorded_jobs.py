@@ -28,6 +28,7 @@ Overlapping recurrences are synthetic: nobody published when such jobs were subm
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from itertools import pairwise
 from math import inf, log
 from statistics import fmean
 
@@ -239,6 +240,7 @@ def world(
         window=window,
         target=workload.target,
         lower_is_better=workload.lower_is_better,
+        metric_step=_metric_step(traces, workload.dataset),
     )
     limits = sorted({limit for size in sizes for limit in by_size[size]}, reverse=True)
     return World(
@@ -306,6 +308,11 @@ def recorded_workload(traces: Traces, gpu: str, workload: Workload) -> Workload 
 def levels(traces: Traces, dataset: str) -> tuple[float, ...]:
     """Return the levels of a dataset's metric that were recorded, ascending."""
     return tuple(sorted({row.level for row in traces.trained if row.dataset == dataset}))
+
+
+def _metric_step(traces: Traces, dataset: str) -> float:
+    """Return the least distance of the levels of a metric that were recorded; 0: there is one."""
+    return min((after - level for level, after in pairwise(levels(traces, dataset))), default=0.0)
 
 
 def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[Training]]:

@@ -36,6 +36,8 @@ class Game:
     overlap: float = 0.0
     before: World | None = None
     """Played first by the same policy, which begins with what it has learned there."""
+    traces: str = ""
+    """A digest of the traces of its world, where they are not those of the package."""
 
     def play(self) -> list[Played]:
         player = PLAYERS[self.player](self.world)

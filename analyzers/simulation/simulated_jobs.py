@@ -121,6 +121,8 @@ class Played:
     epochs: int
     spent: Spent
     ended: Ended
+    metrics: tuple[float, ...] = ()
+    """After each epoch."""
 
 
 def play(
@@ -232,7 +234,7 @@ class _Game(Generic[S]):
                 ended = "stopped" if over or not policy.verdict(self._state, a_try).go_on else "running"
         a_try = replace(_so_far(a_try, training, epochs, spent, later), ended=ended)
         self._state = policy.ended(self._state, a_try)
-        self.played.append(Played(at, choice.batch_size, epochs, spent, ended))
+        self.played.append(Played(at, choice.batch_size, epochs, spent, ended, a_try.metrics))
         return ended
 
 
@@ -300,6 +302,7 @@ def tries(world: World, played: Sequence[Played]) -> list[Try]:
             epochs=one.epochs,
             cost_j=one.spent.cost_j,
             epoch_cost_j=world.sizes[one.batch_size].best.cost_j,
+            metrics=one.metrics,
             ended=one.ended,
         )
         for number, one in enumerate(played)

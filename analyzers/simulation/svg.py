@@ -16,6 +16,8 @@ SAME = " = "
 """Between the names of series that are the same."""
 LETTER = 5.4
 """Width, on average."""
+LEAST_TICKS = 3
+"""A logarithmic axis with fewer decades and thirds of them has ticks at equal distances."""
 
 Scale = Literal["linear", "log", "asinh"]
 """asinh: linear around 0, logarithmic far from it, on both sides."""
@@ -63,7 +65,10 @@ def chart(
 ) -> str:
     """Return an SVG element. Series that are the same are drawn once, and a note names them."""
     series = merged(series)
-    note = "; ".join(one.name for one in series if SAME in one.name)
+    alike = [one.name for one in series if SAME in one.name]
+    note = "; ".join(alike)
+    if LETTER * len(note) > WIDTH - LEFT:
+        note = "; ".join(f"{name.count(SAME) + 1} lines are equal" for name in alike)
     points = [point for one in series for point in one.points]
     points += [(cell.x + side, cell.y + side) for cell in cells for side in (-0.5, 0.5)]
     up = _Place(y, [point[1] for point in points], height - BOTTOM, TOP)
@@ -168,7 +173,11 @@ def _round_values(scale: Scale, low: float, high: float) -> list[float]:
             [-value for value in reversed(decades) if value >= 1] + [0.0] + [v for v in decades if v >= 1]
         )
     inside = [value for value in decades if low <= value <= high]
-    return inside[:: ceil(len(inside) / 7)] if inside else [low]
+    if len(inside) < LEAST_TICKS:
+        return [value for value in _round_values("linear", low, high) if value > 0 or scale == "asinh"] or [
+            low
+        ]
+    return inside[:: ceil(len(inside) / 7)]
 
 
 def _round_up(value: float) -> float:

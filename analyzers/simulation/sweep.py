@@ -12,12 +12,13 @@ def sweep(worlds: Iterable[World]) -> list[dict[str, Any]]:
     """Return a row for each configuration at which every recorded run reaches the target.
 
     Energy, time and cost are means over the runs, relative to the default batch size at the highest limit.
+    Of several worlds with the same recordings the first counts; of a pool, each GPU model.
     ``limit_rank`` and ``size_rank`` count from the lowest; ``best_limit`` is that of least cost of the size.
     """
     rows: list[dict[str, Any]] = []
     seen = set[tuple[str, str]]()
-    for made in worlds:
-        if made.pool or (made.gpu, made.dataset) in seen:
+    for made in (member for one in worlds for member in one.pool or (one,)):
+        if (made.gpu, made.dataset) in seen:
             continue
         seen.add((made.gpu, made.dataset))
         default = made.by_default

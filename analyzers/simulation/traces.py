@@ -12,6 +12,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -35,6 +36,7 @@ MAX_OVERLAP = 1_000
 _POWER = "summary_power_"
 _WORKLOADS = "workloads.csv"
 _NAME_A_DIRECTORY = "Name a directory of traces, or none for those of the package."
+_NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
 
 T = TypeVar("T")
 
@@ -76,6 +78,12 @@ def read(directory: Path = PUBLISHED) -> Traces:
     return Traces(trained, powered, {name: known.get(name) or _derived(name, trained) for name in order})
 
 
+def digest(directory: Path) -> str:
+    """Return what tells the traces of a directory from others that `read` has accepted."""
+    files = sorted(directory.glob("*.csv"))
+    return sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:12]
+
+
 def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[Group, ...]:
     """Return the job groups of a cluster.
 
@@ -83,7 +91,7 @@ def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[Group, ...]:
         StorageError: the file is absent, unreadable or no such table. The text names line and column.
     """
     groups = []
-    for row in _rows(path):
+    for row in _rows(path, _NAME_A_CLUSTER):
         overlap = row.number("overlap")
         if not 0 <= overlap <= MAX_OVERLAP:
             raise row.wrong(f"overlap is {overlap:g}, not between 0 and {MAX_OVERLAP}")
@@ -103,6 +111,7 @@ class _Row:
     path: Path
     line: int
     fields: Mapping[str, str | None]
+    advice: str
 
     def text(self, column: str) -> str:
         value = self.fields.get(column)
@@ -121,7 +130,7 @@ class _Row:
 
     def wrong(self, why: str) -> StorageError:
         return StorageError(
-            f"{self.path}, line {self.line}: could not be read: {why}. Correct it. {_NAME_A_DIRECTORY}"
+            f"{self.path}, line {self.line}: could not be read: {why}. Correct it. {self.advice}"
         )
 
     def _number(self, column: str, parse: Callable[[str], T], what: str) -> T:
@@ -232,17 +241,19 @@ def _falls(its: Sequence[Trained]) -> bool:
     return sum((step > 0) - (step < 0) for step in rising) < 0
 
 
-def _rows(path: Path) -> Iterator[_Row]:
+def _rows(path: Path, advice: str = _NAME_A_DIRECTORY) -> Iterator[_Row]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            for count, fields in enumerate(reader):
-                if count == MAX_ROWS:
+            reader, count = csv.DictReader(file, strict=True), 0
+            for count, fields in enumerate(reader, 1):
+                if count > MAX_ROWS:
                     raise StorageError(
-                        f"{path}: could not be read: it has more than {MAX_ROWS} rows. {_NAME_A_DIRECTORY}"
+                        f"{path}: could not be read: it has more than {MAX_ROWS} rows. {advice}"
                     )
-                yield _Row(path, reader.line_num, fields)
+                yield _Row(path, reader.line_num, fields, advice)
+            if not count:
+                raise StorageError(f"{path}: could not be read: it has no rows. {advice}")
     except OSError as wrong:
-        raise StorageError(f"{path}: could not be read: {wrong.strerror}. {_NAME_A_DIRECTORY}") from wrong
+        raise StorageError(f"{path}: could not be read: {wrong.strerror}. {advice}") from wrong
     except (UnicodeDecodeError, csv.Error) as wrong:
-        raise StorageError(f"{path}: could not be read: it is no CSV file. {_NAME_A_DIRECTORY}") from wrong
+        raise StorageError(f"{path}: could not be read: it is no CSV file. {advice}") from wrong

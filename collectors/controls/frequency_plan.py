@@ -6,7 +6,8 @@ make the collector set no clock but those of its plan, in their order, and no fa
 after a BURST.
 
     waiting     a position before the first iteration           -> waiting
-                the first instruction of the first iteration    -> following   its clock
+                the first instruction of it or a later one      -> following   its clock
+                another of it: the plan came late               -> waiting     until that iteration ends
     following   the next instruction                            -> following   its clock, if it is another
                 any other, or silence for too long              -> ended       EndPlan
 
@@ -67,6 +68,8 @@ class FollowedPlan:
     position: int = -1
     """In the plan, of the instruction under way; -1: the plan is not active yet."""
     iteration: int = 0
+    late_iteration: int | None = None
+    """Under way when the plan came, if that was after its first iteration had begun."""
     received_ns: int
     """When the last position came, or the plan."""
     raise_at_ns: int | None = None
@@ -110,7 +113,10 @@ def _move(state: FollowedPlan, reached: PositionReached, now_ns: int) -> PlanAns
     if state.position < 0:
         if first is None or reached.iteration < first:
             return state, ()
-        expected = first, 0
+        begins = reached.code == plan.codes[0]
+        if not begins and state.late_iteration in (None, reached.iteration):
+            return replace(state, late_iteration=reached.iteration), ()
+        expected = (reached.iteration if begins else reached.iteration + 1), 0
     elif state.position + 1 < len(plan.codes):
         expected = state.iteration, state.position + 1
     else:

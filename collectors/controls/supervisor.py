@@ -133,8 +133,7 @@ class Guards:
 
     def command(self, command: lease_messages.Command, objection: str | None) -> None:
         """Take in a command; ``objection``: why its run may not command. The outcome comes by ``reply``."""
-        now_ns = monotonic_ns()
-        guard, control = self._guards.get(command.gpu), command.control
+        now_ns, guard, control = monotonic_ns(), self._guards.get(command.gpu), command.control
         if guard is not None and control in guard.controls:
             self._tell(guard, control, lease_messages.Asked(command, objection), now_ns)
             return
@@ -168,8 +167,7 @@ class Guards:
 
     def use(self, gpus: Iterable[str]) -> None:
         """Read these devices closely from now on, and the parts of the host."""
-        now_ns = monotonic_ns()
-        wanted = set(gpus)
+        now_ns, wanted = monotonic_ns(), set(gpus)
         for guard in self._guards.values():
             if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
                 guard.used_ns = now_ns
@@ -192,17 +190,20 @@ class Guards:
             return guard.pids
         return None
 
-    def beat(self) -> None:
-        """Log the readings that have come together, and let time pass for the leases."""
+    def log_readings(self) -> None:
+        """Log the readings that have come together."""
         rows: list[bytes] = []
-        for watch in self._watches.values():
+        watches = self._watches.values()
+        for watch in watches:
             rows += watch.take_rows(MAX_ROWS - len(rows))
-            if dropped := watch.take_dropped():
-                self._journal.lose("readings", dropped, "the collector's event loop did not keep up")
-        if rows:
-            # A device that was never found has a place, but no row refers to it.
-            gpus = tuple(watch.gpu or "-" for watch in self._watches.values())
+        if dropped := sum(watch.take_dropped() for watch in watches):
+            self._journal.lose("readings", dropped, "the collector's event loop did not keep up")
+        if rows:  # a device that was never found has a place, but no row refers to it
+            gpus = tuple(watch.gpu or "-" for watch in watches)
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
+
+    def beat(self) -> None:
+        """Let time pass for the leases."""
         now_ns = monotonic_ns()
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
@@ -260,7 +261,7 @@ class Guards:
             if not await run_sync(watch.join, JOIN_S):
                 _log.error("%s: a call to its driver does not return.", watch.gpu)
         self._take_in_all()
-        self.beat()
+        self.log_readings()
         for gpu, control, state in self._unsettled():
             _log.error(
                 "%s: could not be restored to %s. Its record stays for the next start.",

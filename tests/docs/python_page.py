@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import zeus_stream
@@ -30,6 +31,22 @@ HOMES = (
     "typing.",
 )
 """Modules that signatures name, and no reader needs."""
+RETURNED = {
+    "Window": "training.windows",
+    "Loop": "training.steps.loop",
+    "Recurring": "training.recurring",
+    "Pipeline": "training.steps.pipeline_recorder",
+    "OptimizerSteps": "integrations.optimizer",
+    "EnergyLog": "integrations.trackers",
+    "ArchiveFile": "reports.archive_file",
+    "Accelerator": "simulated_gpu.accelerator",
+    "Statistics": "training.answers",
+}
+"""Classes of what the public functions return, and their modules."""
+RETURNED_HEAD = """## What these return
+
+Nobody makes these objects: the functions above return them.
+"""
 ZEUS_HEAD = """## zeus_stream.zeus
 
 Classes with the names and signatures of Zeus 0.16: see [Migrate from Zeus](../how-to/migrate-from-zeus.md).
@@ -42,15 +59,23 @@ def python_page() -> str:
     for name in zeus_stream.__all__:
         value = getattr(zeus_stream, name)
         parts += _module(name, value) if inspect.ismodule(value) else _described(name, value)
+    parts.append(RETURNED_HEAD)
+    for name, kind in returned().items():
+        parts += _described(name, kind, "###", made_by_others=True)
     parts.append(ZEUS_HEAD)
     for name in zeus.__all__:
         parts += _described(name, getattr(zeus, name), "###")
     return "\n".join(parts)
 
 
-def _described(name: str, value: Any, heading: str = "##") -> Iterator[str]:
+def returned() -> dict[str, type]:
+    """Return the classes of `RETURNED` by name."""
+    return {name: getattr(import_module(f"zeus_stream.{home}"), name) for name, home in RETURNED.items()}
+
+
+def _described(name: str, value: Any, heading: str = "##", *, made_by_others: bool = False) -> Iterator[str]:
     yield f"{heading} {name}\n"
-    texts = [_text(name, value)]
+    texts = [_text(name, value, signed=not made_by_others)]
     if inspect.isclass(value):
         texts += [_text(f"{name}.{each}", method) for each, method in _methods(value)]
     yield "```text\n" + "\n\n".join(texts) + "\n```\n"
@@ -67,14 +92,20 @@ def _module(name: str, module: Any) -> Iterator[str]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(kind).items():
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("zeus_stream.")]
+    members = {name: value for each in reversed(ours) for name, value in vars(each).items()}
+    for name, value in members.items():
         if inspect.isfunction(value) and not name.startswith("_") and inspect.getdoc(value):
             yield name, value
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Any, *, signed: bool = True) -> str:
     try:
-        signature = str(inspect.signature(value)).replace("zeus_stream.", "").replace("collections.abc.", "")
+        signature = (
+            ""
+            if not signed
+            else str(inspect.signature(value)).replace("zeus_stream.", "").replace("collections.abc.", "")
+        )
     except ValueError:
         signature = ""
     lines = (inspect.getdoc(value) or "").splitlines()

@@ -83,6 +83,7 @@ def test_a_text_without_its_marks_is_refused() -> None:
         between("abc", "<", ">", "x")
 
 
+@pytest.mark.sweep
 def test_what_does_not_end_is_ended_with_what_it_has_started() -> None:
     script = (
         "import subprocess, sys, time; print('begun', flush=True);"

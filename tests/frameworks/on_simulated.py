@@ -4,12 +4,14 @@ python -m tests.frameworks.on_simulated [--zeus] SCRIPT [ARGUMENTS...]
 
 With ``--zeus`` the script is one of Zeus's users: its imports of ``zeus`` become those of
 ``zeus_stream.zeus``, which is all that its author has to change, and what it asks of CUDA happens on the CPU.
+Weights that it would quantize to 4 bits stay as they are: that needs CUDA.
 """
 
 import re
 import runpy
 import sys
 import tempfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def main() -> None:
     if migrated:
         script, *sys.argv[1:] = sys.argv[1:]
     sys.argv[0] = script
-    if find_spec("torchvision") is not None:
+    if find_spec("torchvision") and torch.version.cuda is None and "+cpu" not in version("torchvision"):
         define_operators()
     with attach("imagenet") as gpu, tempfile.TemporaryDirectory() as directory:
 
@@ -82,11 +84,18 @@ def compute_on_the_cpu() -> None:
         def __init__(self, module: torch.nn.Module, **_: Any) -> None:
             super().__init__(module)
 
+    def no_4_bits(*_: Any, **__: Any) -> None:
+        return None
+
     begin = torch.distributed.init_process_group
     torch.cuda.set_device = lambda _: None
     torch.nn.Module.cuda = torch.Tensor.cuda = stay
     torch.distributed.init_process_group = init_process_group
     torch.nn.parallel.DistributedDataParallel = OnCpu
+    if find_spec("transformers") is not None:
+        import transformers
+
+        transformers.BitsAndBytesConfig = no_4_bits
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def test_a_step_of_the_optimizer_is_a_step_and_pauses_are_windows(told: Told) ->
     assert session.steps == list(range(12))
     assert session.windows.count("evaluation") == 3
     assert session.windows.count("checkpoint") == 2
+    assert session.phases == {"forward and backward", "optimizer", "data"}
     assert session.rows == 4, "in a row, but for evaluations after 4 and 8, and the checkpoint after 6"
 
 

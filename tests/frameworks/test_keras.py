@@ -25,6 +25,7 @@ def test_a_step_of_the_optimizer_is_a_step_and_evaluations_are_windows(told: Tol
     assert session.steps == list(range(6)), "20 batches make 6 steps of 3"
     assert session.epochs == [0, 1]
     assert session.windows.count("evaluation") == 2
+    assert session.phases == {"forward, backward and optimizer", "data"}
 
 
 def test_batches_that_are_executed_in_one_go_are_one_step(told: Told) -> None:

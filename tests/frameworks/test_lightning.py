@@ -22,6 +22,7 @@ def test_results_are_the_same_bit_by_bit_with_and_without_and_with_no_collector(
 
 def test_a_step_of_the_optimizer_is_a_step_and_validations_are_windows(told: Told) -> None:
     session = told.sessions["everything"]
+    assert session.phases == {"forward", "backward", "optimizer", "data"}
     assert session.steps == list(range(8)), "10 batches an epoch make 3 steps of 3 and one of 1"
     assert session.epochs == [0, 1]
     assert session.windows.count("validation") == 1 + 4

@@ -1,6 +1,7 @@
 """Zeus's own published examples, from its distribution, with only their imports changed; and its callback."""
 
 import random
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,3 +108,22 @@ def test_the_callback_of_a_hugging_face_trainer_finds_its_limit(zeus_dir: Path) 
     assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == "250,200,150,125"
     assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
     assert rows(zeus, "SELECT count(*) FROM steps") == ["160"]
+
+
+@pytest.mark.skipif(
+    bool(absent("zeus", "jax", "torch")), reason=absent("zeus", "jax", "torch") or "installed"
+)
+def test_the_example_of_jax_prints_the_joules_of_its_window(zeus_dir: Path) -> None:
+    zeus = Cli(zeus_dir)
+    script = (
+        sys.executable,
+        "-m",
+        "tests.frameworks.jax_on_simulated",
+        str(example("jax/measure_energy.py")),
+    )
+    done = zeus(*RUN, *script, CUDA_VISIBLE_DEVICES="0", JAX_PLATFORMS="cpu", **ONE_THREAD)
+    assert done.returncode == 0, done.stderr[-4000:]
+    [printed] = re.findall(r"^GPU 0 consumed ([\d.]+) Joules", done.stdout, re.MULTILINE)
+    [stored] = rows(zeus, "SELECT energy_j FROM named WHERE name = 'all_computations'")
+    assert float(printed) == pytest.approx(float(stored))
+    assert float(printed) > 100

@@ -27,6 +27,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.phases import PhasesRan
 
 ROOT = Path(__file__).parents[2]
 POWER_W = 100.0
@@ -80,6 +81,11 @@ class Session:
     @property
     def epochs(self) -> list[int]:
         return [event.index for event in self.events if isinstance(event, EpochEnded)]
+
+    @property
+    def phases(self) -> set[str]:
+        """Names of the phases that were marked."""
+        return {name for event in self.events if isinstance(event, PhasesRan) for name in event.names}
 
     @property
     def windows(self) -> list[str]:

@@ -1,12 +1,15 @@
 """The wheel as a user installs it, beside packages of other projects named `collectors` and `analyzers`."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -165,3 +168,61 @@ def test_a_training_environment_is_light_and_says_what_it_lacks(wheel: Path, zeu
     )
     assert done.returncode == 1
     assert "pip install 'zeus-stream[services]'" in done.stderr
+
+
+def requirements(wheel: Path, extra: str) -> list[str]:
+    """Return the names of what the wheel needs with an extra."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    needed = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    of_extra = [line for line in needed if "extra ==" not in line or f"extra == '{extra}'" in line]
+    return [re.split(r"[\[><=!~; ]", line)[0] for line in of_extra]
+
+
+def link(folder: Path, names: Sequence[str]) -> None:
+    """Give a folder the installed packages of these names, and of what they need."""
+    left, seen = [*names], set[str]()
+    while left:
+        name = left.pop().lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another platform
+        for top in {file.parts[0] for file in found.files or () if not file.parts[0].startswith(".")}:
+            target = folder / top
+            if top not in ("__pycache__", "bin") and not target.exists():
+                target.symlink_to(Path(str(found.locate_file(top))))
+        left += [re.split(r"[\[><=!~; ]", line)[0] for line in found.requires or () if "extra ==" not in line]
+
+
+def test_a_host_that_only_collects_needs_neither_duckdb_nor_pyarrow(wheel: Path, zeus_dir: Path) -> None:
+    folder = zeus_dir / "packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    link(folder, requirements(wheel, "collector"))
+    assert not [name for name in ("duckdb", "pyarrow", "numpy") if (folder / name).exists()]
+    files = {path.resolve() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert sum(path.stat().st_size for path in files) < 30_000_000
+    env = {**PATIENT, "ZEUS_STREAM_DIR": str(zeus_dir), "PYTHONPATH": str(folder), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-S", "-m", "zeus_stream"]
+    with subprocess.Popen([*command, "collect", "--device", "simulated:v100x1"], env=env) as collector:
+        try:
+            setup.until((zeus_dir / "control").exists)
+            done = subprocess.run(
+                [*command, "doctor", "--device", "simulated:v100x1", "--json"],
+                env=env, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+        finally:
+            collector.terminate()
+    said = {check["what"]: check["says"] for check in json.loads(done.stdout)}
+    assert "an analyzer needs the extra `services`" in said["packages"]
+    assert said["collector"] == f"Process {collector.pid} runs and answers."
+    done = subprocess.run([*command, "sql", "SELECT 1"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"zeus-stream: could not start: {sys.executable} lacks duckdb, numpy, pyarrow"
+    )

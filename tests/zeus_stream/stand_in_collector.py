@@ -39,6 +39,8 @@ class Collector(AbstractContextManager["Collector"]):
         self.sessions: dict[str, list[Event | Unknown]] = {}
         self.asks: list[Ask] = []
         self.batches = 0
+        self.gather_ms = 0
+        """Publishers may let events come together for so long."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -94,7 +96,8 @@ class Collector(AbstractContextManager["Collector"]):
         have = len(self.sessions.get(message.session, ()))
         if message.sequence <= have:
             self.sessions.setdefault(message.session, []).extend(message.events[have - message.sequence :])
-        return codec.encode(Ack(message.session, len(self.sessions.get(message.session, ()))))
+        have = len(self.sessions.get(message.session, ()))
+        return codec.encode(Ack(message.session, have, self.gather_ms))
 
 
 def answer(ask: Ask, missing: str) -> bytes:

@@ -10,6 +10,7 @@ from zeus_stream.own_cost import OwnUseMeter, cpu_seconds, host_cpu_seconds, wor
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
 
 
+@pytest.mark.sweep
 def test_work_of_this_process_and_of_its_children_counts() -> None:
     before = cpu_seconds()
     until = time.process_time() + 0.3

@@ -1,5 +1,6 @@
 """Commands on the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,11 @@ from zeus_stream.paths import claim, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from zeus_stream.reports.tables import Form
+
+    Ask = Callable[[str], pa.Table]
 
 STDIN = "-"
 NAMED = "@"
@@ -69,6 +74,7 @@ def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bo
     if listing:
         _list_shipped()
         return
+    gc.disable()  # half of its time is imports, which leave no garbage
     table = ask_sql(settings, _query_text(query, file))
     from zeus_stream.reports.tables import write
 
@@ -129,7 +135,10 @@ def _list_shipped() -> None:
 @click.option(
     "--png", type=click.Path(path_type=Path, file_okay=False), help="Write the charts as PNG to PATH."
 )
-@click.option("--since", metavar="SPAN", help="With --html: all runs of the last 36h, 7d, 2w of the archive.")
+@click.option(
+    "--since", metavar="TIME", help="All runs of the last 36h, 7d, 2w, or since 2026-05-01, not one."
+)
+@click.option("--until", metavar="TIME", help="With --since: up to this time.  [the end of the archive]")
 @settings_options(*QUERY)
 def report(
     settings: Settings,
@@ -141,36 +150,73 @@ def report(
     svg: Path | None,
     png: Path | None,
     since: str | None,
+    until: str | None,
 ) -> None:
     """Show what a RUN cost, the power limit chosen, and what that saves.  [the last run]
 
     \b
     zeus-stream report --html report.html
-    zeus-stream report --html week.html --since 7d
+    zeus-stream report --since 7d --html week.html --svg charts
+    zeus-stream report --since 2026-05-01 --until 2026-06-01 --json
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
-    from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.archive_source import answering
+
+    files = html or svg or png
+    if since is None and until is not None:
+        raise click.UsageError("--until needs --since: it ends the time that the report is about.")
+    if since is not None and run is not None:
+        raise click.UsageError("--since is a report of all runs: give no RUN with it.")
+    if since is not None and not (files or as_json):
+        raise click.UsageError("--since needs --html FILE, --svg PATH, --png PATH or --json.")
+    if files and as_json:
+        raise click.UsageError("--json writes to the terminal: give it without --html, --svg and --png.")
+    with answering(settings, places(os.environ)) as ask:
+        if since is not None:
+            _report_site(ask, since, until, html, svg, png)
+        elif files:
+            from zeus_stream.cli.screens.report_files import write_run
+
+            _echo_files(write_run(ask, run, html, svg, png))
+        else:
+            _report_run(ask, settings, run, price, as_json=as_json)
+
+
+def _echo_files(files: Iterable[Path]) -> None:
+    for file in files:
+        click.echo(file)
+
+
+def _report_site(
+    ask: "Ask", since: str, until: str | None, html: Path | None, svg: Path | None, png: Path | None
+) -> None:
+    """Write the report of a period to files, or as JSON to the terminal."""
+    from zeus_stream import __version__
+    from zeus_stream.cli.screens.report_files import write_files
+    from zeus_stream.reports.html.questions import answered
+    from zeus_stream.reports.run_cost import write_json
+    from zeus_stream.reports.site.period import find_period
+    from zeus_stream.reports.site.site_report import site_report, site_summary
+
+    period = answered(find_period(since, until), ask)
+    if html or svg or png:
+        _echo_files(write_files(site_report(ask, period, __version__), html, svg, png))
+    else:
+        write_json(site_summary(ask, period, __version__), sys.stdout)
+
+
+def _report_run(ask: "Ask", settings: Settings, run: str | None, price: str | None, *, as_json: bool) -> None:
+    """Print the cost of a run, as text or as JSON."""
+    from analyzers.state_files.signal_files import flat_price
+    from zeus_stream.cli.screens.report_files import no_run
     from zeus_stream.reports.html.questions import last_run
     from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
 
-    if since is not None and (html is None or run is not None):
-        raise click.UsageError("--since needs --html FILE, and no RUN: it is a report of the whole site.")
-    if html or svg or png:
-        from zeus_stream.cli.screens.report_files import write_report
-
-        for file in write_report(settings, run, since, html, svg, png):
-            click.echo(file)
-        return
     flat = None if price is None else flat_price(price)
-    with answering(settings, places(os.environ)) as ask:
-        name = run or last_run(ask)
-        summary = None if name is None else summarize(ask, name, flat)
+    name = run or last_run(ask)
+    summary = None if name is None else summarize(ask, name, flat)
     if summary is None:
-        raise RefusedError(
-            f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
-            ' Try: zeus-stream sql "FROM runs".'
-        )
+        raise no_run(name)
     if as_json:
         write_summary(summary, sys.stdout)
         return

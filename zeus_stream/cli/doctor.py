@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from analyzers.archive.query import read_file
 from collectors.device import Bus, Description, Device
 from collectors.devices.rapl import POWERCAP, RaplBus
 from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.reports.tables import Check
+from zeus_stream.service_packages import ANALYZER, absent_packages
 from zeus_stream.settings import Settings
 from zeus_stream.transport import keys
 from zeus_stream.transport.client import Connection, status
 from zeus_stream.transport.endpoints import parse, source
 
-PACKAGES = ("anyio", "click", "duckdb", "msgpack", "numpy", "nvidia-ml-py", "pyarrow", "pyzmq", "rich")
+PACKAGES = ("anyio", "click", "msgpack", "nvidia-ml-py", "pyzmq", "rich")
 CAP_SYS_ADMIN = 21
 ROOM_MB = 1_024
 """Free space for the archive, beside the log, below which the check warns."""
@@ -56,7 +56,7 @@ def _wrong(what: str, error: ZeusStreamError, more: str = "") -> Check:
 def _versions() -> Iterator[Check]:
     yield Check("works", "python", f"Python {sys.version.split()[0]} at {sys.executable}.")
     there, absent = [], []
-    for package in PACKAGES:
+    for package in PACKAGES if _only_collects() else (*PACKAGES, *ANALYZER):
         try:
             there.append(f"{package} {version(package)}")
         except PackageNotFoundError:
@@ -65,7 +65,13 @@ def _versions() -> Iterator[Check]:
         cure = f"Install them: {sys.executable} -m pip install {' '.join(absent)}."
         yield Check("fails", "packages", f"Not installed: {', '.join(absent)}.", cure)
     else:
-        yield Check("works", "packages", f"{', '.join(there)}.")
+        only = " A collector runs here; an analyzer needs the extra `services`." if _only_collects() else ""
+        yield Check("works", "packages", f"{', '.join(there)}.{only}")
+
+
+def _only_collects() -> bool:
+    """Tell whether this environment has no package of the analyzer: the extra `collector` brings none."""
+    return len(absent_packages(ANALYZER)) == len(ANALYZER)
 
 
 def _directories(settings: Settings, where: Places) -> Iterator[Check]:
@@ -228,6 +234,10 @@ def _processes(where: Places) -> Iterator[Check]:
 
 
 def _archive(settings: Settings, where: Places) -> Check:
+    if _only_collects():
+        return Check("works", "archive", "It is where the analyzer runs: this environment has none.")
+    from analyzers.archive.query import read_file
+
     path = settings.archive or where.archive
     count = "SELECT count(*) AS runs FROM runs"
     try:

@@ -205,7 +205,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
     try:
         return tuple(map(float, _texts(context, option, given)))
     except ValueError as wrong:
-        raise click.BadParameter(f"{given!r}: expected numbers, separated by commas.") from wrong
+        raise click.BadParameter(
+            f"{given!r}: could not be read: it is no number. Give numbers, separated by commas."
+        ) from wrong
 
 
 @click.command(cls=Command)

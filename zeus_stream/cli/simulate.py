@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.html_report import QUERIES, page
+from analyzers.simulation.html_report import QUERIES, USUAL, page
 from analyzers.simulation.recorded_jobs import (
     Traces,
     World,
@@ -27,7 +27,7 @@ from analyzers.simulation.simulated_jobs import (
     drifting,
 )
 from analyzers.simulation.sweep import sweep
-from analyzers.simulation.traces import PUBLISHED, read, read_cluster
+from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
@@ -129,7 +129,8 @@ def _page(archive: Archive, games: Sequence[Game]) -> str:
         for name, text in QUERIES.items()
     }
     answers = {name: _rows(archive, text) for name, text in sql.items()}
-    answers["sweep"] = sweep(game.world for game in others)
+    usual = sorted(others, key=lambda game: abs(game.world.job.eta - USUAL["eta"]))
+    answers["sweep"] = sweep(game.world for game in usual)
     return page(answers, sql)
 
 
@@ -138,6 +139,7 @@ def _games(wanted: Wanted) -> Iterator[Game]:
     _known("policy", wanted.players, PLAYERS)
     _known("drift", wanted.drifts, drifts)
     traces = read(wanted.traces or PUBLISHED)
+    of_traces = digest(wanted.traces) if wanted.traces else ""
     _known("workload", wanted.workloads, traces.workloads)
     _known("gpu", [gpu for gpus in wanted.gpus for gpu in gpus.split("+")], traces.powered)
     worlds = [
@@ -159,10 +161,16 @@ def _games(wanted: Wanted) -> Iterator[Game]:
             for drift in (known for known in drifts if known in wanted.drifts):
                 for seed in range(wanted.seeds):
                     yield Game(
-                        world=_named(made), player=player, seed=seed, drift=drift, overlap=wanted.overlap
+                        world=_named(made),
+                        player=player,
+                        seed=seed,
+                        drift=drift,
+                        overlap=wanted.overlap,
+                        traces=of_traces,
                     )
     if wanted.cluster is not None:
-        yield from _cluster(traces, wanted, wanted.cluster)
+        for game in _cluster(traces, wanted, wanted.cluster):
+            yield replace(game, traces=of_traces)
 
 
 def _cluster(traces: Traces, wanted: Wanted, path: Path) -> Iterator[Game]:
@@ -225,7 +233,12 @@ def _named(made: World) -> World:
 
 
 def _key(game: Game) -> str:
-    return f"{game.world.name}; {game.player}; {game.drift}; overlap {game.overlap:g}; seed {game.seed}"
+    count = "" if game.world.count is None else f"; {game.world.count} recurrences"
+    traces = f"; traces {game.traces}" if game.traces else ""
+    return (
+        f"{game.world.name}; {game.player}; {game.drift}; overlap {game.overlap:g}; seed {game.seed}"
+        f"{count}{traces}"
+    )
 
 
 def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:

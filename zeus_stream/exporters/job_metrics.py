@@ -116,12 +116,16 @@ def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
             name="zeus_stream_step_energy_joules",
             kind="histogram",
             help="Energy of a step, all GPUs of its run, since the analyzer started.",
+            otel="zeus_stream.step.energy",
+            unit="J",
             samples=tuple(joules),
         ),
         Family(
             name="zeus_stream_step_duration_seconds",
             kind="histogram",
             help="Duration of a step, of the slowest rank, since the analyzer started.",
+            otel="zeus_stream.step.duration",
+            unit="s",
             samples=tuple(seconds),
         ),
     ]

@@ -10,18 +10,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import Metric, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import set_span_in_context
 
+from zeus_stream.clock import anchor
 from zeus_stream.exporters.job_metrics import catalogue
-from zeus_stream.exporters.metrics import Family, Sample
+from zeus_stream.exporters.metrics import Family, Labels, Sample
+from zeus_stream.exporters.step_histograms import StepExporter, StepHistograms
 
 EVERY_MS = 15_000
 TIMEOUT_S = 5
@@ -66,7 +67,8 @@ class Otlp:
         """
         base = url.rstrip("/")
         resource = Resource.create({"service.name": "zeus-stream"})
-        metrics = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=TIMEOUT_S)
+        self._histograms = StepHistograms(_named)
+        metrics = StepExporter(f"{base}/v1/metrics", TIMEOUT_S, self._steps)
         reader = PeriodicExportingMetricReader(metrics, export_interval_millis=every_ms)
         self._meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
         self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -76,6 +78,7 @@ class Otlp:
         self._tracer = self._tracers.get_tracer("zeus-stream")
         self._families = families
         self._now: dict[str, list[tuple[Family, Sample]]] = {}
+        self._counted: list[Family] = []
         self._instruments()
 
     def __enter__(self) -> Self:
@@ -91,7 +94,7 @@ class Otlp:
         meter = self._meters.get_meter("zeus-stream")
         made: set[str] = set()
         for family in catalogue():
-            if family.otel is None or family.otel in made:
+            if family.otel is None or family.otel in made or family.kind == "histogram":
                 continue
             first = not made
             made.add(family.otel)
@@ -111,9 +114,15 @@ class Otlp:
 
         return observe
 
+    def _steps(self) -> list[Metric]:
+        """Return the histograms of steps. It follows `_refresh` in each export."""
+        return self._histograms.metrics(self._counted, anchor().wall_ns)
+
     def _refresh(self) -> None:
         self._now = {}
-        for family in self._families():
+        families = self._families()
+        self._counted = [family for family in families if family.kind == "histogram"]
+        for family in families:
             if family.otel is not None:
                 self._now.setdefault(family.otel, []).extend((family, sample) for sample in family.samples)
 
@@ -145,10 +154,14 @@ def _energy(row: Mapping[str, Any]) -> dict[str, str | float]:
     return known
 
 
+def _named(labels: Labels) -> dict[str, str]:
+    return {_NAMES.get(name, f"zeus_stream.{name}"): value for name, value in labels}
+
+
 def attributes(family: Family, sample: Sample) -> dict[str, str]:
     """Return the labels of a sample by the names of the conventions."""
     given = dict(sample.labels)
-    named = {_NAMES.get(name, f"zeus_stream.{name}"): value for name, value in given.items()}
+    named = _named(sample.labels)
     if "part" in given:
         named["hw.id"] = named.pop("zeus_stream.part")
         named["hw.type"] = "memory" if given["part"].startswith("DRAM") else "cpu"

@@ -84,8 +84,16 @@ class Training:
         self._pause: Window | None = None
         self._energy_log: EnergyLog | None = None
 
+    def __repr__(self) -> str:
+        doing = "pausing" if self.pausing else "in a step" if self.stepping else "between steps"
+        return f"<{type(self).__name__} of {self._publisher!r}: {doing}>"
+
     def report_to(self, trackers: Sequence[Any]) -> None:
-        """Log energies to these trackers until the training ends."""
+        """Log energies to trackers until the training ends.
+
+        Args:
+            trackers: see `zeus_stream.log_energy_to`.
+        """
         if trackers:
             self._energy_log = log_energy_to(*trackers, publisher=self._publisher)
 
@@ -111,11 +119,15 @@ class Training:
         self._publisher.plan(epochs=counted(epochs), steps=counted(steps))
 
     def over_budget(self, agree: Agree | None = None) -> bool:
-        """Return whether the training is to end: call it in every rank, after a checkpoint."""
+        """Return whether the training is to end: call it in every rank, after a checkpoint.
+
+        Args:
+            agree: see `zeus_stream.over_budget`.
+        """
         return over_budget(self._publisher, agree)
 
     def end(self) -> None:
-        """It has ended."""
+        """End the training."""
         self.end_epoch()
         self.forget()
         if self._energy_log is not None:
@@ -123,11 +135,12 @@ class Training:
             self._energy_log = None
 
     def close(self) -> None:
-        """Nothing more is to come."""
+        """Forget what is under way: nothing more is to come."""
         self.forget()
 
     def forget(self) -> None:
         """Leave what is under way: it has no end that is known. Steps that ended have been."""
+        self._end_phase()
         self.cancel_pause()
         self.cancel_step()
         self._rest()
@@ -137,11 +150,16 @@ class Training:
     # ---- epochs and steps
 
     def begin_epoch(self, number: int) -> None:
-        """An epoch begins: of this number, or of a higher one where an earlier training had it."""
+        """Begin an epoch.
+
+        Args:
+            number: of it; a higher one counts where an earlier training had this one.
+        """
         self._publisher.continue_from(epoch=number)
         self._epoch = self._publisher.begin_epoch()
 
     def end_epoch(self) -> None:
+        """End the epoch that is open, if one is."""
         if self._epoch is not None:
             self._publisher.end_epoch(self._epoch)
             self._epoch = None
@@ -152,14 +170,18 @@ class Training:
         return self._stepping
 
     def begin_step(self) -> None:
-        """The batch of a step is there; a pause that was not ended was none."""
+        """Begin a step: its batch is there. A pause that was not ended was none."""
         self.cancel_pause()
         self._publisher.begin_step()
         self._stepping, self._untold = True, False
         self._begin_part()
 
     def end_step(self, steps: int = 1) -> None:
-        """The optimizer has made its step, or so many in one go."""
+        """End a step: the optimizer has made it.
+
+        Args:
+            steps: that it made in one go.
+        """
         self._publisher.end_step(pauses=False)
         self._stepping, self._untold = False, True
         self._count(steps)
@@ -176,14 +198,27 @@ class Training:
 
     # ---- what is not steps
 
+    def mark(self, phase: str) -> None:
+        """Let this phase of the steps be under way from here on."""
+        self._publisher.phases.mark(phase)
+
+    def _end_phase(self) -> None:
+        if self._publisher.phases.open:
+            self._publisher.phases.mark(None)
+
     def begin_pause(self, name: str) -> None:
-        """Something else than steps begins, a window of this name."""
+        """Begin what belongs to no step: a window.
+
+        Args:
+            name: of the window.
+        """
+        self._end_phase()
         self.cancel_pause()
         self._rest()
         self._pause = self._publisher.window(name).restart()
 
     def end_pause(self) -> None:
-        """It has ended, if it is known to have begun."""
+        """End what belongs to no step, if it has begun."""
         if self._pause is not None:
             self._pause.end()
             self._pause = None
@@ -191,18 +226,23 @@ class Training:
             self._begin_part()
 
     def cancel_pause(self) -> None:
-        """It was none."""
+        """Forget what belongs to no step: it was none."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
 
     @property
     def pausing(self) -> bool:
+        """True while something that belongs to no step is under way."""
         return self._pause is not None
 
     @contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Return a context that is something else than steps: a window of this name."""
+        """Return a context that belongs to no step: a window.
+
+        Args:
+            name: of the window.
+        """
         self.begin_pause(name)
         try:
             yield
@@ -242,7 +282,11 @@ class Training:
             self._publisher.metric(TOKENS, tokens)
 
     def end_interval(self, tokens: int | None = None) -> None:
-        """Ask for the energy of the steps since the last call. Never waits."""
+        """Ask for the energy of the steps since the last call. Never waits.
+
+        Args:
+            tokens: that this rank trained on since then.
+        """
         if self._steps == 0:
             return
         goes_on = self._part is not None

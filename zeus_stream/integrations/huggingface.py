@@ -6,7 +6,8 @@
 
 A step of the optimizer is a step, an epoch an epoch; evaluations and checkpoints are windows. The joules of a
 step and of a token are in the trainer's logs, one logging interval late. The archive has the numbers of the
-logs in its table ``metrics``, and the tokens of each rank so far as the metric ``tokens``.
+logs in its table ``metrics``, and the tokens of each rank so far as the metric ``tokens``. Phases of a step
+are *forward and backward*, *optimizer* and *data*.
 """
 
 from collections.abc import Sequence
@@ -70,9 +71,14 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._training.cancel_step()  # one that the epoch's end cut short
         self._training.begin_step()
+        self._training.mark("forward and backward")  # no hook lies between them
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._training.mark("optimizer")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._training.end_step()
+        self._training.mark("data")
         self._expect(control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -5,7 +5,8 @@
 
 A step of the optimizer is a step, however many batches it takes; with ``steps_per_execution`` it is all those
 that Keras executes in one go. Evaluations are windows. What a step cost is in the logs of the epochs, but for
-the last second or so of each, which is in the next one's.
+the last second or so of each, which is in the next one's. Phases of a step are *forward, backward and
+optimizer* and *data*.
 """
 
 from collections.abc import Sequence
@@ -71,8 +72,10 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._batch = batch
         if not self._training.stepping:  # gradients accumulate
             self._training.begin_step()
+        self._training.mark("forward, backward and optimizer")  # no hook lies between them
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self._training.mark("data")
         self._batches += batch - self._batch + 1
         steps, self._batches = divmod(self._batches, self._accumulated)
         if steps:

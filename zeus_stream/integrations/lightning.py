@@ -58,7 +58,6 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._training.report_to(self._trackers)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._mark(None)
         self._training.end()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -88,14 +87,14 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if not self._training.stepping:  # gradients accumulate
             self._training.begin_step()
-        self._mark("forward")
+        self._training.mark("forward")
         if self._count is not None:
             self._tokens += self._count(batch)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._mark("data")
+        self._training.mark("data")
         if trainer.global_step == self._made:
             return
         self._made = trainer.global_step  # several optimizers of one batch make one step of ours
@@ -108,16 +107,12 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
             self.log_dict(self._training.log(tokens or None))
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        self._mark("backward")
+        self._training.mark("backward")
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        self._mark("optimizer")
-
-    def _mark(self, phase: str | None) -> None:
-        (self._publisher or default_publisher()).phases.mark(phase)
+        self._training.mark("optimizer")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self._mark(None)
         self._training.begin_pause("validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -23,6 +23,13 @@ class OptimizerSteps(Training):
 
     Of several that take turns one counts: what they do, to two networks, is one step of the training. It is
     the first, until it is gone, or until another makes two steps in a row.
+
+    Example:
+        >>> energy = zeus_stream.auto()
+        >>> with energy.pause("validation"):
+        ...     evaluate()
+        >>> energy.log()
+        {'energy_per_step_j': 4.42, 'average_power_w': 215.1}
     """
 
     def __init__(self, publisher: Publisher) -> None:

@@ -134,10 +134,21 @@ def check_budget(budget: RunBudget, run: str, connect: Callable[[], Analyzer]) -
         return False
     if now is None:
         return False
+    if now.energy_j is None:
+        _warn("energy", not_watched(budget))
+        return False
     state, sentence = budget.state(now.energy_j, now.forecast.energy_j if now.forecast else None)
     if state == "over" or (state and "ZEUS_STREAM_RUN" not in os.environ):
         _warn(state, sentence)
     return state == "over"
+
+
+def not_watched(budget: RunBudget) -> str:
+    """Return the sentence for a run whose energy is not known."""
+    return (
+        f"the budget of {budget.text} could not be watched: the energy of the run is not known."
+        " It needs a GPU with an energy counter: see `zeus-stream status`."
+    )
 
 
 def _warn(cause: str, sentence: str) -> None:

@@ -194,7 +194,13 @@ class Points:
 
 
 class EnergyLog:
-    """Energies on their way to trackers. `log_energy_to` returns one; `close` sends what is left."""
+    """Energies on their way to trackers. `log_energy_to` returns one; `close` sends what is left.
+
+    Example:
+        >>> log = zeus_stream.log_energy_to(wandb.run)
+        >>> train()
+        >>> log.close()                      # before wandb.finish()
+    """
 
     def __init__(self, sinks: Sequence[Sink], new: Callable[[], Iterable[Point]], every_s: float) -> None:
         self._waiting = [(sink, deque[Point](maxlen=MAX_POINTS)) for sink in sinks]
@@ -206,6 +212,10 @@ class EnergyLog:
         if sinks:
             self._thread.start()
             atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        names = ", ".join(type(sink).__name__ for sink, _ in self._waiting) or "nothing: another rank reports"
+        return f"<EnergyLog to {names}: {'closed' if self._ended.is_set() else 'open'}>"
 
     def close(self) -> None:
         """Send the last points, for at most `FLUSH_S`. Call it before the tracker's run is finished."""

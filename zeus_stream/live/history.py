@@ -2,11 +2,13 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, floor
 
 from zeus_stream.protocol.snapshots import Snapshot
 
 KEPT_S = 300.0
+STEP_S = 2.0
+"""A chart over time moves by so much."""
 MAX_SERIES = 5_000
 """GPUs and runs that are remembered."""
 MAX_POINTS = 700
@@ -24,7 +26,7 @@ class Series:
         """Return the mean of each of ``slots`` equal parts of the last seconds. None: it is not known."""
         sums, counts = [0.0] * slots, [0] * slots
         for at_s, watts in reversed(self.points):
-            slot = slots - 1 - int((now_s - at_s) / span_s * slots)
+            slot = slots - 1 - floor((now_s - at_s) / span_s * slots)
             if slot < 0:
                 break
             if watts is not None and slot < slots:
@@ -70,5 +72,10 @@ class History:
         return min(KEPT_S, max(60.0, 60.0 * ceil(since_s / 60)))
 
     def run(self, run: str, span_s: float, slots: int) -> list[float | None]:
-        """Return the power of a run over the last seconds, in ``slots`` parts."""
-        return self._runs[run].last(self.now_s, span_s, slots) if run in self._runs else [None] * slots
+        """Return the power of a run over the last seconds, in ``slots`` parts.
+
+        The last part ends at a multiple of `STEP_S`, so a chart changes less often than there are looks.
+        """
+        if run not in self._runs:
+            return [None] * slots
+        return self._runs[run].last(floor(self.now_s / STEP_S) * STEP_S, span_s, slots)

@@ -236,6 +236,8 @@ class Ack:
 
     session: Name
     next_sequence: Count
+    gather_ms: Annotated[int, Within(0, 500)] = 0
+    """Events may come together for so long before they are sent: nobody waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,4 +282,11 @@ class Advice:
     batch_size: BatchSize | None
     """None: there is none, for the reason given."""
     go_on: bool
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Reply to a request that was understood and refused, or not understood."""
+
     reason: Text

@@ -16,6 +16,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.events import No as No  # noqa: PLC0414  (publishers get one, and load no queries)
 from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
@@ -32,13 +33,6 @@ class Status:
     """One process's state for people: rows of (section, name, value)."""
 
     rows: Annotated[tuple[tuple[Text, Text, Text], ...], Within(0, 10_000)]
-
-
-@dataclass(frozen=True, slots=True)
-class No:
-    """Reply to a request that was understood and refused, or not understood."""
-
-    reason: Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class ArchiveFile:
-    """An archive file, as a source of tables. It stays closed between two queries."""
+    """An archive file, as a source of tables. It stays closed between two queries.
+
+    Example:
+        >>> zeus_stream.open("energy.duckdb").sql("FROM epochs").to_pandas()
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,6 +38,10 @@ class ArchiveFile:
 
         Raises:
             RefusedError: the statement is wrong, takes too long, or returns too much.
+
+        Example:
+            >>> zeus_stream.open("energy.duckdb").sql("SELECT sum(energy_j) AS j FROM steps").to_pylist()
+            [{'j': 81240.5}]
         """
         import pyarrow as pa  # noqa: PLC0415  (heavy, and only needed here)
 
@@ -62,7 +70,16 @@ class ArchiveFile:
     def windows(
         self, run: str | None = None, name: str | None = None, *, timeout_s: float = 30.0
     ) -> "pa.Table":
-        """Return the named windows of a run, or of all runs, the latest last: rows of the view ``named``."""
+        """Return the named windows of a run, or of all runs, the latest last: rows of the view ``named``.
+
+        Args:
+            run: name of a run. None: all runs.
+            name: name of the windows. None: all names.
+            timeout_s: the longest time, s.
+
+        Raises:
+            RefusedError: it takes too long.
+        """
         return self.sql(windows_query(run, name), timeout_s=timeout_s)
 
 

@@ -1,6 +1,6 @@
 """Recurring jobs: queries over the archive, and their text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TextIO, TypeVar
 
@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choose, learn
-from analyzers.batch_size.registry import beliefs, parse
+from analyzers.batch_size.policy import Choice
+from analyzers.batch_size.registry import beliefs, estimates, parse
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.reports.html.questions import quoted
+from zeus_stream.reports.site.job_belief import Estimate, JobBelief, SetupBelief
 from zeus_stream.reports.tables import console_of, write
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
@@ -47,6 +49,7 @@ class Shown:
 
     learned: Learned
     policy: str
+    setups: tuple[SetupBelief, ...]
     history: pa.Table
     sizes: pa.Table
     saved: pa.Table
@@ -75,13 +78,15 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
     tries = tuple(_row(TryRow, row) for row in reversed(rows))
     learned = by_job(Known((spec,), tries))[job]
     setups = list(dict.fromkeys(row.setup for row in learned.tries.values()))
-    chosen = []
+    chosen, believed = [], []
     for setup in setups:
         choice = choose(policy, learned, setup)
         chosen.append((setup, choice.batch_size, choice.reason))
+        believed.append(_belief(learned, setup, choice, estimates(policy, learn(policy, learned), setup)))
     return Shown(
         learned=learned,
         policy=name,
+        setups=tuple(believed),
         history=ask(_HISTORY.format(**about)),
         sizes=ask(_SIZES.format(**about)),
         saved=ask(_SAVED.format(**about)),
@@ -92,6 +97,33 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
             for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())
         ),
     )
+
+
+def _belief(
+    learned: Learned, setup: str, choice: Choice, known: Mapping[int, tuple[float, float, float]]
+) -> SetupBelief:
+    ended = [
+        row.batch_size for row in learned.tries.values() if row.setup == setup and row.cost_j is not None
+    ]
+    return SetupBelief(
+        setup=setup,
+        next_size=choice.batch_size,
+        reason=choice.reason,
+        estimates=tuple(Estimate(size, *costs, ended.count(size)) for size, costs in sorted(known.items())),
+    )
+
+
+def job_belief(ask: Ask, job: str) -> JobBelief | None:
+    """Return what the policy of the analyzer believes of a recurring job. None: there is none."""
+    shown = look_up(ask, job)
+    if shown is None:
+        return None
+    return JobBelief(policy=shown.policy, target=_target(shown.learned.row), setups=shown.setups)
+
+
+def _target(row: JobRow) -> str:
+    better = "at most" if row.lower_is_better else "at least"
+    return f"{row.metric} of {better} {row.target:g} within {row.max_epochs} epochs"
 
 
 def _columns(kind: type[JobRow] | type[TryRow]) -> str:
@@ -108,11 +140,10 @@ def print_job(shown: Shown, out: TextIO) -> None:
     """Print a job: its target, the next try, its tries, its batch sizes and the energy saved."""
     console, row = console_of(out), shown.learned.row
     console.rule(Text(row.job), align="left", style="dim")
-    better = "at most" if row.lower_is_better else "at least"
     sizes = ", ".join(map(str, row.batch_sizes))
     grid = Table.grid(padding=(0, 3))
     facts = [
-        ("target", f"{row.metric} of {better} {row.target:g} within {row.max_epochs} epochs"),
+        ("target", _target(row)),
         ("sizes", f"{sizes}; {row.default_batch_size} by default"),
         ("cost", f"{row.eta:g} x energy + {1 - row.eta:g} x highest power limit x time"),
     ]

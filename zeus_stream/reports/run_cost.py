@@ -53,6 +53,8 @@ _TRUE = (
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
+VERSION = 1
+"""Of the JSON form; it changes when a field changes its meaning or goes."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
@@ -200,12 +202,15 @@ def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
 
 
 def write_summary(summary: Summary, out: TextIO) -> None:
-    """Write a summary as one JSON object. A figure that is not known is null."""
+    """Write a summary as one JSON object; docs/reference/report.schema.json describes it."""
     content = {
+        "report": "run",
+        "version": VERSION,
         "run": summary.run,
-        "closed": summary.closed,
         **summary.totals,
         **summary.whole,
+        "closed": summary.closed,
+        "sessions_closed": summary.totals["closed"],
         "saving": summary.saving,
         "waste": list(summary.waste),
         "costs": list(summary.costs),
@@ -217,6 +222,11 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
+    write_json(content, out)
+
+
+def write_json(content: Mapping[str, Any], out: TextIO) -> None:
+    """Write one JSON object. A figure that is not known is null."""
     write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
 
 

@@ -10,8 +10,6 @@ from decimal import Decimal
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-import pyarrow as pa
-import pyarrow.csv
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
@@ -21,6 +19,8 @@ from rich.text import Text
 from zeus_stream.errors import printable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from zeus_stream.protocol.queries import Status
 
 Form = Literal["table", "csv", "json", "arrow"]
@@ -78,11 +78,14 @@ def write_text(text: str, out: TextIO) -> None:
     out.write(printable(text, keep="\n") if out.isatty() else text)
 
 
-def write(table: pa.Table, form: Form, out: TextIO) -> None:
+def write(table: "pa.Table", form: Form, out: TextIO) -> None:
     """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8; a missing value is empty or null.
 
     A terminal receives no control character; a program receives each value as it is.
     """
+    import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
+    import pyarrow.csv  # noqa: PLC0415
+
     match form:
         case "table":
             _show(_named(table), console_of(out, wide=True))
@@ -104,7 +107,7 @@ def write(table: pa.Table, form: Form, out: TextIO) -> None:
     out.flush()
 
 
-def _named(table: pa.Table) -> pa.Table:
+def _named(table: "pa.Table") -> "pa.Table":
     """Add a number to each repeated column name: JSON needs unique names."""
     names: list[str] = []
     for name in table.column_names:
@@ -113,8 +116,10 @@ def _named(table: pa.Table) -> pa.Table:
     return table.rename_columns(names)
 
 
-def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _flat(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     """Convert a column for csv: lists and structs to JSON, bytes to hexadecimal, durations to text."""
+    import pyarrow as pa  # noqa: PLC0415
+
     kinds = (pa.types.is_nested, pa.types.is_binary, pa.types.is_duration, pa.types.is_interval)
     if any(is_kind(column.type) for is_kind in kinds):
         texts = [None if value is None else _text(_plain(value)) for value in column.to_pylist()]
@@ -147,7 +152,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _show(table: pa.Table, console: Console) -> None:
+def _show(table: "pa.Table", console: Console) -> None:
     """Print one line per row if all columns fit the terminal, else one block per row."""
     columns = [_cells(column[:SHOWN]) for column in table.columns]
     grid = Table(box=SIMPLE_HEAD, show_edge=False)
@@ -175,8 +180,10 @@ def _show_records(names: Sequence[str], rows: Iterable[Sequence[str]], console: 
         console.print(grid)
 
 
-def _cells(column: pa.ChunkedArray) -> tuple[list[str], Literal["left", "right"]]:
+def _cells(column: "pa.ChunkedArray") -> tuple[list[str], Literal["left", "right"]]:
     """Format the values of a column, and return the side they align to."""
+    import pyarrow as pa  # noqa: PLC0415
+
     values = column.to_pylist()
     if pa.types.is_floating(column.type):
         places = decimals(values)

@@ -64,10 +64,18 @@ class Pace:
 
 
 class Accelerator:
-    """The simulated GPUs one training process computes on. For one thread; close it, or use ``with``."""
+    """The simulated GPUs one training process computes on. For one thread; close it, or use ``with``.
+
+    Example:
+        >>> with zeus_stream.simulated.attach("imagenet") as gpu:
+        ...     gpu.run(0.25)
+    """
 
     def __init__(self, lanes: Sequence["_Lane"]) -> None:
         self._lanes = tuple(lanes)
+
+    def __repr__(self) -> str:
+        return f"<Accelerator of {', '.join(self.gpus)}>"
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -83,6 +91,9 @@ class Accelerator:
         Args:
             work_s: finite, 0 or more.
             workload: another workload of the GPU's model, for this work only.
+
+        Raises:
+            SettingsError: the time is not finite, or the model has no such workload.
         """
         if not 0 <= work_s < float("inf"):
             raise SettingsError(f"run: could not work for {work_s} s: give a finite time of 0 or more.")

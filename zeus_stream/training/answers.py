@@ -11,7 +11,15 @@ class WindowEnergy:
     """The energy of a window, over the GPUs of this process.
 
     The true energy lies between ``energy_low_j`` and ``energy_high_j``: these bounds follow from the GPUs'
-    energy counters alone. ``gpus`` has the same figures for each GPU.
+    energy counters alone.
+
+    Attributes:
+        name: of the window.
+        duration_s: s, from its begin to its end.
+        energy_j: the best estimate, J.
+        energy_low_j: lower bound, J.
+        energy_high_j: upper bound, J.
+        gpus: the same figures for each GPU, with its UUID.
 
     Example:
         >>> with zeus_stream.window("validation") as w:
@@ -39,6 +47,10 @@ class Missing:
 
     It has the fields of `WindowEnergy`, all of them None (``gpus``: empty), so that ``w.energy().energy_j``
     works without a collector. It is false, so that ``if energy := w.energy():`` works as well.
+
+    Attributes:
+        reason: why the energy is not known, as a sentence.
+        name: of the window.
 
     Example:
         >>> energy = w.energy()

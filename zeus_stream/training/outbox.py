@@ -94,6 +94,11 @@ class Outbox:
         """Entries that are not acknowledged."""
         return len(self._entries) + len(self._flight) + (not self._begun)
 
+    @property
+    def holding(self) -> bool:
+        """The next entry is not known yet: it is to be looked at again soon."""
+        return bool(self._entries) and not isinstance(self._entries[0], tuple)
+
     def batch(self, now_ns: Ns) -> Batch | None:
         """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
         if not self._begun:
@@ -110,8 +115,13 @@ class Outbox:
                 self._dropped_said += count
         return Batch(self.session, self._sequence, self._flight) if self._flight else None
 
+    def gather(self, now_ns: Ns) -> None:
+        """Add what came since to what is in flight."""
+        if self._flight:
+            self._load(now_ns)
+
     def _load(self, now_ns: Ns) -> None:
-        events: list[Event] = []
+        events = list(self._flight)
         while self._entries and len(events) < BATCH:
             head = self._entries[0]
             entry = head if isinstance(head, tuple) else head.settle(now_ns)

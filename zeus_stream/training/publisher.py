@@ -9,26 +9,22 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
-    EpochBegan,
-    EpochEnded,
     Metric,
     RunEnded,
-    RunPlanned,
     RunStarted,
     SearchWanted,
 )
 from zeus_stream.training.answers import Statistics
 from zeus_stream.training.energy_questions import EnergyQuestions
 from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
-from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
+from zeus_stream.training.identity import INHERITED, counted_from_zero, named
 from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
@@ -36,19 +32,16 @@ from zeus_stream.training.recurring import Recurring, Wish, checked
 from zeus_stream.training.run_started import describe_run
 from zeus_stream.training.sender import Courier, flush_s
 from zeus_stream.training.steps import torch_events
-from zeus_stream.training.steps.loop import Loop
+from zeus_stream.training.steps.loop_recorder import LoopRecorder
 from zeus_stream.training.steps.main_thread import Nudge
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import StepRecorder
-from zeus_stream.training.windows import Window
+from zeus_stream.training.windows import NamedWindows, Window
 
-MAX_OPEN_WINDOWS = 1_000
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
 YES = {"1", "true", "yes", "on"}
-
-T = TypeVar("T")
 
 
 class Follower(Protocol):
@@ -60,7 +53,7 @@ class Follower(Protocol):
 F = TypeVar("F", bound=Follower)
 
 
-class Publisher:
+class Publisher(LoopRecorder):
     """One rank of one run of a job. Methods may be called from any thread.
 
     Few scripts need one: `zeus_stream.steps` and the like make one at their first call.
@@ -86,17 +79,14 @@ class Publisher:
         gpus: Sequence[str | int] | None = None,
         batch_size: int | None = None,
     ) -> None:
+        super().__init__(by_dispatch=os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch")
         self._warned: set[str] = set()
-        self._open: dict[str, Window] = {}
+        self._windows = NamedWindows(self.window, self._warn)
         self._followers: dict[type[Follower], Follower] = {}
-        self._epoch = 0
-        self._planned: tuple[int | None, int | None] = (None, None)
-        """Epochs and steps of the whole run."""
         self._error: BaseException | None = None
         self._attempts = itertools.count()
         off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in YES
         self._silent = "ZEUS_STREAM_OFF is set" if off else ""
-        self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
         self._boundaries = Boundaries(monotonic_ns, self._warn, Nudge())
         self._started = describe_run(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
@@ -137,98 +127,13 @@ class Publisher:
         """The event that introduces this process: its run, its rank and its GPUs."""
         return self._started
 
-    # ---- steps and epochs
-
-    def steps(self, iterable: Iterable[T]) -> Loop[T]:
-        """Return ``iterable``, each turn of whose loop is a step."""
-        self.know(batch_of(iterable))
-        return Loop(iterable, self._loop)
-
-    def _loop(self, iterable: Iterable[T]) -> Iterator[T]:
-        if self._epoch == 0:  # a loop without epochs: as far as is known, it is the whole run
-            count = length_of(iterable)
-            self.plan(steps=None if count is None or self._steps.last is not None else count)
-        return self._steps.loop(iterable)
-
-    def plan(self, *, epochs: int | None = None, steps: int | None = None) -> None:
-        """Record how long the whole run is to be: forecasts need it. None: not known."""
-        if (epochs, steps) != self._planned:
-            self._planned = (epochs, steps)
-            self._outbox.put((RunPlanned, monotonic_ns(), epochs, steps))
-
-    def know(self, batch_size: int | None) -> None:
-        """Set the samples of a step, unless they are known, before the first one. None: nobody says."""
-        if batch_size is not None:
-            self._outbox.know(batch_size)
-
-    def epochs(self, count: int | Iterable[T]) -> Loop[T]:
-        """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch."""
-        iterable = cast("Iterable[T]", range(count)) if isinstance(count, int) else count
-        return Loop(iterable, self._epochs)
-
-    def begin_step(self) -> None:
-        """Begin a step, and end the step before if it is open: for loops that `steps` cannot wrap."""
-        self._steps.begin()
-
-    def end_step(self, *, pauses: bool = True) -> None:
-        """End the step that `begin_step` began.
+    def follow(self, kind: type[F], new: Callable[[], F]) -> F:
+        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher.
 
         Args:
-            pauses: False where another is expected at once: both are published with its beginning, as steps
-                in a row, whose energies need no reading in between. If none follows, call ``end_step()``.
+            kind: class of a framework's callback.
+            new: makes one.
         """
-        self._steps.end(pauses=pauses)
-
-    def cancel_step(self) -> None:
-        """Forget the step that `begin_step` began, if it is open: the next has its number."""
-        self._steps.cancel()
-
-    def continue_from(self, *, step: int = 0, epoch: int = 0) -> None:
-        """Number the next step and epoch so, as a resumed training does; never back, and between steps."""
-        self._steps.continue_from(step)
-        self._epoch = max(self._epoch, epoch)
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Return a context that is a step."""
-        self.begin_step()
-        try:
-            yield
-        finally:
-            if self._steps.stepping:
-                self.end_step()
-
-    @contextmanager
-    def epoch(self) -> Iterator[None]:
-        """Return a context that is an epoch."""
-        index = self.begin_epoch()
-        try:
-            yield
-        finally:
-            self.end_epoch(index)
-
-    def begin_epoch(self) -> int:
-        """Begin an epoch, and return its number: for loops that `epochs` cannot wrap."""
-        index, self._epoch = self._epoch, self._epoch + 1
-        self._outbox.put((EpochBegan, monotonic_ns(), index))
-        return index
-
-    def end_epoch(self, index: int) -> None:
-        """End the epoch of this number."""
-        self._outbox.put((EpochEnded, monotonic_ns(), index))
-        self._boundaries.look()
-
-    def ends_with(self, output: Any) -> None:
-        """Let the step under way end when this is ready: an array of JAX, or a tree with one in it.
-
-        It is asked at the boundaries of later steps, and let go when it is ready. Give what is not donated,
-        such as the loss.
-        """
-        if not self._by_dispatch and not self._silent:
-            self._steps.ends_with(output)
-
-    def follow(self, kind: type[F], new: Callable[[], F]) -> F:
-        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher."""
         if kind not in self._followers:
             self._followers[kind] = new()
         return cast("F", self._followers[kind])
@@ -251,7 +156,22 @@ class Publisher:
         timeout_s: float = RECURRING_S,
         agree: Callable[[Any], Any] | None = None,
     ) -> Recurring:
-        """Return one training of the job that recurs under this name: see `zeus_stream.recurring`."""
+        """Return one training of the job that recurs under this name: see `zeus_stream.recurring`.
+
+        Args:
+            name: the job; its trainings learn from each other.
+            batch_sizes: those that may be tried.
+            default: the one of them that is used where nothing is known.
+            target: of the metric; a training that reaches it has converged.
+            metric: its name.
+            lower_is_better: True for a loss.
+            max_epochs: epochs of one try at most.
+            eta: weight of energy in the cost, 0 to 1.
+            beta: a try may cost at most this many times the least that a converged one has cost.
+            window: number of the latest tries of a size that count; 0: all.
+            timeout_s: seconds to wait at most for the analyzer's batch size.
+            agree: a function that returns, in every rank, what the first one gave it.
+        """
         wish = Wish(
             job=name, batch_sizes=tuple(batch_sizes), default=default, target=target, metric=metric,
             lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta, window=window,
@@ -273,47 +193,56 @@ class Publisher:
         return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
 
     def want_search(self, search: Callable[[], SearchWanted]) -> None:
-        """Ask for a search of this run's power limit."""
+        """Ask for a search of this run's power limit.
+
+        Args:
+            search: makes the event when it is sent.
+        """
         self._outbox.put((search,))
 
     # ---- windows and metrics
 
     def window(self, name: str) -> Window:
-        """Return a window: a context that knows its energy afterwards, or a decorator."""
+        """Return a window: a context that knows its energy afterwards, or a decorator.
+
+        Args:
+            name: up to 200 characters.
+        """
         return Window(named(name), lambda: self.window_hooks)
 
     def begin_window(self, name: str) -> Window:
-        """Begin a window that ends elsewhere. One that is still open under this name is cancelled."""
-        window = self.window(name)
-        if window.name in self._open:
-            self._warn("window open", f"window {window.name!r}: began twice. The first is cancelled.")
-            self.cancel_window(name)
-        if len(self._open) >= MAX_OPEN_WINDOWS:
-            sentence = f"could not begin: {MAX_OPEN_WINDOWS} windows are open. End those that are over."
-            self._warn("windows", f"window {window.name!r}: {sentence}")
-            return window
-        self._open[window.name] = window
-        return window.__enter__()
+        """Begin a window that ends elsewhere. One that is still open under this name is cancelled.
+
+        Args:
+            name: up to 200 characters, unique among the open windows.
+        """
+        return self._windows.begin(name)
 
     def end_window(self, name: str) -> Window | None:
-        """End the window begun under this name, and return it."""
-        window = self._open.pop(named(name), None)
-        if window is None:
-            self._warn("window", f"window {named(name)!r}: could not end: none of this name is open.")
-        else:
-            window.end()
-        return window
+        """End the window begun under this name, and return it. None: none is open, and one line says so.
+
+        Args:
+            name: of the window.
+        """
+        return self._windows.end(named(name))
 
     def cancel_window(self, name: str) -> None:
-        """Forget the window begun under this name."""
-        window = self._open.pop(named(name), None)
-        if window is None:
-            self._warn("window", f"window {named(name)!r}: could not cancel: none of this name is open.")
-        else:
-            window.cancel()
+        """Forget the window begun under this name.
+
+        Args:
+            name: of the window.
+        """
+        self._windows.cancel(named(name))
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
-        """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`."""
+        """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`.
+
+        Args:
+            name: e.g. ``loss``.
+            value: what ``float()`` understands.
+            step: number of a step, from 0. Default: the step that began last.
+            epoch: number of an epoch, from 0. Default: the epoch that began last.
+        """
         now_ns = monotonic_ns()
         try:
             number = float(value)
@@ -348,8 +277,7 @@ class Publisher:
         publishers.open.discard(self)
         if self._silent:
             return
-        for name in self._open:
-            self._warn("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
+        self._windows.close()
         for follower in self._followers.values():
             follower.close()
         self.phases.hand_over()
@@ -371,7 +299,11 @@ class Publisher:
         self.close()
 
     def silence(self, reason: str) -> None:
-        """Publish nothing from now on; calls still work."""
+        """Publish nothing from now on; calls still work.
+
+        Args:
+            reason: for the energies that are asked for from now on.
+        """
         self._silent = reason
         self._outbox.empty()
 
@@ -387,10 +319,3 @@ class Publisher:
     def _queue(self) -> torch_events.CudaQueue | None:
         """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""
         return None if self._by_dispatch or self._silent else torch_events.queue()
-
-    def _epochs(self, iterable: Iterable[T]) -> Iterator[T]:
-        if (count := length_of(iterable)) is not None:
-            self.plan(epochs=self._epoch + count)
-        for item in iterable:
-            with self.epoch():
-                yield item

@@ -131,6 +131,19 @@ class Recurring:
 
     It has one try at a time: a batch size, and a loop of epochs with it. Where the loop ended short of the
     target and `over` is false, `batch_size` asks for the next try's.
+
+    Attributes:
+        converged: the target was reached.
+        over: nothing is to be tried any more: converged, its loop left, or missed with the default size too.
+        reason: why the last loop of epochs ended, in words.
+
+    Example:
+        >>> job = zeus_stream.recurring("nightly", batch_sizes=[16, 32], default=32, target=0.9, metric="f1")
+        >>> while not job.over:
+        ...     loader = make_loader(batch_size=job.batch_size)
+        ...     for epoch in job.epochs():
+        ...         train(loader)
+        ...         job.report(evaluate())
     """
 
     def __init__(
@@ -153,11 +166,13 @@ class Recurring:
         self._word: tuple[int, int, Box] | None = None
         """What was asked last: after so many epochs, until then, and where the answer will be."""
         self.converged = False
-        """The target was reached."""
         self.over = False
-        """Nothing is to be tried any more: converged, its loop left, or missed with the default size too."""
         self.reason = ""
-        """Why the last loop of epochs ended, in words."""
+
+    def __repr__(self) -> str:
+        size = "not asked for yet" if self._size is None else str(self._size)
+        state = self.reason or f"batch size {size}"
+        return f"<Recurring {self._wish.job!r}, try {max(self._tries, 1)}: {state}>"
 
     @property
     def batch_size(self) -> int:
@@ -170,6 +185,7 @@ class Recurring:
         """Return a learning rate that was right for the default size, for this one.
 
         Args:
+            lr: for the default batch size.
             rule: ``sqrt`` for adaptive optimizers such as AdamW, ``linear`` for SGD.
         """
         if rule not in ("sqrt", "linear"):
@@ -181,6 +197,9 @@ class Recurring:
         """Take in the metric after an epoch; return whether it is as good as the target.
 
         Every rank gives the same value, and the first one's is stored. A tensor is waited for.
+
+        Args:
+            value: of the metric.
         """
         number = float(value)
         self.converged = self.converged or self._wish.reached(number)

@@ -1,14 +1,15 @@
 """Takes an outbox to the collector of this host: finds it, loses it, finds it again.
 
-A daemon thread wakes every 20 ms by timer, never by event, sends one batch, and takes in what was
-acknowledged; while nobody acknowledges anything it wakes less often. This file and `sockets` are the only
-ones that import zmq; here there is no event loop.
+A daemon thread wakes every 20 ms by timer, never by an event of the training, sends one batch, and takes in
+what was acknowledged. It wakes less often while nobody waits for the events, or takes them. This file and
+`sockets` are the only ones that import zmq; here there is no event loop.
 """
 
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -19,9 +20,8 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.paths import endpoint, trusted
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.queries import No
-from zeus_stream.training.outbox import Outbox, Question
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch, No
+from zeus_stream.training.outbox import BATCH, Outbox, Question
 
 TICK_S = 0.02
 MAX_FLUSH_S = 3600.0
@@ -52,9 +52,9 @@ def flush_s(asked: str) -> float:
     return seconds if 0 <= seconds <= MAX_FLUSH_S else FLUSH_S
 
 
-def pause_s(turns: int) -> float:
-    """Return the time to the next turn, TICK_S on average, and uneven: steps must not fall in with it."""
-    return TICK_S * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
+def pause_s(turns: int, mean_s: float = TICK_S) -> float:
+    """Return the time to the next turn, ``mean_s`` on average, and uneven: steps must not fall in with it."""
+    return mean_s * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
 
 
 class Courier:
@@ -74,9 +74,10 @@ class Courier:
         self._say = say
         self._fail = fail
         self._thread = threading.Thread(target=self._run, name="zeus-stream", daemon=True)
-        self._going = threading.Lock()
-        """Held until it is to stop: waiting for a lock costs four fifths of waiting for an Event."""
-        self._going.acquire()
+        self._stopping = False
+        self._wake = threading.Lock()
+        """Held but to wake the thread: waiting for a lock costs four fifths of waiting for an Event."""
+        self._wake.acquire()
         self._answers: WeakValueDictionary[str, queue.SimpleQueue[Any]] = WeakValueDictionary()
         self._socket: zmq.Socket[bytes] | None = None
         self._path: Path | None = None
@@ -84,6 +85,10 @@ class Courier:
         """Session and sequence of the batch that was sent on this socket."""
         self._offered: tuple[str, int] | None = None
         """Session and sequence of the batch that waits for its acknowledgement."""
+        self._gather_s = 0.0
+        """Events may come together for so long, by the last acknowledgement."""
+        self._due_ns = 0
+        """When the next batch is to be sent."""
         self._progress_ns = self._next_look_ns = 0
         self._found = False
         """A collector was there at some time: it may come back."""
@@ -98,9 +103,14 @@ class Courier:
 
     def stop(self) -> None:
         """Hand over what can be while there is a collector, within ``flush_s``, and return."""
-        if self._going.locked():
-            self._going.release()
+        self._stopping = True
+        self._rouse()
         self._thread.join(self._flush_s + 0.1)
+
+    def _rouse(self) -> None:
+        """Wake the thread. Never called from a training's loop: it costs a switch of threads."""
+        with suppress(RuntimeError):  # another did
+            self._wake.release()
 
     def ask(self, window: int, timeout_s: float) -> Answer | None:
         """Ask the analyzer, and wait for its answer. None: none came in time, or there is no collector."""
@@ -128,6 +138,7 @@ class Courier:
         name = os.urandom(8).hex()
         box = self._answers[name] = queue.SimpleQueue()
         self._outbox.put((Question, name, kind, about, until_ns))
+        self._rouse()
         return box
 
     def silence(self) -> str:
@@ -148,7 +159,7 @@ class Courier:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             turns = 0
-            while not self._going.acquire(timeout=self._pause_s(turns)):
+            while not self._stops(turns):
                 turns += 1
                 self._turn(context, monotonic_ns())
             until_ns = monotonic_ns() + round(self._flush_s * 1e9)
@@ -160,13 +171,24 @@ class Courier:
         finally:
             context.destroy(linger=0)
 
+    def _stops(self, turns: int) -> bool:
+        """Wait for the next turn; return whether there is none."""
+        self._wake.acquire(timeout=self._pause_s(turns))
+        return self._stopping
+
     def _pause_s(self, turns: int) -> float:
         """Return the time to the next turn: one is seldom while there is nobody to take in anything."""
         now_ns = monotonic_ns()
         if self._socket is None and turns:
             return max(TICK_S, (self._next_look_ns - now_ns) / 1e9)
-        stuck = self._socket is not None and now_ns - self._progress_ns > STUCK_NS
-        return pause_s(turns) * (STUCK_TICKS if stuck else 1)
+        if self._socket is not None and now_ns - self._progress_ns > STUCK_NS + self._gather_s * 1e9:
+            return pause_s(turns, STUCK_TICKS * TICK_S)
+        return pause_s(turns, TICK_S if self._outbox.holding or self._hurried else self._gather_s or TICK_S)
+
+    @property
+    def _hurried(self) -> bool:
+        """Events are not to come together now: there are many, or an answer is waited for."""
+        return self._stopping or bool(self._answers) or self._outbox.waiting >= BATCH
 
     def _turn(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
         if self._socket is None and now_ns >= self._next_look_ns:
@@ -174,17 +196,21 @@ class Courier:
         if self._socket is None:
             return
         self._receive(self._socket, now_ns)
+        if self._gather_s:
+            self._outbox.gather(now_ns)
         batch = self._outbox.batch(now_ns)
         offered = None if batch is None else (batch.session, batch.sequence)
         if batch is None or offered != self._offered:
             # The wait begins with this turn: a script may have held the interpreter since the last one.
             self._offered, self._progress_ns = offered, now_ns
         if _is(self._socket, zmq.POLLOUT):
-            if batch and self._sent != offered and self._send(self._socket, batch):
+            due = now_ns >= self._due_ns or self._hurried
+            if batch and due and self._sent != offered and self._send(self._socket, batch):
                 self._sent = offered
+                self._due_ns = now_ns + round(self._gather_s * 0.9e9)
             for ask in self._outbox.asks(now_ns):
                 self._send(self._socket, ask)
-        if now_ns - self._progress_ns > self._patience_ns:
+        if now_ns - self._progress_ns > self._patience_ns + self._gather_s * 1e9:
             self._hang_up(self._socket)
 
     def _look(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
@@ -245,6 +271,7 @@ class Courier:
                 continue
             match message:
                 case Ack():
+                    self._gather_s = message.gather_ms / 1e3
                     if self._outbox.acknowledge(message):
                         self._progress_ns, self._patience_ns = now_ns, PATIENCE_NS
                 case Answer(question) | Advice(question):

@@ -12,6 +12,7 @@ from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.hooks import WindowHooks
 
 ANSWER_S = 10.0
+MAX_OPEN_WINDOWS = 1_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,6 +23,13 @@ class Window:
 
     An object is one span at a time; entered again when it is over, it is another window of the same name.
     A decorated function opens a window of its own at each call: recursion, threads and tasks may overlap.
+
+    Example:
+        >>> window = zeus_stream.window("warm-up").restart()
+        >>> warm_up()
+        >>> window.end()
+        >>> print(window.energy())
+        warm-up: 96.2 J (95.8 to 96.6) in 0.501 s on 1 GPU
     """
 
     def __init__(self, name: str, find: Callable[[], WindowHooks]) -> None:
@@ -62,6 +70,9 @@ class Window:
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return ``function``, or ``async`` function, with a window around each of its calls.
+
+        Args:
+            function: what is measured.
 
         Raises:
             TypeError: it is a generator: what loops over it works in between.
@@ -127,7 +138,14 @@ class Window:
         return self._hooks.energy(self.name, self.number, timeout_s)
 
     def energy_later(self, timeout_s: float = ANSWER_S) -> Later:
-        """Ask for the energy without waiting. Call what this returns to look for the answer."""
+        """Ask for the energy without waiting. Call what this returns to look for the answer.
+
+        Args:
+            timeout_s: seconds after which the answer is `Missing`.
+
+        Returns:
+            A function of no arguments: the energy, `Missing`, or None while the answer is under way.
+        """
         if self._open or self._hooks is None or self.number < 0:
             return Later(self._without_energy)
         return self._hooks.later(self.name, self.number, timeout_s)
@@ -135,3 +153,47 @@ class Window:
     def _without_energy(self) -> Missing:
         why = "it has not ended" if self._open else "it never began, or was cancelled"
         return Missing(reason=f"window {self.name!r}: its energy is not known: {why}.", name=self.name)
+
+
+class NamedWindows:
+    """Windows of one publisher that begin and end by name, in different places of a script."""
+
+    def __init__(self, new: Callable[[str], Window], warn: Callable[[str, str], None]) -> None:
+        self._new = new
+        self._warn = warn
+        self._open: dict[str, Window] = {}
+
+    def begin(self, name: str) -> Window:
+        """Begin a window. One that is still open under this name is cancelled."""
+        window = self._new(name)
+        if window.name in self._open:
+            self._warn("window open", f"window {window.name!r}: began twice. The first is cancelled.")
+            self.cancel(window.name)
+        if len(self._open) >= MAX_OPEN_WINDOWS:
+            sentence = f"could not begin: {MAX_OPEN_WINDOWS} windows are open. End those that are over."
+            self._warn("windows", f"window {window.name!r}: {sentence}")
+            return window
+        self._open[window.name] = window
+        return window.restart()
+
+    def end(self, name: str) -> Window | None:
+        """End the window of this name, and return it. None: none is open."""
+        if window := self._taken(name, "end"):
+            window.end()
+        return window
+
+    def cancel(self, name: str) -> None:
+        """Forget the window of this name."""
+        if window := self._taken(name, "cancel"):
+            window.cancel()
+
+    def close(self) -> None:
+        """Warn of windows that were never ended."""
+        for name in self._open:
+            self._warn("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
+
+    def _taken(self, name: str, to: str) -> Window | None:
+        window = self._open.pop(name, None)
+        if window is None:
+            self._warn("window", f"window {name!r}: could not {to}: none of this name is open.")
+        return window

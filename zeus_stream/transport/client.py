@@ -92,6 +92,9 @@ def forget(where: paths.Places | Distant, job: str, timeout_s: float = 10.0) -> 
 class Connection:
     """A running analyzer, as a source of tables. `connect` returns one.
 
+    Args:
+        where: the analyzer's setup.
+
     Example:
         >>> zeus_stream.connect().sql("SELECT run, epoch, energy_j FROM epochs").to_pandas()
     """
@@ -125,7 +128,13 @@ class Connection:
         return table
 
     def ask(self, query: str, *, max_rows: int, timeout_s: float) -> "tuple[pa.Table, bool]":
-        """Return the first rows of an answer, and whether there were more. Errors are those of `sql`."""
+        """Return the first rows of an answer, and whether there were more. Errors are those of `sql`.
+
+        Args:
+            query: a statement that only reads.
+            max_rows: rows to return at most.
+            timeout_s: seconds that the query may take.
+        """
         request = Query(query, max_rows, round(timeout_s * 1000))
         done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
         return table_of(parts), done.truncated

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from analyzers.archive.opening import Connection
 from analyzers.archive.replay_source import ReplaySource
+from analyzers.archive.rollups.ended_savings import keep_removed
 from analyzers.archive.store import Ages
 
 DAY_NS = 86_400_000_000_000
@@ -133,12 +134,7 @@ def _keep_savings(connection: Connection, before: datetime, open_sessions: Seque
         GROUP BY session, name, epoch
         """
     )
-    connection.execute(
-        """
-        INSERT INTO kept_savings FROM savings_by_steps
-        WHERE run IN (SELECT run FROM old_runs) AND run NOT IN (SELECT run FROM kept_savings)
-        """
-    )
+    keep_removed(connection)
 
 
 def _note(connection: Connection, table: str, before: datetime, count: int, now: datetime) -> None:

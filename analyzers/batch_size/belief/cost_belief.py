@@ -7,7 +7,16 @@ from math import exp, log, log2, sqrt
 
 import numpy as np
 
-from analyzers.batch_size.belief.gaussian import Curves, Floats, Point, Process, conditioned
+from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
+from analyzers.batch_size.belief.gaussian import (
+    Curves,
+    Floats,
+    Point,
+    Process,
+    conditioned,
+    equally_likely,
+    within,
+)
 from analyzers.batch_size.belief.metric_pace import Pace
 from analyzers.batch_size.belief.try_summary import Seen, Tally
 from analyzers.batch_size.policy import Job
@@ -22,6 +31,8 @@ SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
 ROUNDING = 0.15
 """Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
+INTERPOLATED = 0.12
+"""The same where the metric tells the fraction of an epoch: by a straight line, and with noise."""
 FEW = 3.0
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
@@ -34,6 +45,9 @@ try with its profiling."""
 UNLIKE, BELOW = 0.05, 0.3
 """The probability that a size is unlike the curve, with a standard deviation of `WORSE`: supposed if its log
 epochs are so far below the line through the two nearest others."""
+NODE_Z = equally_likely(15)
+ROUNDED = 2.0
+"""What is expected of rounding up is worth so many runs."""
 NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
@@ -57,21 +71,41 @@ class CostBelief:
     """1 for each size whose power limits were not profiled on the setup, 0 for others; shape (n,)."""
     proven: tuple[int, ...]
     """Sizes, by index, that converged in this era."""
+    failing: Floats
+    """Log of the cost of a success over that of a run that converges; shape (n,)."""
+    fractional: bool
+    """The epochs have fractions; a run pays whole ones."""
+    rounded: Floats
+    """Log of whole epochs over those with a fraction, in the runs of each size; its weight; shape (2, n)."""
+
+    @property
+    def rounding_up(self) -> Floats:
+        """Log of expected whole epochs over expected epochs; shape (h, n)."""
+        if not self.fractional:
+            return np.zeros_like(self.epochs.mean)
+        deviation = np.sqrt(self.epochs.variance + self.noise[:, None])
+        runs = np.exp(within(self.epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z))
+        expected = np.log(np.ceil(runs).mean(axis=2) / runs.mean(axis=2))
+        of_runs, weight = self.rounded
+        return np.asarray(expected + weight * (of_runs - expected))
 
     @property
     def log_cost(self) -> Floats:
         """Log of the expected cost, J; shape (n,)."""
-        spread = (self.epochs.variance + self.noise[:, None]) / 2
+        spread = (self.epochs.variance + self.noise[:, None]) / 2 + self.rounding_up
         logs = self.epochs.mean + spread + np.log(self.weight)[:, None]
-        return np.asarray(np.logaddexp.reduce(logs, axis=0) + self.cost.mean[0] + self.cost.variance[0] / 2)
+        prices = self.cost.mean[0] + self.cost.variance[0] / 2
+        return np.asarray(np.logaddexp.reduce(logs, axis=0) + prices + self.failing)
 
     @property
     def bounds(self) -> Floats:
         """Log of the 95 % interval of a size's mean cost, J; shape (2, n)."""
-        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2
+        by_hypothesis = self.epochs.mean + self.noise[:, None] / 2 + self.rounding_up
         mean = self.weight @ by_hypothesis
         variance = self.weight @ (self.epochs.variance + (by_hypothesis - mean) ** 2) + self.cost.variance[0]
-        return np.asarray(mean + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance))
+        return np.asarray(
+            mean + self.failing + self.cost.mean[0] + np.array([[-1.96], [1.96]]) * np.sqrt(variance)
+        )
 
 
 def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
@@ -85,6 +119,7 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
     reached = {octaves[index[size]] for _, size in seen.epochs}
     away = np.array([min(abs(x - other) for other in reached) for x in octaves])
     proven = {size for era, size in seen.epochs if era == seen.era}
+    rates = {size: failing_rate(seen.missed, seen.runs, size) for size in sizes}
     epochs, noise, weight, never = _epochs(
         octaves,
         count,
@@ -93,6 +128,8 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         tuple((index[size], least) for size, least in seen.more),
         tuple((1 - np.exp(-NEVER * away)).tolist()),
         tuple((index[size], pace) for size, pace in seen.behind.items()),
+        tuple(rates.values()),
+        fractional=seen.fractional,
     )
     group = seen.price_era, setup
     scatter = seen.price_scatter
@@ -113,7 +150,18 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
         price_noise=scatter**2,
         fresh=np.array([float((group, size) not in prices) for size in job.batch_sizes]),
         proven=tuple(at for at, size in enumerate(job.batch_sizes) if size in proven),
+        failing=np.array(
+            [log(bound_of_try(rates[size], seen.scatter, job.beta)[1]) for size in job.batch_sizes]
+        ),
+        fractional=seen.fractional,
+        rounded=np.array([_rounded(seen, size) for size in job.batch_sizes]).T,
     )
+
+
+def _rounded(seen: Seen, size: int) -> tuple[float, float]:
+    """Return what rounding up has added to the log epochs of a size's runs, and how much that counts."""
+    count = seen.epochs.get((seen.era, size), Tally()).count
+    return seen.whole_epochs.get((seen.era, size), 0.0), count / (count + ROUNDED)
 
 
 @lru_cache(maxsize=4)
@@ -125,6 +173,9 @@ def _epochs(
     more: tuple[tuple[int, float], ...],
     never: tuple[float, ...],
     paces: tuple[tuple[int, Pace], ...],
+    rates: tuple[float, ...],
+    *,
+    fractional: bool,
 ) -> tuple[Curves, Floats, Floats, Floats]:
     """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
 
@@ -140,31 +191,32 @@ def _epochs(
     points = [
         Point(
             of, at, tally.mean,
-            tuple(noise**2 * _doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad, _ in supposed),
+            tuple(noise**2 * doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad, _ in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
     points += [Point(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces]
-    rounding = ROUNDING / exp(min(tally.mean for *_, tally in seen))
+    rounding = (INTERPOLATED if fractional else ROUNDING) / exp(min(tally.mean for *_, tally in seen))
     alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])
     for at, (*_, unlike) in enumerate(supposed):
         if unlike >= 0:
             alone[at, seen[unlike][1]] = WORSE
     found = conditioned(np.array(octaves), EPOCHS, CHANGED, era, points, alone)
     noise = np.array([noise**2 for noise, *_ in supposed])
-    within = sum(tally.squares for *_, tally in seen), sum(tally.count - 1 for *_, tally in seen)
+    squares, dof = sum(tally.squares for *_, tally in seen), sum(tally.count - 1 for *_, tally in seen)
     prior = np.array(
         [log(BAD) if bad >= 0 else log(UNLIKE) if unlike >= 0 else 0.0 for *_, bad, unlike in supposed]
     )
-    evidence = found.evidence + prior - (within[0] / noise + within[1] * np.log(noise)) / 2
+    evidence = found.evidence + prior - (squares / noise + dof * np.log(noise)) / 2
     weight = np.exp(evidence - evidence.max())
     likely = weight > 0.01 * weight.sum()
     found, noise, weight = found.only(likely, len(octaves)), noise[likely], weight[likely]
     weight = weight / weight.sum()
-    heard = {at for of, at, _ in seen if of == era}
+    proven = {at for of, at, _ in seen if of == era}
+    heard = set(proven)
     lost = [0.0 if at in heard else chance for at, chance in enumerate(never)]
     for at, least in more:
-        bad = 0 if at in heard else BAD
+        bad = rates[at] if at in proven else 0 if at in heard else BAD
         found, above = found.given_more(at, least, noise, bad)
         by_chance = bad * BAD_LONG + (1 - bad) * float(weight @ above)
         lost[at] /= lost[at] + (1 - lost[at]) * by_chance
@@ -186,7 +238,7 @@ def _below(octaves: tuple[float, ...], era: int, seen: tuple[tuple[int, int, Tal
     return low
 
 
-def _doubt(count: int) -> float:
+def doubt(count: int) -> float:
     """Return the variance of the mean of so many runs, over that of one of many."""
     return (1 + FEW / count) / count
 

@@ -11,8 +11,8 @@ from math import log2
 import numpy as np
 
 from analyzers.batch_size.belief.cost_belief import CostBelief
-from analyzers.batch_size.belief.gaussian import Floats
-from analyzers.batch_size.belief.outlook import NODE_Z, PROFILING, within
+from analyzers.batch_size.belief.gaussian import Floats, within
+from analyzers.batch_size.belief.outlook import NODE_Z, PROFILING
 from analyzers.batch_size.belief.try_summary import Seen
 from analyzers.batch_size.policy import Job
 
@@ -77,7 +77,7 @@ def _above(belief: CostBelief, to_judge: Floats) -> Floats:
     """Return what judging each size is expected to cost above the best one, in units of that; shape (n,)."""
     best = belief.log_cost.min()
     deviation = np.sqrt(belief.epochs.variance + belief.noise[:, None] + belief.cost.variance[0])
-    log_cost = belief.epochs.mean + belief.cost.mean[0] - best
+    log_cost = belief.epochs.mean + belief.rounding_up + belief.failing + belief.cost.mean[0] - best
     costs = np.exp(within(log_cost[:, :, None] + deviation[:, :, None] * NODE_Z))
     judged = to_judge[:, None]
     dear = costs > np.where(judged < COVERAGE_STOP, 1, COVERAGE_STOP)

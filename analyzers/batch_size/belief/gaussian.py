@@ -3,11 +3,23 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import erfc, exp, pi, sqrt
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
+def equally_likely(count: int) -> Floats:
+    """Return so many equally likely values that stand for a standard normal distribution."""
+    z = np.array([NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)])
+    return np.asarray(z / np.sqrt(np.mean(z**2)))
+
+
+def within(log_value: Floats) -> Floats:
+    """Return it within what can be added up."""
+    return np.clip(log_value, -80, 80)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,9 @@
 """The outlook of a try: what it is expected to cost, with the recurrences that follow it. Pure."""
 
-from statistics import NormalDist
-
 import numpy as np
 
 from analyzers.batch_size.belief.cost_belief import CostBelief
-from analyzers.batch_size.belief.gaussian import Floats
+from analyzers.batch_size.belief.gaussian import Floats, equally_likely, within
 
 PROFILING = 1.2
 """Cost of the first epoch at a size, in which power limits are searched, over that of others."""
@@ -13,12 +11,7 @@ NODES, COST_NODES = 15, 5
 """Equally likely epochs, and costs of an epoch, that stand for all."""
 
 
-def _equally_likely(count: int) -> Floats:
-    z = np.array([NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)])
-    return np.asarray(z / np.sqrt(np.mean(z**2)))
-
-
-NODE_Z, COST_Z = _equally_likely(NODES), _equally_likely(COST_NODES)
+NODE_Z, COST_Z = equally_likely(NODES), equally_likely(COST_NODES)
 _ALL = np.ones(NODES)
 _LEFT = 1 - np.arange(NODES + 1) / NODES
 """Share of runs that need more epochs than the first so many nodes; ..."""
@@ -50,15 +43,19 @@ def outlook(belief: CostBelief, horizon: int) -> tuple[Floats, Floats]:
     )
     by_epochs = epochs.covariance / deviation[:, :, None]
     # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
-    log_cost = epochs.mean + price + (deviation**2 + price_variance) / 2 - unit
+    log_cost = (
+        epochs.mean + belief.rounding_up + belief.failing + price + (deviation**2 + price_variance) / 2 - unit
+    )
     priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * COST_Z[:, None]
     after = priced[:, :, :, None] + _moved(by_epochs, NODE_Z, _ALL)
     given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
     best_after, best_given_up = _least(after) / NODES, _least(given_up)
     instead = _least(given_up[..., list(belief.proven)]) if belief.proven else best_given_up
     # This try: epochs, and what is paid for them.
-    an_epoch = np.exp(within(price - unit)[:, None] + price_deviation[:, None] * COST_Z)
+    of_success = (price + belief.failing - unit)[:, None]
+    an_epoch = np.exp(within(of_success) + price_deviation[:, None] * COST_Z)
     takes = np.maximum(1, np.exp(within(epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z)))
+    takes = np.ceil(takes) if belief.fractional else takes
     until = np.concatenate([np.ones_like(takes[..., :1]), takes], axis=-1)
     never = belief.never[:, None]
     paid = (1 - never) * _before(takes / NODES) + ((1 - never) * _LEFT + never) * until
@@ -86,8 +83,3 @@ def _least(log_costs: Floats) -> Floats:
 def _before(values: Floats) -> Floats:
     """Return the sum of those before each, and of all."""
     return np.concatenate([np.zeros_like(values[..., :1]), values.cumsum(axis=-1)], axis=-1)
-
-
-def within(log_value: Floats) -> Floats:
-    """Return it within what can be added up."""
-    return np.clip(log_value, -80, 80)

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log, sqrt
 from typing import TypeAlias
 
+from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
+from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
 from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
-from analyzers.batch_size.policy import Try
+from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import History
 
 EXACT = 0.001
@@ -20,7 +22,7 @@ ERAS = 3
 """Are remembered, the latest."""
 USUAL, ALARM, CLIP = 0.5, 8.0, 4.0
 """An era ends when deviations beyond `USUAL` standard deviations add up to `ALARM`; one counts `CLIP` at most
-(Page, "Continuous Inspection Schemes", Biometrika 41, 1954)."""
+(Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Failures before a usual run count no more."""
 JUMP, PRICE_CLIP = 0.15, 6.0
 """An era also ends when the log of an epoch's cost has left its level, by the same sum, and by `JUMP`."""
 EXPECTED, EXPECTED_DOF = 0.15, 4
@@ -80,6 +82,14 @@ class Seen:
     """Cost of all tries of this era, by setup and batch size."""
     reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of those that converged."""
+    missed: Mapping[int, int] = field(default_factory=dict)
+    """Tries of this era that failed between two that converged, by batch size; ..."""
+    whole_epochs: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Mean of the log of whole epochs over those with a fraction, by era and batch size."""
+    pending: Mapping[int, int] = field(default_factory=dict)
+    """... and those that failed since the size last converged."""
+    fractional: bool = False
+    """Some of the epochs have a fraction; see `fractional_epochs`."""
 
     @property
     def horizon(self) -> int:
@@ -96,36 +106,60 @@ class Seen:
         """Standard deviation of the log of an epoch's cost, from try to try."""
         return max(EXACT, _pooled(self.price.values(), PRICES, PRICES_DOF))
 
-    def and_(self, a_try: Try) -> "Seen":
-        """Return it with a try that has ended."""
+    def and_(self, a_try: Try, job: Job) -> "Seen":
+        """Return it with a try of a job that has ended."""
         size, converged = a_try.batch_size, a_try.ended == "converged"
         seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
         if a_try.ended == "lost":
             return seen
         of, pace = (a_try.setup, size), seen.pace_behind(a_try)
-        took = log(a_try.epochs)
+        needed = float(a_try.epochs)
+        if converged:
+            needed = epochs_to_target(a_try.epochs, a_try.metrics, job)
+        took = log(needed)
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
-            up, down = max(0.0, seen.up + off - USUAL), max(0.0, seen.down - off - USUAL)
+            if not converged and (rate := failing_rate(seen.missed, seen.runs, size)):
+                off = min(off, USUAL + surprise(rate))
+            above = 0.0 if converged and off <= USUAL and seen.pending.get(size) else seen.up
+            up, down = max(0.0, above + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         seen = replace(seen, spent_j={**seen.spent_j, of: seen.spent_j.get(of, 0.0) + a_try.cost_j})
         if not converged:
             more = (*seen.more, (size, log(a_try.epochs + 0.5)))[-MOST:]
             behind = seen.behind if pace is None else {**seen.behind, size: pace}
-            return replace(seen, more=more, failed=seen.failed | {size}, behind=behind)
+            pending = seen.pending
+            if (seen.era, size) in seen.epochs:
+                pending = {**pending, size: pending.get(size, 0) + 1}
+            return replace(seen, more=more, failed=seen.failed | {size}, behind=behind, pending=pending)
         tally = seen.epochs.get((seen.era, size), Tally()).and_(took)
         epochs = {**seen.epochs, (seen.era, size): tally}
+        before = seen.whole_epochs.get((seen.era, size), 0.0)
+        rounded = before + (log(a_try.epochs / needed) - before) / tally.count
         cheapest_j = min(seen.cheapest_j.get(a_try.setup, inf), a_try.cost_j)
         cheapest = {**seen.cheapest_j, a_try.setup: cheapest_j}
         return replace(
             seen,
             epochs=epochs,
+            whole_epochs={**seen.whole_epochs, (seen.era, size): rounded},
             cheapest_j=cheapest,
             failed=frozenset(),
             metrics={**seen.metrics, size: a_try.metrics},
             reached={**seen.reached, of: seen.reached.get(of, 0) + 1},
+            missed={**seen.missed, size: seen.missed.get(size, 0) + seen.pending.get(size, 0)},
+            pending={of: number for of, number in seen.pending.items() if of != size},
+            fractional=seen.fractional or needed < a_try.epochs,
         )
+
+    @property
+    def runs(self) -> dict[int, int]:
+        """Number of runs of each size that has converged in this era: these, and those that were missed."""
+        return {
+            size: tally.count + self.missed.get(size, 0)
+            for (era, size), tally in self.epochs.items()
+            if era == self.era
+        }
 
     def cheapest(self, setup: str) -> int | None:
         """Return the batch size whose tries of this era were the cheapest on a setup."""
@@ -182,6 +216,7 @@ class Seen:
             price_era=self.price_era + 1,
             first=a_try.recurrence,
             last=self.last,
+            fractional=self.fractional,
         )
 
 
@@ -213,5 +248,5 @@ class State:
         seen = Seen() if again else self.seen
         for one in history.tries if again else (a_try,):
             if one.ended != "running" and one.epochs > 0 and one.batch_size > 0:
-                seen = seen.and_(one)
+                seen = seen.and_(one, history.job)
         return State(history, seen)

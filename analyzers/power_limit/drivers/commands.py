@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from analyzers.dispatch.pending import Pending
+from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.levels import Level
@@ -107,6 +107,16 @@ class Commands:
         """Give back every control that is ours, but a limit where it is a power budget's to say."""
         holding = self._pending.holding(self._run)
         held, holding.held, holding.asked_mw, self._attempt = holding.held, {}, {}, None
+        return self._restore(held, now)
+
+    def unlock(self, now: Clocks) -> Result:
+        """Give back every clock that is ours."""
+        holding = self._pending.holding(self._run)
+        clocks = {key: None for key in holding.held if key[1] == "graphics_clock"}
+        holding.held = {key: None for key in holding.held if key not in clocks}
+        return self._restore(clocks, now)
+
+    def _restore(self, held: Iterable[ControlOfGpu], now: Clocks) -> Result:
         rows, commands = list[Row](), list[Command]()
         for gpu, control in held:
             if control != "power_limit" or gpu not in self._allocations:

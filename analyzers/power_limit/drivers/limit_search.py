@@ -19,7 +19,8 @@ from analyzers.power_limit import per_gpu, profiler, profiles, warm_start
 from analyzers.power_limit.drivers.commands import Attempt, Commands
 from analyzers.power_limit.drivers.ranks import Ranks, instants_ns
 from analyzers.power_limit.drivers.run_decisions import At, RunDecisions
-from analyzers.power_limit.drivers.single_limits import SEARCH_SETTLE_NS, SingleLimits
+from analyzers.power_limit.drivers.search_plan import Start, clocks_at_limit, make_plan
+from analyzers.power_limit.drivers.single_limits import SingleLimits
 from analyzers.power_limit.levels import Level, limit_levels
 from analyzers.power_limit.profiler import (
     Apply,
@@ -42,7 +43,7 @@ from analyzers.power_limit.profiler import (
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search_progress import SearchProgress, progress
-from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
+from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
@@ -62,6 +63,7 @@ class Used(NamedTuple):
 
 
 NOTHING_USED = Used(0, 0, 0)
+NEW = Start()
 _Asked = MeasureTrial | per_gpu.Measure
 
 
@@ -106,6 +108,8 @@ class LimitSearch:
         self._trials: list[_Trial] = []
         self._held_mw: int | None = None
         """The power limit that clocks are searched at; None: the one there is."""
+        self._led_to_mhz: dict[int, float] = {}
+        """By limit measured in this round: the clock at which GPUs worked."""
 
     @property
     def progress(self) -> SearchProgress:
@@ -158,7 +162,7 @@ class LimitSearch:
 
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
-        self._held_mw, self._commands.behind_ns = None, 0
+        self._held_mw, self._led_to_mhz, self._commands.behind_ns = None, {}, 0
         settings = self.settings
         clocks = settings.control == "graphics_clock"
         found = (
@@ -176,11 +180,10 @@ class LimitSearch:
             rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
         return rows_only(rows), True
 
-    def _begin(self, lead: Session, selector: Selector, found: Sequence[Level], wait_steps: int) -> RecallRow:
+    def _begin(
+        self, lead: Session, selector: Selector, found: Sequence[Level], wait_steps: int, known: Start = NEW
+    ) -> RecallRow:
         """Begin a machine that chooses from levels, with what is remembered of them."""
-        plan, limits_mw = self.settings, tuple(level.limit_mw for level in found)
-        goal = None if plan.exhaustive else selector.goal
-        clocks_mhz = tuple(level.clock_mhz for level in found if level.clock_mhz is not None)
         recollection = warm_start.begin(
             self._fleet,
             self._known,
@@ -188,53 +191,64 @@ class LimitSearch:
             self.rounds + 1,
             self._ranks.about,
             lead,
-            limits_mw,
-            control="graphics_clock" if clocks_mhz else "power_limit",
+            [level.limit_mw for level in found],
+            control="graphics_clock"
+            if any(level.clock_mhz is not None for level in found)
+            else "power_limit",
         )
-        self._rows.begin(recollection, beside=self._held_mw is not None)
-        self.plan = profiler.Plan(
-            limits_mw=limits_mw,
-            clocks_mhz=clocks_mhz,
-            gpus=len(self._ranks.gpus()),
-            selector=selector,
-            wait_steps=wait_steps,
-            warmup_steps=plan.warmup_steps if goal is None else 0,
-            profile_steps=plan.profile_steps,
-            settle_ns=plan.settle_ns if goal is None else SEARCH_SETTLE_NS,
-            window_ns=0,
-            outcome_ns=plan.timeout_ns,
-            goal=goal,
-            remembered=profiles.trials(recollection.recalled.limits),
-            profiling_share=plan.profiling_share,
-            profile_only=plan.profile_only,
-        )
-        self.state = profiler.start(self.plan, self.numbers, self.rounds)
+        recalled = recollection.recalled
+        remembered = profiles.trials(recalled.limits)
+        # what this run measured of clocks before its workload changed says less than its limits do now
+        foretold = bool(known.remembered) and (not remembered or recalled.profile_run == self._run)
+        if foretold:
+            remembered = known.remembered
+        self._rows.begin(recollection, beside=self._held_mw is not None, foretold=foretold)
+        plan = make_plan(self.settings, selector, found, len(self._ranks.gpus()), wait_steps, remembered)
+        self.plan = replace(plan, known_as="limits foretold") if foretold else plan
+        self.state = profiler.start(self.plan, self.numbers, self.rounds, known.visits)
         self.rounds = self.state.round
-        return recollection.recalled
+        return recalled
 
     def _go_on_with_clocks(self) -> Result:
         """Search the clock at the limit that was chosen and confirmed, if both controls are searched."""
         state, plan, selector, lead = self.state, self.plan, self.settings.selector, self._ranks.lead
-        if self.settings.control != "both" or state is None or plan is None or plan.clocks_mhz:
+        if self.settings.control != "both" or state is None or plan is None:
             return NOTHING
-        chosen = state.chosen
-        if chosen is None or chosen.unsure or selector is None or lead is None:
+        if selector is None or lead is None:
             return NOTHING
-        if not isinstance(state.phase, Measuring) or not (found := self._ranks.clock_levels(at_limit=True)):
+        beside = clocks_at_limit(state, plan, selector, self._ranks, self._led_to_mhz)
+        if beside is None:
             return NOTHING
-        known = {trial.limit_mw: trial.step_ns for trial in profiler.curve(state, plan)}
-        if chosen.limit_mw in known:
-            selector = with_slack_left(selector, known[chosen.limit_mw] / known[max(known)])
         self._trials.clear()
-        self._held_mw = chosen.limit_mw
-        return rows_only([self._begin(lead, selector, found, 0)]) | self.feed(state.cap)
+        self._held_mw = beside.limit_mw
+        begun = self._begin(lead, beside.selector, beside.levels, 0, beside.start)
+        return rows_only([begun]) | self.feed(state.cap)
+
+    def _search_again(self, renewed: profiler.State) -> Result:
+        """Search both controls again, the limit first: a machine of clocks has begun another round."""
+        lead, selector = self._ranks.lead, self.settings.selector
+        assert lead is not None
+        assert selector is not None
+        self._held_mw, self.rounds = None, renewed.round - 1
+        self._trials.clear()
+        unlocked = self._commands.unlock(self._ranks.now)
+        found = limit_levels(self._ranks.limits_mw(self.settings))
+        recalled = self._begin(lead, selector, found, 0)
+        assert self.state is not None
+        self.state = replace(
+            self.state, why=renewed.why, began=renewed.began, profiled=renewed.profiled, steps=renewed.steps
+        )
+        return rows_only([recalled]) | unlocked | self.feed(renewed.cap)
 
     def feed(self, event: profiler.Event) -> Result:
         """Pass an event to the machine and carry out what it wants."""
         if self.state is None or self.plan is None:
             return NOTHING
+        before = self.state.round
         self.state, wanted = profiler.step(self.state, event, self.plan)
         self.numbers, self.rounds = self.state.numbers, self.state.round
+        if self.state.round > before and self.by_clock and self._held_mw is not None:
+            return self._search_again(self.state)
         if not isinstance(self.state.phase, Measuring):
             self._single.stop()  # whatever it tries: the limits of all are about to change
         return in_order([self._carry_out(instruction) for instruction in wanted])
@@ -363,6 +377,8 @@ class LimitSearch:
         if isinstance(asked, MeasureTrial):
             if isinstance(took, Missing):
                 return self.feed(TrialMissing(asked.number, took.reason))
+            if not self.by_clock and (clock_mhz := self._ranks.clock_mhz()) is not None:
+                self._led_to_mhz[asked.limit_mw] = clock_mhz
             row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
             follows = self.feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
             if row is not None:

@@ -104,19 +104,22 @@ class Ranks:
         ``at_limit``: those near the clock at which GPUs work now, under the power limit in force.
         """
         known: list[frozenset[int]] = []
-        found_mw, busy_mhz = [], []
+        found_mw = []
         for gpu in self.gpus():
             device = self._fleet.gpus[gpu].found
-            busy_mhz.append(self._fleet.gpus[gpu].busy_mhz)
             if device is None or device.found_limit_mw is None:
                 return ()
             known.append(frozenset(device.graphics_clocks_mhz))
             found_mw.append(device.found_limit_mw)
         if not known:
             return ()
-        seen_mhz = [mhz for mhz in busy_mhz if mhz is not None]
-        near_mhz = median(seen_mhz) if at_limit and seen_mhz else None
+        near_mhz = self.clock_mhz() if at_limit else None
         return levels.clock_levels(frozenset.intersection(*known), min(found_mw), near_mhz)
+
+    def clock_mhz(self) -> float | None:
+        """Return the median clock at which its GPUs work; None: no reading says it."""
+        seen = [mhz for gpu in self.gpus() if (mhz := self._fleet.gpus[gpu].busy_mhz) is not None]
+        return median(seen) if seen else None
 
     def under_way(self, gpu: str, t_ns: int | None) -> StepBegan | None:
         """Return the lead's step that was under way when something happened to a GPU.

@@ -40,17 +40,21 @@ class RunDecisions:
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
         self._recollection: Recollection | None = None
         """None: no machine has begun."""
+        self._foretold = False
         self._decided: DecisionRow | None = None
         """The last decision."""
         self._default: DecisionRow | None = None
         """Has what everything is compared with; None: that is the highest level measured."""
 
-    def begin(self, recollection: Recollection, *, beside: bool = False) -> None:
+    def begin(self, recollection: Recollection, *, beside: bool = False, foretold: bool = False) -> None:
         """Begin a round, with what is remembered of earlier runs.
 
-        ``beside``: it chooses a control beside the one chosen last, so it is compared with the same default.
+        Args:
+            recollection: of them.
+            beside: it chooses a control beside the one chosen last, so it is compared with the same default.
+            foretold: it begins with what limits say of clocks; that is no measurement, and not kept.
         """
-        self._recollection = recollection
+        self._recollection, self._foretold = recollection, foretold
         self._default = self._decided if beside else None
 
     def trial(
@@ -89,7 +93,8 @@ class RunDecisions:
     def decided(self, decided: Decide, plan: profiler.Plan, state: profiler.State, at: At) -> list[Row]:
         """Return the rows of a decision, and what it leaves to later runs."""
         assert self._recollection is not None
-        number, known, recollection = decided.round, decided.trials, self._recollection
+        number, recollection = decided.round, self._recollection
+        known = state.trials if self._foretold else decided.trials
         kept = recollection.keep(number, state.trials, known, decided.limit_mw)
         reason = decided.reason + ("" if plan.goal is None else recollection.from_whom(number))
         source = recollection.source(max(trial.limit_mw for trial in known), number)

@@ -61,7 +61,17 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
     if state.background:
         more = BACKGROUND * state.background + sum(len(of.blocks) for of in visits if of.watched)
     clocks = bool(plan.clocks_mhz)
-    match search.advise(limits_mw, plan.gpus, plan.goal, visits, state.memory, more, clocks=clocks):
+    advice = search.advise(
+        limits_mw,
+        plan.gpus,
+        plan.goal,
+        visits,
+        state.memory,
+        more,
+        clocks=clocks,
+        tolerated_risk=plan.tolerated_risk,
+    )
+    match advice:
         case Measure(limit_mw) if limit_mw == now_mw:
             return state, ()
         case Measure(limit_mw):
@@ -72,10 +82,13 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
             reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
-                reason += ", as remembered" if as_remembered else ", not as remembered"
+                reason += f", as {plan.known_as}" if as_remembered else f", not as {plan.known_as}"
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
-                reason += "; not sure yet, so it goes on in the background"
+                reason += (
+                    f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
+                    " the search goes on in the background"
+                )
             chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure)
             return _choose(state, chosen, reason, plan, confidence)
 

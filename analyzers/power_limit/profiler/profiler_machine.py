@@ -68,6 +68,7 @@ Capped: Applying, Warming and Measuring -> Applying (8.).
 from dataclasses import replace
 
 from analyzers.power_limit import drift
+from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.profiler.limit_visits import (
     apply_limit,
     handle_cap,
@@ -121,8 +122,15 @@ def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
     return (*range(found_mw, least_mw, -stride_mw), least_mw) if found_mw >= least_mw else ()
 
 
-def start(plan: Plan, numbers: int = 0, rounds: int = 0) -> State:
-    """Return the state of a run that has just begun. ``numbers``, ``rounds``: those that already were."""
+def start(plan: Plan, numbers: int = 0, rounds: int = 0, visits: tuple[tuple[int, Visit], ...] = ()) -> State:
+    """Return the state of a run that has just begun.
+
+    Args:
+        plan: its constants.
+        numbers: of trials that already were.
+        rounds: that already were.
+        visits: measured before, of levels of the plan.
+    """
     usable = (known for known in plan.remembered if min(known.energy_mj, known.duration_ns, known.steps) > 0)
     return State(
         phase=Waiting(),
@@ -130,6 +138,7 @@ def start(plan: Plan, numbers: int = 0, rounds: int = 0) -> State:
         round=rounds + 1,
         numbers=numbers,
         memory=tuple(usable),
+        visits=visits,
     )
 
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit.curve_fit.belief import Confidence
+from analyzers.power_limit.search import RISK
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from zeus_stream.protocol.notes import Cause
 
@@ -28,8 +29,12 @@ class Plan:
     """Wait this long for the outcome of a command."""
     goal: Goal | None = None
     """What an adaptive search minimizes; None: every limit is measured."""
+    tolerated_risk: float = RISK
+    """That an adaptive search leaves a level which is much better."""
     remembered: tuple[Trial, ...] = ()
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
+    known_as: str = "remembered"
+    """That, in the reason of a decision."""
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
     profile_only: bool = False

@@ -123,7 +123,7 @@ class State:
     memory: tuple[Trial, ...] = ()
     """What was known of the curve when the round began."""
     why: str = ""
-    """Why it searches again: what had changed, or that it was not sure."""
+    """Why it searches again: what had changed, or that it goes on in the background."""
     before: Chosen | None = None
     """The choice of the round before."""
     background: int = 0

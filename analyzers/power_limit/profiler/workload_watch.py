@@ -59,7 +59,7 @@ def _go_on_in_background(state: State, chosen: Chosen, plan: Plan) -> Answer:
         visit=None,
         background=state.background + 1,
         began=state.steps,
-        why="it was not sure",
+        why=f"search {state.background + 1} in the background",
     )
     return follow_search(state, plan)
 

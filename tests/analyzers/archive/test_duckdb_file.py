@@ -202,8 +202,8 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
     ]
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 40)), max_size=10))
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 40)), max_size=6))
 def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int, int]]) -> None:
     """A span is how far before (or, after a hole, behind) the next frame it begins, and its length."""
     stored = list(frames())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.results.rows import DecisionRow, Row, TrialRow, WindowRow
+from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, window
 from zeus_stream.settings import Settings
 
@@ -19,7 +19,10 @@ Savings = Callable[[Sequence[Row]], list[dict[str, Any]]]
 
 @pytest.fixture
 def savings(tmp_path: Path) -> Savings:
-    """The view of an archive that holds these rows, by run. The macro for one run has to say the same."""
+    """The view of an archive that holds these rows, by run.
+
+    The macro for one run has to say the same, and so do the rows that are stored once the runs have ended.
+    """
 
     def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
         archive = Archive.open(tmp_path / "energy.duckdb", Settings())
@@ -31,10 +34,26 @@ def savings(tmp_path: Path) -> Savings:
                 _, alone = reader.batches(f"FROM saving_of('{saving['run']}')", 10)
                 (one,) = [row for batch in alone for row in batch.to_pylist()]
                 assert one == {name: close(value) for name, value in saving.items()}
+        runs = [row for row in rows if isinstance(row, RunRow)]
+        archive.put_rows([end(run) for run in runs], {}, replaying=False)
+        assert asked(archive, "SELECT count(*) AS stored FROM ended_savings") == [{"stored": len(found)}]
+        stored = asked(archive, "FROM savings ORDER BY run")
+        assert stored == [{name: close(value) for name, value in row.items()} for row in found]
         archive.close()
         return found
 
     return of
+
+
+def asked(archive: Archive, sql: str) -> list[dict[str, Any]]:
+    with archive.reading() as reader:
+        _, batches = reader.batches(sql, 10_000)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+
+def end(run: RunRow) -> WindowRow:
+    """Return the window that closes a session."""
+    return replace(window("run", 0, 0, 100, run.gpus[0]), session=run.session, run=run.run)
 
 
 def close(value: object) -> object:
@@ -177,3 +196,36 @@ def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
     (row,) = savings([RUN, replace(nothing, default_energy_per_step_j=None, default_step_s=None)])
     for name in ("energy_saved_percent", "energy_saved_low_percent", "would_save_j", "changed_percent"):
         assert row[name] is None
+
+
+def test_the_saving_of_an_ended_run_is_read_and_not_computed_again(tmp_path: Path) -> None:
+    costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
+    rows = profiled("run", costs)
+    first = next(row for row in rows if isinstance(row, RunRow))
+    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive.put_rows([*rows, end(first)], {}, replaying=False)
+    (ended,) = asked(archive, "FROM savings")
+    assert ended["saved_j"] == pytest.approx(8 * 20)
+
+    archive._connection.execute("DELETE FROM windows WHERE kind = 'step'")
+    assert asked(archive, "FROM savings") == asked(archive, "FROM saving_of('run')") == [ended]
+    archive.close()
+
+
+def test_a_run_that_is_resumed_counts_its_new_steps(tmp_path: Path) -> None:
+    costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
+    rows = profiled("run", costs)
+    first = next(row for row in rows if isinstance(row, RunRow))
+    resumed = replace(first, session="second")
+    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive.put_rows([*rows, end(first)], {}, replaying=False)
+    later = [replace(step("run", n, 80.0, 0.5, 200.0), session="second") for n in range(16, 20)]
+    archive.put_rows([resumed, *later], {}, replaying=False)
+    assert asked(archive, "SELECT steps_at_limit FROM savings") == [{"steps_at_limit": 12}]
+    assert not asked(archive, "FROM ended_savings")
+
+    archive.put_rows([end(resumed)], {}, replaying=False)
+    assert asked(archive, "SELECT steps_at_limit, sessions FROM ended_savings") == [
+        {"steps_at_limit": 12, "sessions": 2}
+    ]
+    archive.close()

@@ -125,6 +125,7 @@ def test_without_energy_the_time_is_forecast_all_the_same() -> None:
     assert made.duration_s == pytest.approx(100)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("planned", "device"),
     [((5, None), "simulated:v100x2"), ((5, 300), "simulated:v100x1")],

@@ -22,6 +22,7 @@ def known(answer: Energy | Missing) -> Energy:
     return answer
 
 
+@pytest.mark.sweep
 @given(seeds)
 def test_the_bounds_contain_the_truth_of_the_counter(seed: int) -> None:
     counter, rng = virtual(seed), dice(seed)

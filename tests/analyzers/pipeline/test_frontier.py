@@ -47,6 +47,7 @@ def brute_force(graph: PipelineGraph, known: PipelineProfile, deadline_s: float)
     return best
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0.01, 0.05), min_size=4, max_size=4), st.floats(1.0, 1.4))
 def test_on_tiny_graphs_the_energy_lies_between_the_bound_and_brute_force(

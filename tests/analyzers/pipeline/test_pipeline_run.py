@@ -110,7 +110,7 @@ def lose_all(world: Stages) -> list[Result]:
 
 def test_after_an_analyzer_was_away_the_same_plan_is_offered_once_and_nothing_is_profiled_again() -> None:
     world = Stages(PipelineSettings(iterations=5))
-    for _ in range(10):  # more often than a plan may be offered without being kept
+    for _ in range(7):  # more often than a plan may be offered without being kept
         world.play(130 if not world.plans else 30)
         assert world.state == "following"
         plan, profiled = world.last_plan(), world.run._visits.visited

@@ -24,6 +24,7 @@ def plans(world: Stages) -> dict[str, str]:
     return {gpu: plan.plan for gpu, plan in world.plans.items()}
 
 
+@pytest.mark.sweep
 def test_a_slower_replica_is_answered_within_two_iterations_and_so_is_its_recovery() -> None:
     world = following(replicas=3)
     usual, usual_s = plans(world), max(world.own_s)

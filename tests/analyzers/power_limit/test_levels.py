@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from analyzers.power_limit import selectors
-from analyzers.power_limit.levels import LOWEST, MOST, MOST_NEAR, clock_levels, nominal_mw
+from analyzers.power_limit.drivers.clock_surrogate import foretold
+from analyzers.power_limit.levels import LOWEST, MOST, MOST_NEAR, Level, clock_levels, nominal_mw
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import Trial
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
 from tests.analyzers.power_limit.known_curve import KnownCurve, goal
@@ -140,6 +142,60 @@ def test_both_find_the_limit_and_then_the_clock_at_that_limit() -> None:
     given_back = {each.control for each in world.rows(RestoreControl)}
     assert given_back == {"power_limit", "graphics_clock"}
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
+
+
+def test_when_the_workload_changes_both_controls_are_searched_again_the_limit_first() -> None:
+    plan = replace(QUICK, control="both", stride_mw=75_000, profiling_share=1.0)
+    world = played(plan, replace(TRAINING, steps=360, heavier=(130, 1.5)))
+    first, clock, again, clock_again = decided(world)
+    assert [row.round for row in (first, clock, again, clock_again)] == [1, 2, 3, 4]
+    assert "since then" not in first.reason + clock.reason
+    assert "since then +" in again.reason
+    assert again.clock_mhz is None
+    assert clock_again.clock_mhz is not None
+    asked = [each for each in world.outputs if isinstance(each, ApplyControl | RestoreControl)]
+    limits = [each for each in asked if each.control == "power_limit" and isinstance(each, ApplyControl)]
+    unlocked = next(at for at, each in enumerate(asked) if isinstance(each, RestoreControl))
+    assert asked[unlocked].control == "graphics_clock", "limits are measured without a locked clock"
+    assert isinstance(asked[unlocked + 1], ApplyControl)
+    assert asked[unlocked + 1].control == "power_limit"
+    assert {each.value for each in limits[-1:]} == {round((again.power_limit_w or 0) * 1000)}
+    of_limits = [row for row in world.rows(TrialRow) if row.round == 3]
+    assert [row.clock_mhz for row in of_limits] == [None] * len(of_limits)
+    assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
+
+
+def trial(limit_mw: int, step_ms: float, watts: float) -> Trial:
+    return Trial(limit_mw, round(watts * step_ms * 12), round(step_ms * 12e6), 12)
+
+
+def test_limits_foretell_the_clocks_that_they_led_to_and_no_others() -> None:
+    levels = [Level(limit_mw, mhz) for limit_mw, mhz in ((250_000, 1380), (200_000, 1050), (180_000, 900),
+                                                         (150_000, 750), (100_000, 450))]  # fmt: skip
+    measured = [trial(250_000, 100, 240), trial(200_000, 105, 200), trial(150_000, 130, 150)]
+    led_to = {250_000: 1300.0, 200_000: 1000.0, 150_000: 700.0}
+    known = {each.limit_mw: each for each in foretold(levels, 200_000, measured, led_to)}
+    assert list(known) == [250_000, 200_000, 180_000, 150_000], "nothing is said of 450 MHz"
+    for above in (250_000, 200_000):
+        assert known[above].step_ns == measured[1].step_ns, "the limit binds first"
+    assert 105e6 < known[180_000].step_ns < known[150_000].step_ns < 130e6
+    assert foretold(levels, 200_000, measured, {}) == ()
+    assert foretold(levels, 175_000, measured, led_to) == ()
+
+
+@pytest.mark.parametrize("text", ["energy", "cost:0.5"])
+def test_the_clock_beside_a_limit_takes_few_steps_where_limits_foretell_it(text: str) -> None:
+    plan = replace(SEARCH, selector=selectors.parse(text), control="both")
+    world = played(plan, replace(TRAINING, steps=420, noise=0.01))
+    limit, clock = decided(world)[:2]
+    assert (limit.clock_mhz, clock.round) == (None, 2)
+    assert clock.clock_mhz is not None
+    assert ", as limits foretold" in clock.reason
+    kept = [row.power_limit_w for row in world.rows(ProfileRow) if row.control == "graphics_clock"]
+    measured = {row.power_limit_w for row in world.rows(TrialRow) if row.round == 2}
+    assert set(kept) <= {*measured, 250.0}, "what was foretold is no measurement"
+    of_clock = [row for row in world.rows(TrialRow) if row.round == 2 and not row.confirms]
+    assert len(of_clock) <= 3
 
 
 def test_a_bound_on_the_time_is_one_for_both_controls() -> None:

@@ -156,6 +156,7 @@ def test_a_search_gets_each_limit_in_device_units() -> None:
     )
 
 
+@pytest.mark.sweep
 @given(st.lists(profiled, max_size=20, unique_by=lambda each: (each.session, each.round)))
 def test_rows_in_any_order_are_the_profiles_again(profiles: list[Profile]) -> None:
     rows = [row for each in profiles for row in each.rows]

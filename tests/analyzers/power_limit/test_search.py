@@ -21,7 +21,9 @@ from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownC
 
 
 @pytest.mark.parametrize("text", GOALS)
-@pytest.mark.parametrize("number", range(len(CURVES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 4 else n for n in range(len(CURVES))]
+)
 def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) -> None:
     curve = published(number)
     chosen = curve.searched(goal(text))
@@ -285,6 +287,7 @@ noisy = KnownCurve(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(curves, st.sampled_from(list(GOALS)))
 @example(noisy, "time")  # blocks of its last visit are taken for settling
@@ -310,6 +313,7 @@ memories = st.lists(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(curves, memories, st.booleans(), st.sampled_from(("energy", "time", "cost:0.5")))
 def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(

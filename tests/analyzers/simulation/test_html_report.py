@@ -15,7 +15,8 @@ from analyzers.simulation.traces import read
 def rows(*players: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of one world, with the energy of each player."""
     common = {"world": "v100 squad", "gpu": "v100", "workload": "squad", "drift": "none", "overlap": 0.0}
-    setting = {"eta": 0.5, "beta": 2.0, "cost_window": 0}
+    common |= {"eta": 0.5, "beta": 2.0}
+    setting = {"cost_window": 0}
     return {
         "regret": [
             {**common, "player": player, "recurrence": at, "regret": at * energy, "cost": energy}

@@ -97,6 +97,8 @@ def test_a_metric_that_falls_has_its_lowest_level_as_its_target(tmp_path: Path) 
         ),
         ("summary_power_h100", POWER + "digits,net,8,sgd,700,-1,9\n", "have to be above 0"),
         ("summary_power_", POWER, "names no GPU model"),
+        ("summary_power_h100", "", r"summary_power_h100\.csv: could not be read: it has no rows"),
+        ("summary_train", "no table\n", r"summary_train\.csv: could not be read: it has no rows"),
         ("workloads", WORKLOADS + "digits,sgd,64,0.5,5,no\n", "lower_is_better is 'no', not 0 or 1"),
     ],
 )

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from struct import iter_unpack
 
+import pytest
+
 from collectors.controls.device_messages import Mail, Stop
 from collectors.controls.device_thread import Watch
 from collectors.sampling import schedule
@@ -42,6 +44,7 @@ def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.sweep
 def test_a_device_that_nobody_uses_is_read_once_a_second_and_at_once_when_it_is_used(tmp_path: Path) -> None:
     with watching(tmp_path) as watch:
         while watch.period_ns is None:

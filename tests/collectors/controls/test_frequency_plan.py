@@ -83,9 +83,17 @@ def test_a_position_that_does_not_fit_ends_the_plan_for_good(wrong: tuple[int, i
     assert follow(state, (80, 3, F1), (90, 4, F0))[1] == []
 
 
-def test_a_script_that_missed_the_first_iteration_gets_no_clock() -> None:
-    _, told = follow(authorize(PLAN, 0), (40, 4, F0))
+def test_a_plan_that_comes_late_begins_with_the_next_iteration() -> None:
+    state, told = follow(authorize(PLAN, 0), (40, 3, F1), (60, 3, B0), (80, 3, B1))
+    assert told == []
+    assert follow(state, (90, 4, F0), (95, 4, F1))[1] == [ChangeClock(900)]
+    assert follow(authorize(PLAN, 0), (40, 5, F0))[1] == [ChangeClock(900)]
+
+
+def test_a_script_that_never_begins_an_iteration_gets_no_clock() -> None:
+    state, told = follow(authorize(PLAN, 0), (40, 3, F1), (60, 3, B0), (80, 4, F1))
     assert [type(each) for each in told] == [EndPlan]
+    assert follow(state, (90, 5, F0))[1] == []
 
 
 def test_silence_ends_an_active_plan_and_not_one_that_waits() -> None:

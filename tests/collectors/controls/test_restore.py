@@ -186,6 +186,7 @@ def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_p
     assert device.requested_mw == FOUND_MW
 
 
+@pytest.mark.sweep
 def test_a_guard_leaves_the_rest_to_a_collector_that_has_come_meanwhile(
     tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
 ) -> None:

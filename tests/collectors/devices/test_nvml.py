@@ -538,6 +538,7 @@ def test_finding_a_lost_gpu_disturbs_no_sample_of_another(nvml_bus: NvmlBus, sta
     assert len(samples) > 100
 
 
+@pytest.mark.sweep
 def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stand_in: StandIn) -> None:
     bus = NvmlBus(patience_s=0.01)
     first, second = bus.discover()

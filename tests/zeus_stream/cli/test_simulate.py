@@ -96,7 +96,8 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
         "What there is to be saved", "Time against energy", "Energy by batch size", "Energy by power limit",
         "Cumulative regret", "Search paths", "Energy and time against the default", "What eta trades",
     ]  # fmt: skip
-    assert text.count("<svg") == 1 + 1 + 1 + 1 + 2 + 2 + 2 + 1
+    assert text.count("<svg") == 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1  # of two etas, but for the last one
+    assert text.count("With eta 0.5.") == 3
     tables = [
         list(csv.DictReader(io.StringIO(unescape(one))))
         for one in re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)
@@ -106,7 +107,7 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
     cheap = next(row for row in sweep if (row["batch_size"], row["limit_w"]) == ("32", "100"))
     assert (float(cheap["energy"]), float(cheap["time"])) == pytest.approx((0.55, 1.1))
     assert {row["batch_size"] for row in sweep} == {"16", "32"}
-    assert len(regret) == 2 * 2 * 12
+    assert len(regret) == 2 * 12
     assert {row["batch_size"] for row in paths if row["player"] == "default"} == {"32"}
     assert {row["energy"] for row in against if row["player"] == "default"} == {"1"}
     assert sorted(row["eta"] for row in frontier) == ["0.5", "0.5", "1", "1"]
@@ -193,6 +194,23 @@ def test_what_the_files_have_is_played_and_a_pool_as_one(traces: Path, tmp_path:
         tmp_path / "a.duckdb", Wanted(traces=traces, players=["adaptive"], seeds=1, gpus=["v100+a40"])
     )
     assert pool["world"].to_pylist() == ["v100+a40 squad"]
+
+
+def test_games_of_other_traces_or_job_groups_are_played_again(traces: Path, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.csv"
+    of = Wanted(traces=traces, players=["default"], seeds=1, gpus=["v100"], cluster=cluster)
+    known = []
+    for level, recurrences in (("84.0", 6), ("80.0", 6), ("80.0", 8)):
+        cluster.write_text(f"group,gpu,dataset,recurrences,overlap\na,v100,squad,{recurrences},0\n")
+        (traces / "workloads.csv").write_text(
+            "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\n"
+            f"squad,adamw,32,{level},{9 if level == '84.0' else 5},0\n"
+        )
+        train = (traces / "summary_train.csv").read_text(encoding="utf-8")
+        (traces / "summary_train.csv").write_text(train.replace("84.0", level), encoding="utf-8")
+        _, says = played(tmp_path / "a.duckdb", of)
+        known.append(re.findall(r"(\d+) of (\d+) games are in", says))
+    assert known == [[], [], [("1", "2")]]  # the last has other job groups only
 
 
 def test_a_workload_that_no_size_reaches_is_named(traces: Path, tmp_path: Path) -> None:

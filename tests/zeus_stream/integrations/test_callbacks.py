@@ -25,6 +25,7 @@ from zeus_stream.protocol.events import (
     WindowCancelled,
     WindowEnded,
 )
+from zeus_stream.protocol.phases import PhasesRan, unpack_marks
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.publisher import Publisher
 
@@ -65,6 +66,27 @@ def logged(made: Training) -> dict[str, float]:
 def boundaries(collector: Collector) -> list[tuple[int, bool, bool]]:
     """Return of each step boundary its index, whether a step ended, and whether one began."""
     return [(b.index, b.ended_ns is not None, b.began_ns is not None) for b in collector.seen(StepBoundary)]
+
+
+def test_phases_of_steps_end_where_a_pause_or_the_training_begins_and_ends(
+    collector: Collector,
+) -> None:
+    with Publisher() as publisher:
+        made = training(publisher)
+        made.begin(0)
+        for _ in range(2):
+            made.begin_step()
+            made.mark("forward and backward")
+            made.mark("optimizer")
+            made.end_step()
+            made.mark("data")
+        made.begin_pause("evaluation")
+        made.end_pause()
+        made.end()
+    until(lambda: bool(collector.seen(PhasesRan)))
+    ran = collector.seen(PhasesRan)
+    assert ran[0].names == ("forward and backward", "optimizer", "data")
+    assert [number for each in ran for _, number in unpack_marks(each)] == [1, 2, 3, 1, 2, 3, 0]
 
 
 @pytest.mark.parametrize(("said", "size"), [(None, 96), (32, 32)])
@@ -282,6 +304,7 @@ def test_what_an_interval_cost_is_in_a_later_log_once(collector: Collector) -> N
     )
 
 
+@pytest.mark.sweep
 def test_intervals_answered_late_are_averaged(collector: Collector) -> None:
     with Publisher() as pub:
         made = training(pub)

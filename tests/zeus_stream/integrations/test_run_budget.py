@@ -49,7 +49,7 @@ def test_a_run_is_warned_of_its_forecast_then_of_what_it_has_used(
 class Answering:
     """A connection to an analyzer that knows one run."""
 
-    def __init__(self, used_j: float) -> None:
+    def __init__(self, used_j: float | None) -> None:
         self._now = replace(SNAPSHOT, runs=(replace(a_run("r"), energy_j=used_j, forecast=None),))
 
     def sql(self, query: str, *, timeout_s: float) -> pa.Table:
@@ -84,6 +84,13 @@ def test_a_script_ends_once_its_run_has_used_the_budget(
         over = run_budget.check_budget(parse_budget("100J"), "r", lambda: Answering(used_j))
         assert over is (used_j >= 100)
     assert caplog.messages == ([f"zeus-stream: {sentence}"] if sentence else [])
+
+
+def test_a_run_without_a_known_energy_goes_on_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert not run_budget.check_budget(parse_budget("100J"), "r", lambda: Answering(None))
+    (said,) = caplog.messages
+    assert "the budget of 100J could not be watched: the energy of the run is not known." in said
 
 
 def test_a_run_that_the_analyzer_does_not_know_goes_on() -> None:

@@ -47,6 +47,7 @@ def steps(first: int, end: int) -> list[Row]:
     return [row("step", n, n, n + 1, n) for n in range(first, end)]
 
 
+@pytest.mark.sweep
 def test_points_are_whole_blocks_in_order_each_once(put: tuple[Any, Points]) -> None:
     store, points = put
     store([CLOSED, *steps(0, 60)])

@@ -69,6 +69,7 @@ async def test_the_collector_alone_is_enough_and_an_analyzer_that_starts_is_foun
                     await anyio.sleep(0.05)
 
 
+@pytest.mark.sweep
 async def test_an_analyzer_that_goes_is_waited_for_before_the_collector_is_asked(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ junk = st.recursive(
 )
 
 
+@pytest.mark.sweep
 @given(batches)
 def test_a_message_comes_back_as_it_went(batch: Batch) -> None:
     assert codec.decode(codec.encode(batch), Batch) == batch

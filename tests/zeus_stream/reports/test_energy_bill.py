@@ -87,6 +87,7 @@ def test_digits_that_are_shown_are_worth_less_than_the_bounds(value: float, widt
     assert error <= max(0.05 * width, 5e-10 + value * 1e-15) or (width > 10 and error <= 0.5)
 
 
+@pytest.mark.sweep
 def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: Path) -> None:
     path, settings = tmp_path / "energy.duckdb", Settings()
     archive = Archive.open(path, settings)

@@ -106,6 +106,7 @@ def test_the_highest_limit_is_what_slowdown_is_relative_to(gpu: str, name: str) 
     assert model.workloads[name].slowdown(model.max_limit_mw) == 1
 
 
+@pytest.mark.sweep
 @settings(max_examples=400)
 @given(workloads(), st.data())
 def test_a_lower_clock_never_draws_more_and_never_works_faster(

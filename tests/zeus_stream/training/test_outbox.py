@@ -126,6 +126,18 @@ def test_a_batch_stays_the_same_until_it_is_acknowledged_in_part_or_whole() -> N
     assert box.waiting == 1
 
 
+def test_what_is_in_flight_grows_at_its_end_where_events_may_come_together() -> None:
+    box = outbox()
+    first = box.batch(0)
+    assert first is not None
+    box.acknowledge(Ack(first.session, 1))
+    box.put((Metric, 1, "loss", 0.5))
+    assert metrics(list(box.batch(0).events)) == [1]  # type: ignore[union-attr]
+    box.put((Metric, 2, "loss", 0.5))
+    box.gather(0)
+    assert metrics(flush(box)) == [1, 2]
+
+
 def test_a_full_outbox_drops_what_is_new_and_says_how_much_where_there_is_room_again() -> None:
     box = outbox(room=600)
     for t_ns in range(1000):

@@ -34,8 +34,9 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import MAX_OPEN_WINDOWS, Publisher
+from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.sender import flush_s
+from zeus_stream.training.windows import MAX_OPEN_WINDOWS
 
 ROOT = Path(__file__).parents[3]
 
@@ -373,6 +374,7 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
     assert str(window.energy()) == "window 'v': its energy is not known: the publisher is closed."
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hasty")
 def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None:
     collector = Collector(zeus_dir / "publish")
@@ -414,6 +416,7 @@ def test_a_collector_that_starts_later_gets_everything(zeus_dir: Path) -> None:
     assert isinstance(collector.events[-1], RunEnded)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hasty")
 def test_a_collector_that_dies_before_it_acknowledges_costs_no_event(zeus_dir: Path) -> None:
     collector = Collector(zeus_dir / "publish", acknowledges=False)
@@ -442,6 +445,7 @@ def test_a_collector_that_lost_its_log_gets_the_rest_in_a_session_of_its_own(zeu
     assert [type(event) for event in other.events[:2]] == [RunStarted, Metric]
 
 
+@pytest.mark.sweep
 def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +522,7 @@ def test_what_fails_in_the_publisher_is_said_and_ends_only_the_publishing(
     assert "over 107 bytes" in caplog.text
 
 
+@pytest.mark.sweep
 def test_the_end_waits_as_long_as_it_is_told_while_there_is_a_collector(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,6 +628,7 @@ print(json.dumps(codes | {"child": child, "parent": os.getpid()}))
 """
 
 
+@pytest.mark.sweep
 def test_a_forked_child_is_silent_unless_it_measures_itself_and_never_disturbs_its_parent(
     zeus_dir: Path, collector: Collector
 ) -> None:

@@ -72,6 +72,7 @@ class Log:
 # ---- the sequencer
 
 
+@pytest.mark.sweep
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.2]), st.sampled_from([0.0, 0.05]))
 def test_through_any_feed_each_frame_comes_once_and_in_order_or_is_named_as_gone(
@@ -392,6 +393,7 @@ async def test_holes_of_a_lossy_feed_are_fetched(collector: Collector) -> None:
     assert any(isinstance(request, Fetch) for request in collector.requests)
 
 
+@pytest.mark.sweep
 @pytest.mark.anyio
 async def test_a_last_frame_that_the_feed_lost_is_found_by_asking_when_it_is_quiet(
     collector: Collector,
@@ -409,6 +411,7 @@ async def test_a_last_frame_that_the_feed_lost_is_found_by_asking_when_it_is_qui
     assert following.offsets == [0, 1, 2]
 
 
+@pytest.mark.sweep
 @pytest.mark.anyio
 async def test_restarts_of_the_collector_are_survived_and_a_new_log_is_named(collector: Collector) -> None:
     following = Following(collector)

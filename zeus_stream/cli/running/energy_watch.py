@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.integrations.run_budget import RunBudget, find_run
+from zeus_stream.integrations.run_budget import RunBudget, find_run, not_watched
 from zeus_stream.transport.client import Connection
 
 EVERY_S = 5.0
+UNKNOWN_LOOKS = 4
+"""In a row without an energy, until a warning: the first readings may take a while."""
 
 
 @contextmanager
@@ -26,6 +28,7 @@ def energy_watch(
 
     def watch() -> None:
         said: set[str] = set()
+        unknown = 0
         while not ended.wait(EVERY_S):
             try:
                 now = find_run(connection, run)
@@ -34,8 +37,11 @@ def energy_watch(
             else:
                 if now is None:
                     continue
+                unknown = unknown + 1 if now.energy_j is None else 0
                 forecast_j = now.forecast.energy_j if now.forecast else None
                 state, sentence = budget.state(now.energy_j, forecast_j)
+                if unknown == UNKNOWN_LOOKS:
+                    state, sentence = "unknown", not_watched(budget)
             if state and state not in said:
                 said.add(state)
                 say(sentence)

@@ -1,56 +1,50 @@
 """Writes reports as files: one HTML page, and drawings as SVG or PNG."""
 
 import os
-import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.package_version import package_version
-from zeus_stream.paths import places
-from zeus_stream.reports.html.document import Report, run_report, site_report
+from zeus_stream.reports.html.document import Report, run_report
 from zeus_stream.reports.html.questions import last_run
 from zeus_stream.settings import Settings, spelled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FONT = "DejaVu Sans"
 """Of drawings as PNG, if it is installed; else another one without serifs."""
 WIDTH = 1520
 
 
-def write_report(
-    settings: Settings,
-    run: str | None,
-    since: str | None,
-    html: Path | None,
-    svg: Path | None,
-    png: Path | None,
+Answer = Callable[[str], "pa.Table"]
+
+
+def write_run(
+    answer: Answer, run: str | None, html: Path | None, svg: Path | None, png: Path | None
 ) -> list[Path]:
-    """Write the report of a run, of the last one, or of the site since some days; return the files.
+    """Write the report of a run, or of the last one; return the files.
 
     Raises:
         RefusedError: the archive has no such run.
-        UnreachableError, StorageError, SettingsError: as `write_files`, and if nothing answers SQL.
+        StorageError, SettingsError: as `write_files`.
     """
-    with answering(settings, places(os.environ)) as answer:
-        if since is not None:
-            return write_files(site_report(answer, days(since), package_version()), html, svg, png)
-        name = run or last_run(answer)
-        made = None if name is None else run_report(answer, name, package_version(), spelled(Settings()))
+    name = run or last_run(answer)
+    made = None if name is None else run_report(answer, name, package_version(), spelled(Settings()))
     if made is None:
-        raise RefusedError(
-            f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
-            ' Try: zeus-stream sql "FROM runs".'
-        )
+        raise no_run(name)
     return write_files(made, html, svg, png)
 
 
-def days(text: str) -> float:
-    """Return a span such as ``7d``, ``36h`` or ``2w`` in days. Raises SettingsError."""
-    found = re.fullmatch(r"(\d{1,5}(?:\.\d+)?)([hdw])", text.strip())
-    if found is None:
-        raise SettingsError(f"--since: could not understand {text}. Give a span such as 36h, 7d or 2w.")
-    return float(found[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[found[2]]
+def no_run(name: str | None) -> RefusedError:
+    """Return the error for a run that the archive does not have. ``name`` None: it has none at all."""
+    return RefusedError(
+        f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
+        ' Try: zeus-stream sql "FROM runs".'
+    )
 
 
 def write_files(made: Report, html: Path | None, svg: Path | None, png: Path | None) -> list[Path]:

@@ -15,6 +15,8 @@ from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from zeus_stream.live.web.server import Listening
+    from zeus_stream.live.web.source import AskTable
+    from zeus_stream.reports.site.job_belief import JobBelief
 
 TOKEN_FILE = "web.token"  # noqa: S105  (its name)
 ADDRESS_FILE = "web.address"
@@ -114,7 +116,7 @@ async def show(
 
     file = ArchiveSource(settings.archive or where.archive, settings)
     if settings.archive is not None:
-        site = Site(source=Source(file.ask), feed=None, max_rows=settings.query_rows)
+        site = Site(source=Source(file.ask), feed=None, believed=_believed, max_rows=settings.query_rows)
         await serve(site, listening, started)
         return
     there = analyzer(os.environ, settings.analyzer)
@@ -134,5 +136,16 @@ async def show(
             done, parts = await client.request(query, QueryDone, seconds + 2)
             return Answer(table_of(parts), done.truncated)
 
-        site = Site(source=Source(ask, ask_page), feed=NowFeed(client.ask_now), max_rows=settings.query_rows)
+        site = Site(
+            source=Source(ask, ask_page),
+            feed=NowFeed(client.ask_now),
+            believed=_believed,
+            max_rows=settings.query_rows,
+        )
         await serve(site, listening, started)
+
+
+def _believed(ask: "AskTable", job: str) -> "JobBelief | None":
+    from zeus_stream.reports.recurring_jobs import job_belief  # it computes: NumPy, as the analyzer does
+
+    return job_belief(ask, job)

@@ -35,6 +35,13 @@ def draw_now(now: Snapshot) -> Markup:
     return Markup("".join(parts))
 
 
+def draw_job(now: Snapshot, job: str) -> Markup:
+    """Return the live part of the page of a job: its open runs, with the phase of their search."""
+    runs = tuple(run for run in now.runs if run.job == job)
+    body = _runs(runs, "../") if runs else element("p", "No run of this job is open.", class_="under")
+    return element("section", element("h2", "Runs now"), body, class_="panel")
+
+
 def _totals(now: Snapshot) -> Markup:
     totals = now.totals
     silent = totals.gpus - totals.gpus_there
@@ -105,9 +112,9 @@ def phase(search: SearchNow | None) -> str:
             return "waiting"
 
 
-def _runs(runs: tuple[RunNow, ...]) -> Markup:
+def _runs(runs: tuple[RunNow, ...], up: str = "") -> Markup:
     rows: list[Mapping[str, Any]] = [
-        {"run": run_link(each.run), "job": each.job, "phase": phase(each.search), "epoch": each.epoch,
+        {"run": run_link(each.run, up), "job": each.job, "phase": phase(each.search), "epoch": each.epoch,
          "step": each.step, "step_j": each.step_j, "step_ms": each.step_ms, "watts": each.watts,
          "energy_j": each.energy_j,
          "forecast": _forecast(each.forecast),

@@ -32,6 +32,8 @@ Ask = Callable[[str, int, float], Answer]
 """Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
 
 
+AskTable = Callable[[str], "pa.Table"]
+"""Answers SQL of ours: all rows of it, in the time of a page."""
 AskPage = Callable[[str, int, float], Awaitable[Answer]]
 """The same without blocking: a query that is cancelled ends in the analyzer as well."""
 
@@ -57,6 +59,11 @@ class Source:
             if lane == "page" and self._ask_page is not None:
                 return await self._ask_page(sql, max_rows, seconds)
             return await run_sync(self._ask, sql, max_rows, seconds)
+
+    async def computed(self, compute: Callable[[AskTable], T]) -> T:
+        """Return what a function makes of answers, in a thread: one such function at a time."""
+        async with self._lanes["page"]:
+            return await run_sync(compute, lambda sql: self._ask(sql, PAGE_ROWS, PAGE_S).table)
 
     async def answered(self, asking: Asking[T]) -> T:
         """Run a question of a page to its end. Raises ZeusStreamError."""

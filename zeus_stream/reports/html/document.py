@@ -4,16 +4,15 @@ It holds no clock: the same archive gives the same bytes.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, plain, section, table
-from zeus_stream.reports.html.questions import Asking, Run, answered, find_last, find_run, quoted
+from zeus_stream.reports.html.questions import Asking, Run, answered, find_run, quoted
 from zeus_stream.reports.html.run_panels import RUN_PANELS, DrawPanel, power, result
-from zeus_stream.reports.html.site_panels import SITE_REPORT, runs_since
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +39,11 @@ class Report:
 
     page: str
     charts: dict[str, str]
+
+    @classmethod
+    def of(cls, page: str, charts: Mapping[str, Markup]) -> "Report":
+        """Return a report whose drawings stand alone."""
+        return cls(page=page, charts={name: standalone(chart) for name, chart in charts.items()})
 
 
 def style() -> str:
@@ -82,28 +86,8 @@ def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]
         if panel is not None:
             panels.append((panel, queries))
     made = answered(_provenance(run, version, defaults), answer)
-    charts = {each: standalone(chart) for panel, _ in panels for each, chart in panel.charts.items()}
-    return Report(page=document(f"{run.job}, run {run.run}", _under(run), panels, made), charts=charts)
-
-
-def site_report(answer: Answer, days: float, version: str) -> Report:
-    """Return the report of a site: the runs that began in the last days before the end of the archive."""
-    end_ns = answered(find_last(), answer)
-    begin_ns = max(end_ns - round(days * 86_400e9), 0)
-    panels: list[tuple[Panel, Sequence[str]]] = []
-    for ask in SITE_REPORT:
-        queries: list[str] = []
-        panel = answered(ask(runs_since(begin_ns)), answer, queries)
-        if panel is not None:
-            panels.append((panel, queries))
-    spans = answer(f"SELECT make_timestamp({begin_ns} // 1000) AS a, make_timestamp({end_ns} // 1000) AS b")
-    (span,) = spans.to_pylist()
-    under = f"Runs that began from {plain(span['a'])} to {plain(span['b'])} UTC."
-    if not panels:
-        under += " There are none."
-    (archive,) = answer("SELECT any_value(archive_id) AS archive_id FROM meta").to_pylist()
-    made = _sources([("zeus-stream", version), ("archive", archive["archive_id"])])
-    return Report(page=document("Energy of the site", under, panels, made), charts={})
+    charts = {each: chart for panel, _ in panels for each, chart in panel.charts.items()}
+    return Report.of(document(f"{run.job}, run {run.run}", _under(run), panels, made), charts)
 
 
 def _under(run: Run) -> str:
@@ -131,25 +115,26 @@ def document(
 def _provenance(run: Run, version: str, defaults: dict[str, str]) -> Asking[Markup]:
     """Ask where the figures come from."""
     settings = yield _SETTINGS.format(run=quoted(run.run))
-    (sources,) = yield _SOURCES.format(run=quoted(run.run))
+    (known,) = yield _SOURCES.format(run=quoted(run.run))
     changed = [
         f"{row['name']} = {row['value']}"
         for row in settings
         if row["name"] not in _NOT_SAID and row["value"] != defaults.get(row["name"], "")
     ]
     drivers = sorted({f"{gpu.model}, driver {gpu.driver}" for gpu in run.gpus})
-    return _sources([
+    return sources([
         ("zeus-stream", version),
-        ("archive", sources["archive_id"]),
+        ("archive", known["archive_id"]),
         ("GPUs", "; ".join(drivers)),
         ("UUIDs", ", ".join(gpu.gpu for gpu in run.gpus)),
-        ("selector", sources["selector"]),
-        ("estimator of energies", sources["estimators"]),
+        ("selector", known["selector"]),
+        ("estimator of energies", known["estimators"]),
         ("settings that differ from defaults", ", ".join(changed) or "none"),
     ])  # fmt: skip
 
 
-def _sources(pairs: Sequence[tuple[str, str | None]]) -> Markup:
+def sources(pairs: Sequence[tuple[str, str | None]]) -> Markup:
+    """Return the section that says where the figures come from."""
     columns: Columns = {"what": ("what", plain), "value": ("value", plain)}
     shown = table([{"what": what, "value": value} for what, value in pairs], columns, "Provenance")
     return element(

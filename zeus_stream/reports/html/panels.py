@@ -38,7 +38,7 @@ class Panel:
     columns: Columns | None = None
     """Heading and format by column of ``rows``. None: the table is the body."""
     charts: Mapping[str, Markup] = field(default_factory=dict)
-    """The drawings of ``body`` by name, for files of their own."""
+    """Drawings by name, for files of their own."""
     half: bool = False
     """Two of them stand side by side on a wide screen."""
 

@@ -194,12 +194,12 @@ def power(run: Run) -> Asking[Panel]:
     return power_panel(found, spans, run)
 
 
-def power_key(bands: str) -> Markup:
-    """Return the legend of power over time. ``bands``: what is shaded."""
-    kinds = (
+def power_key(bands: str | None) -> Markup:
+    """Return the legend of power over time. ``bands``: what is shaded. None: nothing is."""
+    kinds = [
         ("mean", "mean, from the energy counter"), ("shade", "least and most of the sensor"),
-        ("limit", "power limit"), ("band", bands),
-    )  # fmt: skip
+        ("limit", "power limit"), *([("band", bands)] if bands else []),
+    ]  # fmt: skip
     keys = [element("span", text, class_=f"key {kind}") for kind, text in kinds]
     return element("p", keys, class_="legend", aria_hidden="true")
 

@@ -8,6 +8,7 @@ from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain, table, watts
 from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Asking, Rows, quoted
+from zeus_stream.reports.svg.site_charts import bar_chart
 
 RECENT = """
 WITH latest AS (
@@ -75,7 +76,7 @@ def recent_runs() -> Asking[Panel | None]:
 _NO_RUN = "No run is in the archive yet. A training with zeus_stream.steps(loader) appears here."
 RECENT_RUNS: SitePanel = recent_runs
 
-_JOBS = """
+JOBS = """
 WITH ran AS (
     SELECT job, run, max(duration_s) AS duration_s, sum(duration_s) AS gpu_s,
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
@@ -97,16 +98,16 @@ _TRIES = """
 SELECT number, recurrence, run, batch_size, policy, reason, epochs, energy_j, cost_j, ended FROM tries
 WHERE job = {job} ORDER BY number DESC LIMIT {limit}
 """
-_CAUSES = """
+CAUSES = """
 SELECT cause, sum(energy_j) AS energy_j, count(DISTINCT run) AS runs FROM waste
 WHERE run IN ({runs}) GROUP BY cause ORDER BY energy_j DESC NULLS LAST, cause LIMIT {limit}
 """
-_BY_JOB = """
+BY_JOB = """
 SELECT job, cause, sum(energy_j) AS energy_j FROM waste
 WHERE run IN ({runs}) AND cause <> 'steps' GROUP BY job, cause
 ORDER BY energy_j DESC NULLS LAST, job, cause LIMIT {limit}
 """
-_SAVED = """
+SAVED = """
 SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j
 FROM savings
 WHERE applied AND saved_j IS NOT NULL AND run IN ({runs}) ORDER BY saved_j DESC, run LIMIT {limit}
@@ -116,14 +117,9 @@ LATEST = "SELECT run FROM runs GROUP BY run ORDER BY max(began_wall_ns) DESC LIM
 SHOWN = 60
 
 
-def runs_since(begin_wall_ns: int) -> str:
-    """Return SQL for the runs that began at an instant or later."""
-    return f"SELECT run FROM runs WHERE began_wall_ns >= {begin_wall_ns}"  # noqa: S608  (a number)
-
-
 def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[Panel | None]:
     """Ask for the energy of each job, with bars. ``job_up`` leads to the pages of jobs; None: to none."""
-    rows = yield _JOBS.format(runs=runs, limit=SHOWN)
+    rows = yield JOBS.format(runs=runs, limit=SHOWN)
     if not rows:
         return None
     more: Columns = {
@@ -134,7 +130,15 @@ def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[Panel | None]:
     drawn = rows if job_up is None else [{**row, "job": job_link(row["job"], job_up)} for row in rows]
     body = bars(drawn, "job", "job", more)
     text = "Energy of the runs of each job. Runs that were not measured to their end are not in it."
-    return Panel(name="jobs", title="Energy by job", body=body, text=text, rows=rows)
+    charts = {"jobs": _chart("Energy by job", rows, "job")}
+    return Panel(name="jobs", title="Energy by job", body=body, text=text, rows=rows, charts=charts)
+
+
+def _chart(title: str, rows: Rows, name: str) -> Markup:
+    """Return rows as a drawing of their energies, for a file of its own."""
+    bars = [(plain(row[name]), row["energy_j"]) for row in rows]
+    first = ", ".join(f"{each} {joules(energy_j)}" for each, energy_j in bars[:3])
+    return bar_chart(bars, f"{title}: {first}.")
 
 
 def job_link(job: str, up: str = "") -> Markup:
@@ -200,17 +204,19 @@ def job_runs(job: str) -> Asking[Panel | None]:
 
 def causes(runs: str = LATEST) -> Asking[Panel | None]:
     """Ask where the energy of the runs went, with bars."""
-    rows = yield _CAUSES.format(runs=runs, limit=SHOWN)
+    rows = yield CAUSES.format(runs=runs, limit=SHOWN)
     if not rows:
         return None
     body = bars(rows, "cause", "cause", {"runs": ("runs", plain)})
     text = "The row of the steps is no waste. Parts of runs that are not measured to their end are not in it."
-    return Panel(name="causes", title="Where the energy went", body=body, text=text, rows=rows, half=True)
+    title = "Where the energy went"
+    charts = {"causes": _chart(title, rows, "cause")}
+    return Panel(name="causes", title=title, body=body, text=text, rows=rows, half=True, charts=charts)
 
 
 def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
     """Ask what each job spent outside its steps, with bars."""
-    rows = yield _BY_JOB.format(runs=runs, limit=SHOWN)
+    rows = yield BY_JOB.format(runs=runs, limit=SHOWN)
     if not rows:
         return None
     drawn = [{**row, "name": f"{row['job'] or 'no job'}: {row['cause']}"} for row in rows]
@@ -224,7 +230,14 @@ def idle() -> Asking[Panel | None]:
     rows = yield f"SELECT * FROM idle_gpus ORDER BY energy_j DESC, gpu LIMIT {SHOWN}"  # noqa: S608  (a number)
     if not rows:
         return None
-    share = [{**row, "percent": None if row["share"] is None else 100 * row["share"]} for row in rows]
+    share = [
+        {
+            **row,
+            "gpu": element("a", row["gpu"], href=f"gpus/{quote(row['gpu'], safe='')}"),
+            "percent": None if row["share"] is None else 100 * row["share"],
+        }
+        for row in rows
+    ]
     body = bars(
         share,
         "gpu",
@@ -236,7 +249,7 @@ def idle() -> Asking[Panel | None]:
 
 def saved(runs: str) -> Asking[Panel | None]:
     """Ask what the chosen power limits saved, with bars."""
-    rows = yield _SAVED.format(runs=runs, limit=SHOWN)
+    rows = yield SAVED.format(runs=runs, limit=SHOWN)
     if not rows:
         return None
     drawn = [{**row, "energy_j": row["saved_j"]} for row in rows]
@@ -247,11 +260,6 @@ def saved(runs: str) -> Asking[Panel | None]:
     body = bars(drawn, "run", "run", more)
     total = joules(sum(row["saved_j"] for row in rows))
     return Panel(
-        name="saved", title=f"Saved: {total}", body=body, text="At the chosen power limits.", rows=rows
-    )
-
-
-SITE_REPORT: tuple[Callable[[str], Asking[Panel | None]], ...] = (
-    lambda runs: jobs(runs, None), saved, causes, causes_by_job,
-)  # fmt: skip
-"""Panels of the report of a site, for the runs that a query gives."""
+        name="saved", title=f"Saved: {total}", body=body, text="At the chosen power limits.", rows=rows,
+        charts={"saved": _chart("Saved at the chosen power limits", drawn, "run")},
+    )  # fmt: skip

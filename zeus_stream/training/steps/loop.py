@@ -7,7 +7,12 @@ T = TypeVar("T")
 
 
 class Loop(Generic[T]):
-    """An iterable each of whose turns is recorded. It has the length of the iterable."""
+    """An iterable each of whose turns is recorded, as a step or an epoch. It has the iterable's length.
+
+    Example:
+        >>> len(zeus_stream.steps(range(3)))
+        3
+    """
 
     def __init__(self, iterable: Iterable[T], turns: Callable[[Iterable[T]], Iterator[T]]) -> None:
         self._iterable = iterable

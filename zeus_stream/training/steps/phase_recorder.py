@@ -49,6 +49,9 @@ class PhaseContext:
 class _Elsewhere:
     """A context that marks nothing: of another thread, or of one phase too many."""
 
+    def __repr__(self) -> str:
+        return "<Phase that is not marked>"
+
     def __enter__(self) -> None:
         return None
 

@@ -53,7 +53,13 @@ class InstructionContext:
 
 
 class Pipeline:
-    """One stage of a pipeline. For one thread."""
+    """One stage of a pipeline, made by `zeus_stream.pipeline`. For one thread.
+
+    Example:
+        >>> pipe = zeus_stream.pipeline(stage=rank, stages=4, micro_batches=8)
+        >>> with pipe.instruction("forward", 0):
+        ...     output = model(inputs)
+    """
 
     def __init__(
         self,
@@ -91,6 +97,10 @@ class Pipeline:
             )
         )  # fmt: skip
         self._connect()
+
+    def __repr__(self) -> str:
+        at = f"stage {self.stage} of {self.stages}, {self.micro_batches} micro-batches"
+        return f"<Pipeline {at}: iteration {self.iteration}>"
 
     def instruction(self, kind: str, micro_batch: int, chunk: int = 0) -> InstructionContext:
         """Return a context that is one instruction.

@@ -37,6 +37,11 @@ class Measurement:
         cpu_energy: None. The archive has the joules of CPUs and DRAM in columns of its own.
         dram_energy: None.
         soc_energy: None.
+
+    Example:
+        >>> measured = monitor.end_window("epoch")
+        >>> measured.total_energy / measured.time      # W
+        203.1
     """
 
     time: float
@@ -147,6 +152,10 @@ class ZeusMonitor:
             self.log_file.write(f"start_time,window_name,elapsed_time,{','.join(columns)}\n")
             self.log_file.flush()
             atexit.register(self._close_log)
+
+    def __repr__(self) -> str:
+        opened = ", ".join(map(repr, self.measurement_states)) or "none"
+        return f"<ZeusMonitor of GPUs {self.gpu_indices}: open windows {opened}>"
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
         """Begin a window.

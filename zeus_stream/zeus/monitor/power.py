@@ -36,6 +36,13 @@ class PowerMonitor:
 
     Raises:
         ValueError: no GPU is named, or a domain that is not sampled.
+
+    Example:
+        >>> monitor = PowerMonitor(gpu_indices=[0])
+        >>> begin = time.time()
+        >>> train()
+        >>> monitor.get_energy(begin, time.time())
+        {0: 8124.0}
     """
 
     def __init__(
@@ -56,6 +63,9 @@ class PowerMonitor:
         self._readings = Readings(gpu_indices, max_samples_per_gpu)
         self.gpu_indices = list(self._readings.gpus.indices)
 
+    def __repr__(self) -> str:
+        return f"<PowerMonitor of GPUs {self.gpu_indices}>"
+
     def stop(self) -> None:
         """Do nothing: the collector goes on for others."""
 
@@ -67,6 +77,12 @@ class PowerMonitor:
         end_time: float | None = None,
     ) -> dict[int, list[tuple[float, float]]]:
         """Return (wall time in s, W) of each GPU since this monitor began, in order.
+
+        Args:
+            power_domain: ``device_instant``.
+            gpu_index: of one GPU. None: all.
+            start_time: wall time, s since 1970. None: the begin of this monitor.
+            end_time: wall time, s since 1970. None: now.
 
         Raises:
             ValueError: the domain is not sampled.
@@ -84,7 +100,13 @@ class PowerMonitor:
     def get_all_power_timelines(
         self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
     ) -> dict[str, dict[int, list[tuple[float, float]]]]:
-        """Return the timelines by the name of their domain."""
+        """Return the timelines by the name of their domain.
+
+        Args:
+            gpu_index: of one GPU. None: all.
+            start_time: wall time, s since 1970. None: the begin of this monitor.
+            end_time: wall time, s since 1970. None: now.
+        """
         return {
             domain.value: self.get_power_timeline(domain, gpu_index, start_time, end_time)
             for domain in self.measurement_domains
@@ -95,6 +117,10 @@ class PowerMonitor:
 
         The energy counter is interpolated at both instants. A GPU without one is integrated from its power.
         NaN: the instants are outside the readings.
+
+        Args:
+            start_time: wall time, s since 1970.
+            end_time: wall time, s since 1970.
         """
         found: dict[int, float] = {}
         for index in self.gpu_indices:
@@ -104,7 +130,11 @@ class PowerMonitor:
         return found or None
 
     def get_power(self, time: float | None = None) -> dict[int, float] | None:
-        """Return the power of each GPU closest to an instant, W; the last one if that is None."""
+        """Return the power of each GPU, W. None: a GPU has none yet.
+
+        Args:
+            time: wall time, s since 1970: the reading closest to it. None: the last one.
+        """
         timelines = self.get_power_timeline(PowerDomain.DEVICE_INSTANT)
         if not timelines or not all(timelines.values()):
             return None

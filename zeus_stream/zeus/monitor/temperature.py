@@ -13,6 +13,10 @@ class TemperatureMonitor:
 
     Raises:
         ValueError: no GPU is named.
+
+    Example:
+        >>> TemperatureMonitor(gpu_indices=[0]).get_temperature()
+        {0: 61}
     """
 
     def __init__(
@@ -27,13 +31,22 @@ class TemperatureMonitor:
         self._readings = Readings(gpu_indices, max_samples_per_gpu)
         self.gpu_indices = list(self._readings.gpus.indices)
 
+    def __repr__(self) -> str:
+        return f"<TemperatureMonitor of GPUs {self.gpu_indices}>"
+
     def stop(self) -> None:
         """Do nothing: the collector goes on for others."""
 
     def get_temperature_timeline(
         self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
     ) -> dict[int, list[tuple[float, int]]]:
-        """Return (wall time in s, degrees C) of each GPU since this monitor began, where it changed."""
+        """Return (wall time in s, degrees C) of each GPU since this monitor began, where it changed.
+
+        Args:
+            gpu_index: of one GPU. None: all.
+            start_time: wall time, s since 1970. None: the begin of this monitor.
+            end_time: wall time, s since 1970. None: now.
+        """
         found: dict[int, list[tuple[float, int]]] = {}
         for index in self.gpu_indices if gpu_index is None else [gpu_index]:
             line = found[index] = []
@@ -44,7 +57,11 @@ class TemperatureMonitor:
         return found
 
     def get_temperature(self, time: float | None = None) -> dict[int, int] | None:
-        """Return the degrees C of each GPU closest to an instant; the last ones if that is None."""
+        """Return the temperature of each GPU, degrees C. None: a GPU has none yet.
+
+        Args:
+            time: wall time, s since 1970: the reading closest to it. None: the last one.
+        """
         timelines = self.get_temperature_timeline()
         if not timelines or not all(timelines.values()):
             return None

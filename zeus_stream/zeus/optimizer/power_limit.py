@@ -123,6 +123,10 @@ class GlobalPowerLimitOptimizer(Callback):
             threading.Thread(target=self._watch, name="zeus-stream-decision", daemon=True).start()
             atexit.register(self._finish)
 
+    def __repr__(self) -> str:
+        chosen = "not chosen yet" if self.optimal_power_limit is None else f"{self.optimal_power_limit} W"
+        return f"<GlobalPowerLimitOptimizer by {self.optimum_selector!r}: {chosen}>"
+
     def on_epoch_begin(self) -> None:
         """Begin an epoch. The first step begins one as well."""
         if self._epoch is None:

@@ -4,7 +4,7 @@ Each has the text by which the analyzer knows the same selector: the analyzer ch
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -16,6 +16,13 @@ class PowerLimitMeasurement:
         power_limit: W.
         energy: J of ``profile_steps`` steps, of all GPUs of the job.
         time: s of those steps, of the slowest rank.
+
+    Raises:
+        ValueError: one of them is not above 0.
+
+    Example:
+        >>> PowerLimitMeasurement(power_limit=200, energy=153.2, time=0.852)
+        PowerLimitMeasurement(power_limit=200, energy=153.2, time=0.852)
     """
 
     power_limit: int
@@ -28,18 +35,37 @@ class PowerLimitMeasurement:
 
 
 class OptimumSelector(ABC):
-    """A way to choose a power limit."""
+    """A way to choose a power limit.
+
+    Example:
+        >>> Energy().select([PowerLimitMeasurement(250, 90.0, 0.5), PowerLimitMeasurement(200, 80.0, 0.6)])
+        200
+    """
 
     text = ""
     """The selector's name for the analyzer. Empty: the analyzer has none like it."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._arguments())})"
+
+    def _arguments(self) -> Iterable[tuple[str, object]]:
+        return ((name, value) for name, value in vars(self).items() if name != "text")
+
     @abstractmethod
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """Return the power limit to use, W. Ties go to the higher limit."""
+        """Return the power limit to use, W. Ties go to the higher limit.
+
+        Args:
+            measurements: of all limits, at least one.
+        """
 
 
 class Energy(OptimumSelector):
-    """The limit with the least energy."""
+    """The limit with the least energy.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, Energy())
+    """
 
     text = "energy"
 
@@ -48,7 +74,11 @@ class Energy(OptimumSelector):
 
 
 class Time(OptimumSelector):
-    """The limit with the least time."""
+    """The limit with the least time.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, Time())
+    """
 
     text = "time"
 
@@ -66,6 +96,9 @@ class ZeusCost(OptimumSelector):
 
     Raises:
         ValueError: an argument is out of range.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, ZeusCost(eta_knob=0.5))
     """
 
     def __init__(self, eta_knob: float, world_size: int = 1) -> None:
@@ -94,6 +127,9 @@ class MaxSlowdownConstraint(OptimumSelector):
 
     Raises:
         ValueError: ``factor`` is below 1.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, MaxSlowdownConstraint(factor=1.1))
     """
 
     def __init__(self, factor: float) -> None:

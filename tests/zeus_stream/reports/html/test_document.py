@@ -12,12 +12,15 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers import archives
 from tests.zeus_stream.live.web.test_routes import Elements
-from zeus_stream.cli.screens.report_files import days, picture, write_files
-from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.reports.html.document import Report, run_report, site_report
+from zeus_stream.cli.screens.report_files import picture, write_files
+from zeus_stream.errors import StorageError
+from zeus_stream.reports.html.document import Report, run_report
+from zeus_stream.reports.site.period import Period
+from zeus_stream.reports.site.site_report import site_report
 from zeus_stream.settings import Settings
 
 Answer = Callable[[str], pa.Table]
+ALL = Period(0, 2 * archives.BOOTED_NS)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def report(answer: Answer) -> Report:
 
 def test_the_same_archive_gives_the_same_bytes(answer: Answer, report: Report) -> None:
     assert run_report(answer, "run-1", "1.0", {}) == report
-    assert site_report(answer, 7, "1.0") == site_report(answer, 7, "1.0")
+    assert site_report(answer, ALL, "1.0") == site_report(answer, ALL, "1.0")
 
 
 def test_a_report_stands_alone(report: Report) -> None:
@@ -104,19 +107,8 @@ def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
         write_files(report, tmp_path / "file" / "report.html", None, None)
 
 
-def test_the_report_of_a_site_has_the_runs_of_the_last_days(answer: Answer) -> None:
-    page = site_report(answer, 7, "1.0").page
+def test_the_report_of_a_site_has_the_runs_of_its_period(answer: Answer) -> None:
+    page = site_report(answer, ALL, "1.0").page
     assert "Energy by job" in page
     assert "12,000 J" in page
-    assert "There are none" in site_report(answer, 1e-9, "1.0").page
-
-
-@pytest.mark.parametrize(("text", "wanted"), [("7d", 7.0), ("36h", 1.5), ("2w", 14.0), ("1.5d", 1.5)])
-def test_a_span_has_a_unit(text: str, wanted: float) -> None:
-    assert days(text) == wanted
-
-
-@pytest.mark.parametrize("text", ["7", "d", "-1d", "7 days", "", "1e3d", "7m"])
-def test_a_wrong_span_is_a_sentence(text: str) -> None:
-    with pytest.raises(SettingsError, match="could not understand"):
-        days(text)
+    assert "There are none" in site_report(answer, Period(0, 1), "1.0").page

@@ -56,6 +56,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.sweep
 @settings(max_examples=12)
 @given(first=steps, second=steps, px=st.integers(1, 60))
 def test_the_area_of_the_means_is_the_difference_of_the_counters(

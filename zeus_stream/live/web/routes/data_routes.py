@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.exporters.metrics import service_families, up_family
 from zeus_stream.exporters.prometheus import CONTENT_TYPE, text
-from zeus_stream.live.web.now_panels import draw_now
+from zeus_stream.live.web.now_panels import draw_job, draw_now
 from zeus_stream.live.web.routes.site import site_of
 from zeus_stream.live.web.routes.sql_page import unique
 from zeus_stream.live.web.source import PAGE_S
@@ -244,8 +244,12 @@ async def now(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the overview."""
+    """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the pages.
+
+    ``html`` is the live part of the overview, with ``job=`` that of the page of a job.
+    """
     feed, as_html = site_of(request).feed, "html" in request.query_params
+    job = request.query_params.get("job")
     if feed is None:
         return refused(_NOTHING_LIVE)
 
@@ -257,7 +261,7 @@ async def events(request: Request) -> Response:
             if update.now is None:
                 yield event("trouble", update.trouble or "")
             elif as_html:
-                yield event("now", draw_now(update.now))
+                yield event("now", draw_now(update.now) if job is None else draw_job(update.now, job))
             else:
                 yield event("now", json.dumps(asdict(update.now), ensure_ascii=False))
 

@@ -1,14 +1,16 @@
 """Handlers of the pages."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from zeus_stream.errors import RefusedError, ZeusStreamError
+from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.live.web import page_frame
 from zeus_stream.live.web.routes.site import Site, site_of, streamed
+from zeus_stream.live.web.source import AskTable
 from zeus_stream.reports.html import site_panels
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.gpu_panels import gpu_panels
@@ -25,6 +27,7 @@ from zeus_stream.reports.html.questions import (
 )
 from zeus_stream.reports.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.reports.html.site_panels import RECENT_RUNS
+from zeus_stream.reports.site.job_belief import JobBelief, belief_panel
 
 GPU_SPAN_NS = 3600 * 10**9
 BANDS = "every other epoch, or step if they are few"
@@ -37,16 +40,19 @@ async def overview(request: Request) -> Response:
 
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
-        yield _now() if site.feed is not None else page_frame.heading("Archive", "A file; nothing is live.")
+        if site.feed is not None:
+            yield Markup(element("h1", "Now") + _now("api/events?html"))
+        else:
+            yield page_frame.heading("Archive", "A file; nothing is live.")
         yield await drawn(site, RECENT_RUNS())
 
     return streamed(parts)
 
 
-def _now() -> Markup:
-    """Return the place of the live part. It is filled by server-sent events."""
+def _now(source: str) -> Markup:
+    """Return the place of the live part. It is filled by the server-sent events of an address."""
     waits = element("section", element("p", "Waiting for the analyzer ...", class_="under"), class_="panel")
-    return Markup(element("h1", "Now") + element("div", waits, id="now", data_src="api/events?html"))
+    return element("div", waits, id="now", data_src=source)
 
 
 async def run(request: Request) -> Response:
@@ -107,7 +113,7 @@ def _power(
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))
-    body = [element("h2", title), tools, plot, power_key(BANDS), text, table]
+    body = [element("h2", title), tools, plot, power_key(BANDS if run else None), text, table]
     # Here and not in the head: the chart is drawn while the rest of the page is still on its way.
     scripts = (
         page_frame.script("../", "uPlot.iife.min.js"),
@@ -166,8 +172,12 @@ async def job(request: Request) -> Response:
     site, name = site_of(request), request.path_params["job"]
 
     async def parts() -> AsyncIterator[Markup]:
-        yield page_frame.head(name, "jobs", "../")
+        live = site.feed is not None
+        yield page_frame.head(name, "jobs", "../", scripts=("overview.js",) if live else ())
         yield page_frame.heading(name, "A job: its runs, and its tries if it recurs.")
+        if live:
+            yield _now(f"../api/events?html&job={quote(name, safe='')}")
+        yield await _belief(site, name)
         for panel in (
             site_panels.recurring(name, "../"),
             site_panels.sizes(name),
@@ -177,6 +187,23 @@ async def job(request: Request) -> Response:
         yield await drawn(site, site_panels.tries(name))
 
     return streamed(parts)
+
+
+async def _belief(site: Site, name: str) -> Markup:
+    """Return what the policy believes of a job; empty if it does not recur. A failure says why."""
+    if site.believed is None:
+        return Markup("")
+    try:
+        belief = await site.source.computed(partial(_believed, site.believed, name))
+    except (RefusedError, SettingsError) as wrong:
+        return page_frame.error(str(wrong))
+    return section(belief_panel(belief)) if belief is not None else Markup("")
+
+
+def _believed(
+    believed: Callable[[AskTable, str], JobBelief | None], name: str, answer: AskTable
+) -> JobBelief | None:
+    return believed(answer, name)
 
 
 async def waste(request: Request) -> Response:

@@ -10,8 +10,9 @@ from zeus_stream.errors import ZeusStreamError
 from zeus_stream.exporters.job_metrics import Jobs
 from zeus_stream.live.web.now_feed import NowFeed
 from zeus_stream.live.web.page_frame import END, error
-from zeus_stream.live.web.source import Source
+from zeus_stream.live.web.source import AskTable, Source
 from zeus_stream.reports.html.elements import Markup
+from zeus_stream.reports.site.job_belief import JobBelief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Site:
     source: Source
     feed: NowFeed | None
     """None: a file is shown, and nothing is live."""
+    believed: Callable[[AskTable, str], JobBelief | None] | None = None
+    """Returns what the policy believes of a recurring job; it blocks. None: the pages leave it out."""
     max_rows: int = 1_000_000
     """Of an answer that is downloaded."""
     jobs: Jobs = field(default_factory=Jobs)

@@ -1,4 +1,4 @@
--- Version 17.
+-- Version 18.
 
 ALTER TABLE gpus ADD COLUMN "sensor_gain" DOUBLE;
 

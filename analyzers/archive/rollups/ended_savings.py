@@ -1,0 +1,73 @@
+"""Store the savings of runs that have ended, and of runs whose steps are removed.
+
+The view ``savings`` reads these rows, and computes only the savings of runs that are open.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzers.archive.opening import Connection
+
+_DECIDE = frozenset({"decisions", "trials", "runs"})
+"""Tables whose rows change the savings of a run, besides its windows."""
+_ENDED = """
+CREATE OR REPLACE TEMP TABLE just_ended AS
+SELECT runs.run, count(*) AS sessions FROM runs
+WHERE world_size > 0 AND run IN (SELECT unnest($1)) AND run IN (SELECT run FROM decisions)
+GROUP BY runs.run HAVING count(*) = (
+    SELECT count(DISTINCT session) FROM windows
+    WHERE windows.run = runs.run AND kind = 'run' AND run IN (SELECT unnest($1))
+)
+"""
+_KEEP = """
+INSERT INTO ended_savings
+SELECT savings.*, sessions FROM savings_of((
+    SELECT list(run) FROM just_ended WHERE run NOT IN (SELECT run FROM ended_savings)
+)) AS savings JOIN just_ended USING (run)
+"""
+_KEEP_OLD = """
+INSERT INTO ended_savings
+SELECT savings.*, NULL FROM savings_of((
+    SELECT list(run) FROM old_runs WHERE run NOT IN (SELECT run FROM lasting_savings)
+)) AS savings
+"""
+
+
+def keep_ended(connection: Connection, tables: Mapping[str, pa.Table]) -> None:
+    """Store the savings of runs that end with these rows, within the caller's transaction.
+
+    Args:
+        connection: the rows are stored in it already.
+        tables: the rows of the transaction, by table.
+    """
+    runs = _touched(tables)
+    if not runs:
+        return
+    connection.execute(_ENDED, [runs])
+    connection.execute(
+        "DELETE FROM ended_savings WHERE sessions IS NOT NULL AND run IN (SELECT unnest($1))", [runs]
+    )
+    connection.execute(_KEEP)
+
+
+def _touched(tables: Mapping[str, pa.Table]) -> list[str]:
+    """Return the runs that may have ended with these rows, or whose savings they change."""
+    found: set[str] = set()
+    if "windows" in tables:
+        windows = tables["windows"]
+        found.update(windows.filter(pc.equal(windows["kind"], "run"))["run"].to_pylist())
+    for name in _DECIDE & tables.keys():
+        found.update(tables[name]["run"].to_pylist())
+    return sorted(run for run in found if run is not None)
+
+
+def keep_removed(connection: Connection) -> None:
+    """Store the savings of ``old_runs`` for ever, within the caller's transaction: their steps go next."""
+    connection.execute(
+        "DELETE FROM ended_savings"
+        " WHERE run IN (SELECT run FROM old_runs) AND run NOT IN (SELECT run FROM lasting_savings)"
+    )
+    connection.execute(_KEEP_OLD)
+    connection.execute("UPDATE ended_savings SET sessions = NULL WHERE run IN (SELECT run FROM old_runs)")

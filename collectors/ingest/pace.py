@@ -1,0 +1,27 @@
+"""The time for which readings and events may come together before they are logged. Pure.
+
+Somebody waits for them at the beginning of a run and while limits are tried; later, few and large frames cost
+the training, the collector and the analyzer a fraction of many small ones.
+"""
+
+GATHER_NS = 250_000_000
+BEGINNING_NS = 30_000_000_000
+"""From the begin of a session."""
+COMMAND_NS = 20_000_000_000
+"""From a command: the next may depend on what it brings."""
+QUESTION_NS = 2_000_000_000
+
+
+class Pace:
+    """The end of the time in which what comes in is handed on at once."""
+
+    def __init__(self) -> None:
+        self._until_ns = 0
+
+    def hurry(self, until_ns: int) -> None:
+        """Hand on at once until then."""
+        self._until_ns = max(self._until_ns, until_ns)
+
+    def gather_ns(self, now_ns: int) -> int:
+        """Return the time for which what comes in may wait now, ns."""
+        return 0 if now_ns < self._until_ns else GATHER_NS

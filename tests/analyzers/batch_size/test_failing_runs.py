@@ -1,0 +1,102 @@
+"""Runs that fail though their size converges are given up early, and are no change of the job."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzers.batch_size.adaptive import Adaptive, beliefs
+from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate, surprise
+from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.policy import Job, Try
+
+POLICY = Adaptive()
+JOB = Job(batch_sizes=(32, 64), default=64, max_epochs=100)
+
+
+def trained(outcomes: str, size: int = 64, state: State | None = None) -> State:
+    """Return the state after tries of 20 epochs: a dot: it converged; a cross: it failed."""
+    state = POLICY.start(JOB) if state is None else state
+    for outcome in outcomes:
+        number = len(state.history.tries)
+        done = 40 if outcome == "x" else 20 + number % 2
+        one = Try(
+            number=number, recurrence=number, batch_size=size, setup="gpu", epochs=done, cost_j=10.0 * done,
+            epoch_cost_j=10.0, ended="stopped" if outcome == "x" else "converged",
+        )  # fmt: skip
+        state = POLICY.ended(POLICY.began(state, replace(one, epochs=0, ended="running")), one)
+    return state
+
+
+def given_up_after(state: State) -> int:
+    """Return after how many epochs a try of 64 is given up."""
+    number = len(state.history.tries)
+    for epochs in range(1, 100):
+        one = Try(
+            number=number, recurrence=number, batch_size=64, setup="gpu", epochs=epochs, cost_j=10.0 * epochs,
+            epoch_cost_j=10.0,
+        )  # fmt: skip
+        if not POLICY.verdict(state, one).go_on:
+            return epochs
+    raise AssertionError("it is not given up")
+
+
+def test_a_try_is_given_up_sooner_once_runs_have_failed_between_runs_that_converge() -> None:
+    sound, failing = trained("." * 12), trained(".x.x..x..x.x")
+    assert given_up_after(sound) >= 38
+    assert 22 <= given_up_after(trained("...", state=failing)) <= 32
+
+
+def test_failures_that_no_run_has_followed_yet_change_nothing() -> None:
+    state = trained("......x")
+    assert failing_rate(state.seen.missed, state.seen.runs, 64) == 0
+
+
+def test_runs_that_fail_are_no_new_era_and_a_job_that_fails_for_good_is_one() -> None:
+    failing = trained("..." + "xx." * 8)
+    assert failing.seen.era == 0
+    assert trained("x" * 40, state=failing).seen.era > 0
+    assert trained("......xxxx").seen.era > 0
+
+
+def test_the_expected_cost_has_the_tries_that_fail() -> None:
+    of = {name: beliefs(trained(tries), "gpu")[1].expected_cost_j for name, tries in
+          {"sound": "." * 12, "failing": "..." + "xx." * 8}.items()}  # fmt: skip
+    # 16 of 27 fail, believed to be 54 %, and are given up at about 1.15 times a training.
+    assert of["failing"] / of["sound"] == pytest.approx(1 + 0.54 / 0.46 * 1.15, rel=0.1)
+
+
+def test_a_size_whose_runs_fail_loses_to_one_that_is_a_little_dearer() -> None:
+    state = trained(".." + "x." * 8, size=32, state=trained("...."))
+    assert POLICY.choose(state, "gpu", Random(1)).batch_size == 64
+
+
+@given(
+    st.dictionaries(st.sampled_from([16, 32, 64]), st.tuples(st.integers(0, 50), st.integers(1, 50))),
+    st.sampled_from([16, 32, 64]),
+)
+def test_a_rate_is_a_probability_that_grows_with_the_size_s_own_failures(
+    tries: dict[int, tuple[int, int]], size: int
+) -> None:
+    missed = {of: bad for of, (bad, _) in tries.items()}
+    runs = {of: bad + good for of, (bad, good) in tries.items()}
+    rate = failing_rate(missed, runs, size)
+    assert 0 <= rate < 1
+    more = failing_rate(
+        {**missed, size: missed.get(size, 0) + 1}, {**runs, size: runs.get(size, 0) + 1}, size
+    )
+    assert more > rate
+    assert surprise(more) < surprise(more / 2)
+
+
+@given(st.floats(0, 0.95), st.floats(0.01, 1.0), st.floats(1.1, 5.0))
+def test_a_success_costs_a_training_or_more_and_less_than_without_a_bound(
+    rate: float, deviation: float, most: float
+) -> None:
+    bound, cost = bound_of_try(rate, deviation, most)
+    assert 0 < bound <= most
+    assert bound_of_try(min(0.99, rate + 0.04), deviation, most)[1] >= cost
+    if not rate:
+        assert (bound, cost) == (most, 1.0)

@@ -1,0 +1,1 @@
+"""Reports of a site: the runs of a period."""
