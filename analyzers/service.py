@@ -77,7 +77,6 @@ SWITCH_S = 0.001
 
 Decoded = Sequence[tuple[Frame, Body]]
 
-
 Roster = Callable[["Analyzer"], Coroutine[Any, Any, None]]
 """A task that lets collectors join an analyzer and leave it. It runs until it is cancelled."""
 
@@ -99,6 +98,7 @@ async def analyze(
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
     sys.setswitchinterval(SWITCH_S)
+    own_cost.collect_seldom()
     where = places(environ)
     check(settings)
     prepare(where, settings.group)

@@ -4,8 +4,9 @@
 
 Each trial has a collector, an analyzer and one training on all simulated V100s (counter of 20 ms), in its own
 directory; a busy one has ``--load`` processes beside it that take all processor time they get. Measured: the
-time from the first step to the decision, and how much dearer the chosen limit is than the best, computed from
-the model of the GPUs. A trial without a decision within `PATIENCE_S` counts as missed. Exit code 1 unless
+time from the first step to the decision, and how much dearer the chosen limit is than the best: energy and
+busy time of the GPUs by their model, and beside them the time that a step of this host waited, which is the
+same at every limit. A trial without a decision within `PATIENCE_S` counts as missed. Exit code 1 unless
 every busy trial decides within twice the idle median and within 0.5 % of the best cost.
 """
 
@@ -35,7 +36,7 @@ for _ in zeus_stream.steps(iter(int, 1)):
 """
 STRESS = "while True:\n    pass"
 DECIDED = """
-SELECT power_limit_w, reason,
+SELECT power_limit_w, reason, step_s,
     (decisions.t_ns - (SELECT min(t_ns) FROM events WHERE kind = 'step_boundary')) / 1e9
 FROM decisions WHERE applied AND power_limit_w IS NOT NULL ORDER BY decisions.number LIMIT 1
 """
@@ -61,11 +62,20 @@ def cost(limit_mw: int, eta: float = 0.5) -> float:
     )
 
 
-def excess_percent(limit_mw: int) -> float:
-    """Return by how much a limit costs more than the best of those that a search chooses from."""
+def excess_percent(limit_mw: int, step_s: float, work_s: float, eta: float = 0.5) -> float:
+    """Return by how much a limit costs more than the best of those that a search chooses from.
+
+    Args:
+        limit_mw: that was chosen.
+        step_s: time of a step at this limit, as it was measured.
+        work_s: time of a step's work at the highest limit. What ``step_s`` has beyond it is waited for the
+            host, at every limit, and counted without the energy that an idle GPU takes: at its least.
+        eta: weight of energy.
+    """
     stride_mw = round(Settings().stride_w * 1000)
     limits_mw = range(WORKLOAD.top_limit_mw, load()["v100"].min_limit_mw - 1, -stride_mw)
-    return 100 * (cost(limit_mw) / min(map(cost, limits_mw)) - 1)
+    waits = max(0.0, step_s / work_s - WORKLOAD.slowdown(limit_mw)) * (1 - eta) * WORKLOAD.top_limit_mw
+    return 100 * ((cost(limit_mw) + waits) / (min(map(cost, limits_mw)) + waits) - 1)
 
 
 @contextmanager
@@ -107,9 +117,15 @@ def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
                 return Trial(None, None, _late_s(where))
             finally:
                 training.kill()
-        limit_w, reason, decided_s = found[0]
-        print(f"{'busy' if busy else 'idle'}: {limit_w} W after {decided_s:.1f} s: {reason}", file=sys.stderr)
-        return Trial(float(str(decided_s)), excess_percent(round(float(str(limit_w)) * 1000)), _late_s(where))
+        limit_w, reason, *times = found[0]
+        step_s, decided_s = (float(str(each)) for each in times)
+        excess = excess_percent(round(float(str(limit_w)) * 1000), step_s, step_ms / 1000)
+        print(
+            f"{'busy' if busy else 'idle'}: {limit_w} W after {decided_s:.1f} s, {excess:.2f} % dearer than"
+            f" the best, a step took {1000 * step_s:.1f} ms: {reason}",
+            file=sys.stderr,
+        )
+        return Trial(decided_s, excess, _late_s(where))
 
 
 def _late_s(where: object) -> float:

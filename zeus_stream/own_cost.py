@@ -1,5 +1,6 @@
 """The processor time that this process and its children have used: what zeus-stream itself costs."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _BEGAN_NS = monotonic_ns()
 """When this process imported the module: about its start."""
 MAX_PROCESSES = 100
+COLLECT_AFTER = 50_000, 20, 20
+"""New objects between two looks, and looks between two that are wider."""
 EVERY_S = 60.0
 """Between two records of a service; there is one more at the end of a run."""
 PAUSE_S = 1.0
@@ -17,6 +20,14 @@ PAUSE_S = 1.0
 _IDLE = slice(3, 5)
 _HOST_TIMES = 8
 """Of the first line of /proc/stat: user, nice, system, idle, waits for I/O, interrupts (2), stolen."""
+
+
+def collect_seldom() -> None:
+    """Have Python look for cycles of objects less often: events and rows are in none.
+
+    It looks after 700 new objects, which took a fifth of the processor time of a busy analyzer.
+    """
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def cpu_seconds() -> float:

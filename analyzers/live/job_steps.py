@@ -43,7 +43,9 @@ class StepsByJob:
         """Take in a measured step. ``joules``: None: not measured."""
         if job not in self._jobs and len(self._jobs) >= MAX_JOB_ROWS - 1:
             job = OTHER
-        energy, duration = self._jobs.setdefault(job, (_Histogram(), _Histogram()))
+        if (known := self._jobs.get(job)) is None:
+            known = self._jobs[job] = _Histogram(), _Histogram()
+        energy, duration = known
         duration.add(seconds)
         if joules is not None:
             energy.add(joules)

@@ -209,7 +209,8 @@ class LiveRuns:
             return
         if row.gpu is not None and row.energy_j is not None:
             run.gpu_steps_j.setdefault(row.gpu, deque(maxlen=RECENT_STEPS)).append(row.energy_j)
-        step = run.open_steps.setdefault(row.index, _Step())
+        if (step := run.open_steps.get(row.index)) is None:
+            step = run.open_steps[row.index] = _Step()
         step.add(row)
         if step.changes != run.changes:
             ranks = [rank for rank in run.ranks.values() if run.takes_part(rank, row.index)]

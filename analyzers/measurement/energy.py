@@ -97,22 +97,11 @@ class Meter:
         else:
             self.shape.advance(self.timeline, max(end_ns), now_ns)
         energies = measure(self.timeline, begin_ns, end_ns, self.shape)
-        if (rival := self.shape.rival) is not None and not self.hurried:
-            others = measure(self.timeline, begin_ns, end_ns, rival)
-            share = self.shape.counter.boxcar_share
-            energies = [mixed(*both, share) for both in zip(energies, others, strict=True)]
-        return [
-            self._remarked(energy, begin, end)
-            for energy, begin, end in zip(energies, begin_ns, end_ns, strict=True)
-        ]
-
-    def _remarked(self, energy: Energy | Missing, begin_ns: int, end_ns: int) -> Energy | Missing:
-        """Return an energy with the reason for which it was not fitted."""
-        if isinstance(energy, Missing) or energy.estimator == "shaped":
-            return energy
-        if (why := self.shape.left_out.why(begin_ns, end_ns)) is None:
-            return energy
-        return replace(energy, quality=why if energy.quality == "ok" else f"{energy.quality}; {why}")
+        if (rival := self.shape.rival) is None or self.hurried:
+            return energies
+        others = measure(self.timeline, begin_ns, end_ns, rival)
+        share = self.shape.counter.boxcar_share
+        return [mixed(*both, share) for both in zip(energies, others, strict=True)]
 
 
 def mixed(one: Energy | Missing, other: Energy | Missing, share: float) -> Energy | Missing:
@@ -206,22 +195,25 @@ def measure(
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
     unseen_ns = _between(edges.at(knots.unseen_ns)).tolist()
+    coarse_ns = np.maximum(edges.width_ns[:count], edges.width_ns[count:]).tolist()
+    one_refresh = (edges.left[:count] == edges.left[count:]).tolist()
+    known, shaped, straight = (whole & ordered).tolist(), figures.shaped.tolist(), timeline.estimator
+    sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
+    coverage = shape.phase_coverage if shape and timeline.follows_events else None
     found: list[Energy | Missing] = []
     for i in range(count):
-        if not whole[i] or not ordered[i]:
+        if not known[i]:
             why = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
             found.append(Missing(why))
             continue
-        estimator: Estimator = "shaped" if figures.shaped[i] else timeline.estimator
+        estimator: Estimator = "shaped" if shaped[i] else straight
         words = [
-            *_gaps(unseen_ns[i], int(max(edges.width_ns[i], edges.width_ns[count + i]))),
-            *(
-                ["within one refresh"]
-                if edges.left[i] == edges.left[count + i] and estimator != "shaped"
-                else []
-            ),
-            *_sensor_words(timeline, shape, aliased=bool(figures.beats[i])),
+            *_gaps(unseen_ns[i], coarse_ns[i]),
+            *(["within one refresh"] if one_refresh[i] and estimator != "shaped" else []),
+            *sensor_words[bool(figures.beats[i])],
         ]
+        if estimator != "shaped" and shape and (why := shape.left_out.why(begin_ns[i], end_ns[i])):
+            words.append(why)
         found.append(
             Energy(
                 energy_uj=int(figures.used_uj[i]),
@@ -229,7 +221,7 @@ def measure(
                 high_uj=int(figures.high_uj[i]) if figures.bounded else None,
                 p2_5_uj=int(figures.likely_low_uj[i]),
                 p97_5_uj=int(figures.likely_high_uj[i]),
-                phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
+                phase_coverage=coverage,
                 estimator=estimator,
                 quality="; ".join(words) or "ok",
             )

@@ -204,7 +204,11 @@ class LeftOut:
         self._add(since_ns, until_ns, SHED)
 
     def _add(self, since_ns: int, until_ns: int, why: str) -> None:
-        self._stretches = [*self._stretches[1 - MAX_LEFT_OUT :], (since_ns, until_ns, why)]
+        last = self._stretches[-1] if self._stretches else None
+        if last is not None and last[1:] == (since_ns, why):  # it goes on: as while the analyzer is behind
+            self._stretches[-1] = last[0], until_ns, why
+        else:
+            self._stretches = [*self._stretches[1 - MAX_LEFT_OUT :], (since_ns, until_ns, why)]
 
     def why(self, begin_ns: int, end_ns: int) -> str | None:
         """Return why energies between two instants were not fitted; None: they were, or it is long ago."""

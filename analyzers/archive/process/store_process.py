@@ -38,6 +38,7 @@ from analyzers.archive.process.store_channel import (
 )
 from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import MalformedError, ZeusStreamError
+from zeus_stream.own_cost import collect_seldom
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
@@ -195,6 +196,7 @@ def main() -> None:
     When the analyzer goes without a word, the file is left as it is: the next to open it reads its WAL.
     """
     channel = socket.socket(fileno=int(sys.argv[1]))
+    collect_seldom()
     os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so is the end of a service; it ends us by its own end
