@@ -212,8 +212,8 @@ def measure(
             *(["within one refresh"] if one_refresh[i] and estimator != "shaped" else []),
             *sensor_words[bool(figures.beats[i])],
         ]
-        if estimator != "shaped" and shape and (why := shape.left_out.why(begin_ns[i], end_ns[i])):
-            words.append(why)
+        if estimator != "shaped" and shape and (unfitted := shape.left_out.why(begin_ns[i], end_ns[i])):
+            words.append(unfitted)
         found.append(
             Energy(
                 energy_uj=int(figures.used_uj[i]),
