@@ -50,9 +50,9 @@ def sentences() -> Iterator[tuple[str, str]]:
 
 def says_what_to_do(text: str) -> bool:
     """Tell whether a text ends with a sentence after the one that says what is wrong, or leaves that open."""
-    first, _, rest = text.partition(". ")
+    first, *rest = re.split(r"\. |\{\} (?=[A-Z])", text, maxsplit=1)
     return (
-        bool(rest.strip())
+        bool(rest)
         or text.endswith((OPEN, OPEN + "."))
         or first.startswith(("Give ", "--"))
         or ": give " in text

@@ -27,6 +27,8 @@ def serve_sql(settings: Settings, *, lake: str | None, workers: int) -> None:
     from analyzers.serving.sql_service import serve_sql as service
 
     if (lake is None) == (settings.archive is None):
-        raise SettingsError("serve-sql: could not start: name either --lake or --archive.")
+        raise SettingsError(
+            "serve-sql: could not start: it has no source, or two. Name either --lake or --archive."
+        )
     source = Source(settings, lake, settings.archive)
     serve(lambda started: service(source, workers=workers, environ=os.environ, started=started), "serve-sql")
