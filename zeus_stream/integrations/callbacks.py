@@ -199,7 +199,11 @@ class Training:
     # ---- what is not steps
 
     def mark(self, phase: str) -> None:
-        """Let this phase of the steps be under way from here on."""
+        """Let a phase of the steps be under way from here on.
+
+        Args:
+            phase: its name, such as ``forward``.
+        """
         self._publisher.phases.mark(phase)
 
     def _end_phase(self) -> None:

@@ -13,7 +13,7 @@ from analyzers.archive.opening import Connection
 _DECIDE = frozenset({"decisions", "trials", "runs"})
 """Tables whose rows change the savings of a run, besides its windows."""
 _ENDED = """
-CREATE OR REPLACE TEMP TABLE just_ended AS
+CREATE TEMP TABLE just_ended AS
 SELECT runs.run, count(*) AS sessions FROM runs
 WHERE world_size > 0 AND run IN (SELECT unnest($1)) AND run IN (SELECT run FROM decisions)
 GROUP BY runs.run HAVING count(*) = (
@@ -50,6 +50,7 @@ def keep_ended(connection: Connection, tables: Mapping[str, pa.Table]) -> None:
         "DELETE FROM ended_savings WHERE sessions IS NOT NULL AND run IN (SELECT unnest($1))", [runs]
     )
     connection.execute(_KEEP)
+    connection.execute("DROP TABLE just_ended")
 
 
 def _touched(tables: Mapping[str, pa.Table]) -> list[str]:

@@ -241,4 +241,4 @@ def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path
     assert (zeus.directory / "energy.duckdb").exists()
     wrong = zeus("simulate", *given, "--eta", "half")
     assert wrong.returncode == 2
-    assert "'half': expected numbers" in wrong.stderr
+    assert "'half': could not be read: it is no number" in wrong.stderr
