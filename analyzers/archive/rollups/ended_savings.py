@@ -42,9 +42,13 @@ def keep_ended(connection: Connection, tables: Mapping[str, pa.Table]) -> None:
         connection: the rows are stored in it already.
         tables: the rows of the transaction, by table.
     """
-    runs = _touched(tables)
-    if not runs:
+    ended, changed = _touched(tables)
+    if changed:  # only of a run that is stored: a command may wait for this commit
+        stored = "SELECT run FROM ended_savings WHERE run IN (SELECT unnest($1))"
+        ended |= {run for (run,) in connection.execute(stored, [sorted(changed)]).fetchall()}
+    if not ended:
         return
+    runs = sorted(ended)
     connection.execute(_ENDED, [runs])
     connection.execute(
         "DELETE FROM ended_savings WHERE sessions IS NOT NULL AND run IN (SELECT unnest($1))", [runs]
@@ -53,15 +57,14 @@ def keep_ended(connection: Connection, tables: Mapping[str, pa.Table]) -> None:
     connection.execute("DROP TABLE just_ended")
 
 
-def _touched(tables: Mapping[str, pa.Table]) -> list[str]:
-    """Return the runs that may have ended with these rows, or whose savings they change."""
-    found: set[str] = set()
+def _touched(tables: Mapping[str, pa.Table]) -> tuple[set[str], set[str]]:
+    """Return the runs that may have ended with these rows, and those whose savings they change."""
+    ended: set[str] = set()
     if "windows" in tables:
         windows = tables["windows"]
-        found.update(windows.filter(pc.equal(windows["kind"], "run"))["run"].to_pylist())
-    for name in _DECIDE & tables.keys():
-        found.update(tables[name]["run"].to_pylist())
-    return sorted(run for run in found if run is not None)
+        ended.update(windows.filter(pc.equal(windows["kind"], "run"))["run"].to_pylist())
+    changed = {run for name in _DECIDE & tables.keys() for run in tables[name]["run"].to_pylist()}
+    return ended - {None}, changed - {None}
 
 
 def keep_removed(connection: Connection) -> None:
