@@ -111,8 +111,8 @@ class Commits:
                 for waited in range(1, IDLE_COMMITS + 1):
                     with anyio.move_on_after(COMMIT_S):
                         await self._large.wait()
-                    quiet = waited < QUIET_COMMITS or not self._rows
-                    if self._large.is_set() or self._followed() or not quiet:
+                    due = self._rows and waited >= QUIET_COMMITS
+                    if due or self._large.is_set() or self._followed():
                         break
                 self._large = anyio.Event()
                 await self.commit()

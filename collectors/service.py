@@ -171,6 +171,7 @@ class Collector:
         )
         self._warden = None if settings.observe else Warden(settings.device, where)
         self._pace = Pace()
+        self._use_times = own_cost.RecordTimes()
         self._guards = Guards(
             settings,
             bus,
@@ -189,12 +190,11 @@ class Collector:
             self._server.pass_on,
             UserBudgets(settings.log_mb * 1_000_000),
             self._pace,
-            self._note_end,
+            self._use_times.run_ended,
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
-        self._run_ended = anyio.Event()
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Work until cancelled, then put everything back."""
@@ -302,14 +302,9 @@ class Collector:
     async def _tell_own_use(self) -> None:
         """Publish the collector's own use once a minute, and when a run ends."""
         while True:
-            with anyio.move_on_after(own_cost.EVERY_S):
-                await self._run_ended.wait()
-            self._run_ended = anyio.Event()
+            await self._use_times.next()
             self._journal.say(self._own_use.record())
             await anyio.sleep(own_cost.PAUSE_S)
-
-    def _note_end(self) -> None:
-        self._run_ended.set()
 
     def _now(self, host: str | None) -> Snapshot:
         """Return the live state of this host, as seen by the collector."""

@@ -4,6 +4,8 @@ import gc
 import os
 from pathlib import Path
 
+import anyio
+
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.protocol.notes import OwnUse
 
@@ -63,6 +65,23 @@ def host_cpu_seconds(stat: Path = Path("/proc/stat")) -> float | None:
     if name != "cpu" or len(ticks) < _HOST_TIMES:
         return None
     return (sum(ticks) - sum(ticks[_IDLE])) / _TICKS_A_SECOND
+
+
+class RecordTimes:
+    """The times at which a service publishes its use: once a minute, and when a run ends."""
+
+    def __init__(self) -> None:
+        self._run_ended = anyio.Event()
+
+    def run_ended(self) -> None:
+        """Let the next record be due."""
+        self._run_ended.set()
+
+    async def next(self) -> None:
+        """Wait until a record is due."""
+        with anyio.move_on_after(EVERY_S):
+            await self._run_ended.wait()
+        self._run_ended = anyio.Event()
 
 
 class OwnUseMeter:

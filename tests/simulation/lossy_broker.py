@@ -88,7 +88,7 @@ class Broker:
 
 @dataclass
 class Lake:
-    """What is committed, and the fence: who holds the part, and where stream and logs go on."""
+    """The rows that are committed, and the fence: who holds the part, and where stream and logs go on."""
 
     archive: Archive = field(default_factory=Archive)
     holder: int = 0
@@ -331,7 +331,7 @@ class BrokeredWorld(TroubledWorld):
 
 @dataclass(frozen=True)
 class Played:
-    """What a world with a broker counted."""
+    """The counts of a world with a broker."""
 
     report: Report
     faults: int

@@ -36,7 +36,7 @@ HEARTBEAT_NS = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained. One rank a host, all in step: each GPU does its share, then waits for the others."""
+    """A training: one rank a host, all in step: each GPU does its share, then waits for the others."""
 
     workload: str
     step_s: float

@@ -59,7 +59,7 @@ PLAN = RunSettings(
 
 @dataclass
 class Report:
-    """What a simulation counted."""
+    """The counts of a simulation."""
 
     kills: Counter[str] = field(default_factory=Counter)
     emitted: int = 0
@@ -272,9 +272,9 @@ class TroubledWorld(Site[Host]):
         self.at(self.now_ns + round(self.rng.uniform(100, 1_500) * MS), empty)
 
     def _suspend(self) -> None:
-        """All clocks jump; what was due meanwhile is done late, in the order in which it was due."""
+        """All clocks jump; what was due in between is done late, in the order in which it was due."""
         if self.now_ns < self._reset_ns:
-            return  # nobody can tell a counter that began anew unseen, and has passed its old value, from one
+            return  # a counter that began again unseen, and has passed its old value, cannot be told from one
             # that went on: it is no promise of ours
         self.report.suspends += 1
         slept_ns = round(self.rng.uniform(0.5, 20) * S)
@@ -389,7 +389,7 @@ class TroubledWorld(Site[Host]):
 
 
 def _alike(row: WindowRow, other: WindowRow) -> bool:
-    """Whether two rows say the same. What was learned by then may shape an energy, within its bounds."""
+    """Tell whether two rows say the same. What was learned by then may shape an energy, within its bounds."""
     if row.energy_j is None or row.energy_low_j is None or row.energy_high_j is None:
         return row == other
     learned = replace(
