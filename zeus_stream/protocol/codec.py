@@ -172,19 +172,16 @@ def _checker(cls: type) -> Check:
     hints = get_type_hints(cls, include_extras=True)
     required = {field.name for field in fields(cls) if field.default is MISSING}
     checks = {name: _check(hints[name]) for name in _field_names(cls)}
-    in_order, names = tuple(checks.values()), list(checks)
-    by_name = any(field.kw_only for field in fields(cls))
+    at_once = _at_once(cls, hints, tuple(checks.values()))
 
     def build(content: Any) -> Any:
         if not isinstance(content, dict):
             raise ValueError(f"{cls.__name__}: expected its fields")  # noqa: TRY004  (one error a caller catches)
-        if list(content) == names:  # as from a sender of this version
-            try:
-                values = [check(value) for check, value in zip(in_order, content.values(), strict=True)]
-            except ValueError:
-                return cls(**checked(content))  # which names the field
-            return cls(**dict(zip(names, values, strict=True))) if by_name else cls(*values)
-        return cls(**checked(content))
+        try:
+            built = at_once(content)
+        except ValueError:
+            built = None
+        return cls(**checked(content)) if built is None else built  # which names the field that is wrong
 
     def checked(content: dict[str, Any]) -> dict[str, Any]:
         values = {}
@@ -199,6 +196,51 @@ def _checker(cls: type) -> Check:
         return values
 
     return build
+
+
+def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check:
+    """Return the function that builds a message as a sender of this version writes it, else returns None.
+
+    Events come by the thousand, so it is compiled, as the methods of a dataclass are: the types and bounds
+    of plain fields are conditions of one expression, and only the other fields have their check called.
+    """
+    values = [f"v{number}" for number in range(len(checks))]
+    known: dict[str, Any] = {"cls": cls, "names": list(_field_names(cls))}
+    known |= {f"check{number}": check for number, check in enumerate(checks)}
+    conditions, given = ["True"], []
+    for field, value in zip(fields(cls), values, strict=True):
+        if (condition := _condition(hints[field.name], value)) is not None:
+            conditions.append(condition)
+        part = value if condition is not None else f"check{value[1:]}({value})"
+        given.append(f"{field.name}={part}" if field.kw_only else part)
+    unpacked = f"        {', '.join(values)}, = content.values()\n" if values else ""
+    source = (
+        "def at_once(content):\n"
+        "    if list(content) == names:\n"
+        f"{unpacked}"
+        f"        if {' and '.join(conditions)}:\n"
+        f"            return cls({', '.join(given)})\n"
+    )
+    exec(source, known)  # noqa: S102  (made of the names of our own fields)
+    at_once: Check = known["at_once"]
+    return at_once
+
+
+def _condition(hint: Any, value: str) -> str | None:
+    """Return the condition under which a value is one of a plain type as it is. None: it needs its check."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated and args[0] in (int, str):
+        bounds = [extra for extra in args[1:] if isinstance(extra, Within)]
+        size = value if args[0] is int else f"len({value})"
+        parts = [f"{bound.least!r} <= {size} <= {bound.most!r}" for bound in bounds]
+        return " and ".join((f"type({value}) is {args[0].__name__}", *parts))
+    if origin is Literal:
+        return f"type({value}) is str and {value} in {args!r}"
+    if origin in (Union, types.UnionType) and len(args) == 2 and types.NoneType in args:
+        (other,) = (arg for arg in args if arg is not types.NoneType)
+        condition = _condition(other, value)
+        return None if condition is None else f"({value} is None or {condition})"
+    return f"type({value}) is {hint.__name__}" if hint in (int, str, bool, bytes) else None
 
 
 def _check(hint: Any) -> Check:
