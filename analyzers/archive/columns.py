@@ -1,7 +1,9 @@
 """Frames as columns, on their way into the archive, and readings as frames again. Pure."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,8 @@ from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS,
 
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
+_EVENT_COLUMNS = ("kind", "t_ns", "ended_ns", "index", "name", "value", "placed", "uncertainty_ns")
+_frame_columns = attrgetter(*(field.name for field in fields(Frame)))
 
 
 def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[int | None] = ()) -> pa.Table:
@@ -78,24 +82,51 @@ def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryAr
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
 
 
-def event_rows(frame: Frame, body: Events) -> list[tuple[Any, ...]]:
-    """Return a row of ``events`` for each."""
-    head = (frame.log_id, frame.offset, frame.host, body.session)
-    return [
-        (*head, body.sequence + number, *_event_columns(event), *_placed(event))
-        for number, event in enumerate(body.events)
-    ]
+def from_frames(schema: pa.Schema, frames: Sequence[Frame]) -> pa.Table:
+    """Return frames, at least one, as rows of the table ``frames``."""
+    return columnar(schema, [_frame_columns(frame) for frame in frames])
 
 
-def _placed(event: Event | Unknown) -> tuple[str | None, int | None]:
-    """Return how a step boundary's instant is known, and how well."""
-    return (event.placed, event.uncertainty_ns) if isinstance(event, StepBoundary) else (None, None)
+def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, Events]]) -> pa.Table:
+    """Return frames with at least one event as rows of the table ``events``."""
+    sizes = [len(body.events) for _, body in events]
+    columns: dict[str, Any] = {
+        "log_id": _repeated([frame.log_id for frame, _ in events], sizes),
+        "offset": np.repeat([frame.offset for frame, _ in events], sizes),
+        "host": _repeated([frame.host for frame, _ in events], sizes),
+        "session": _repeated([body.session for _, body in events], sizes),
+        "sequence": [body.sequence + number for _, body in events for number in range(len(body.events))],
+    }
+    rows = [_event_columns(event) for _, body in events for event in body.events]
+    columns |= zip(_EVENT_COLUMNS, zip(*rows, strict=True), strict=True)
+    for name, values in columns.items():
+        if not isinstance(values, pa.Array):
+            columns[name] = pa.array(values, schema.field(name).type)
+    return pa.table(columns)
 
 
-def _event_columns(
+def _repeated(words: Sequence[str], sizes: Sequence[int]) -> pa.DictionaryArray:
+    """Return each word so many times."""
+    codes: dict[str, int] = {}
+    each = [codes.setdefault(word, len(codes)) for word in words]
+    return _words(np.repeat(np.array(each, np.int32), sizes), tuple(codes))
+
+
+def _event_columns(event: Event | Unknown) -> tuple[Any, ...]:
+    """Return the `_EVENT_COLUMNS` of an event."""
+    match event:
+        case StepBoundary():  # nearly all are
+            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
+            placed, uncertainty_ns = event.placed, event.uncertainty_ns
+            return "step_boundary", t_ns, event.ended_ns, event.index, None, None, placed, uncertainty_ns
+        case _:
+            return *_other_columns(event), None, None
+
+
+def _other_columns(
     event: Event | Unknown,
 ) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
-    """Return kind, t_ns, ended_ns, index, name, value."""
+    """Return kind, t_ns, ended_ns, index, name, value of an event."""
     match event:
         case RunStarted():
             return "run_started", event.t_ns, None, event.rank, event.run, None
@@ -103,9 +134,6 @@ def _event_columns(
             return "epoch_began", event.t_ns, None, event.index, None, None
         case EpochEnded():
             return "epoch_ended", event.t_ns, None, event.index, None, None
-        case StepBoundary():
-            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
-            return "step_boundary", t_ns, event.ended_ns, event.index, None, None
         case WindowBegan():
             return "window_began", event.t_ns, None, event.window, event.name, None
         case WindowEnded():

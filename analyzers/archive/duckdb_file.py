@@ -212,7 +212,7 @@ class Archive(OpenFile, Retained):
         readings: list[tuple[Frame, Readings]] = []
         utc_ns: list[int | None] = []
         kept: list[Frame] = []
-        events: list[tuple[Any, ...]] = []
+        events: list[tuple[Frame, Events]] = []
         anchors: list[tuple[Any, ...]] = []
         for (frame, body), place in zip(fresh, placed, strict=True):
             match body:
@@ -221,7 +221,8 @@ class Archive(OpenFile, Retained):
                     utc_ns.append(place.utc_ns)
                     continue
                 case Events():
-                    events += columns.event_rows(frame, body)
+                    if body.events:
+                        events.append((frame, body))
                 case Notes():
                     anchors += columns.anchor_rows(frame, body)
                 case Readings():
@@ -234,12 +235,14 @@ class Archive(OpenFile, Retained):
             if frame.log_id != turn:
                 turn = frame.log_id
                 turns.append((turn, frame.offset))
-        incoming = {
-            "frames": [astuple(frame) for frame in kept], "events": events, "hosts": anchors, "turns": turns
-        }  # fmt: skip
+        incoming = {"hosts": anchors, "turns": turns}
         tables = {
             name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
         }
+        if kept:
+            tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
+        if events:
+            tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:
             tables["readings"] = columns.from_readings(readings, utc_ns)
         tables |= instruction_rollup.roll_up(fresh, [place.utc_ns for place in placed])
