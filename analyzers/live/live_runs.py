@@ -205,10 +205,13 @@ class LiveRuns:
                 self._of_session.pop(session, None)
 
     def _step(self, run: _Run, row: WindowRow) -> None:
-        if row.gpu is not None and of_host(row.gpu):
-            return
-        if row.gpu is not None and row.energy_j is not None:
-            run.gpu_steps_j.setdefault(row.gpu, deque(maxlen=RECENT_STEPS)).append(row.energy_j)
+        if row.gpu is not None:
+            if of_host(row.gpu):
+                return
+            if row.energy_j is not None:
+                if (steps_j := run.gpu_steps_j.get(row.gpu)) is None:
+                    steps_j = run.gpu_steps_j[row.gpu] = deque(maxlen=RECENT_STEPS)
+                steps_j.append(row.energy_j)
         if (step := run.open_steps.get(row.index)) is None:
             step = run.open_steps[row.index] = _Step()
         step.add(row)

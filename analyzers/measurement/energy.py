@@ -44,6 +44,9 @@ SEES_A_PART = "the sensor sees a part of the time"
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 Estimator = Literal["counter", "power", "shaped"]
+Joules = tuple[float | None, float | None, float | None, float | None, float | None]
+"""An energy, its hard bounds and its 95 % interval."""
+NO_JOULES: Joules = (None, None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,18 @@ class Energy:
     estimator: Estimator
     quality: str
     """``ok``, or what is wrong, separated by ``; ``."""
+
+    @property
+    def joules(self) -> Joules:
+        """In joules."""
+        low_uj, high_uj = self.low_uj, self.high_uj
+        return (
+            self.energy_uj / 1e6,
+            None if low_uj is None else low_uj / 1e6,
+            None if high_uj is None else high_uj / 1e6,
+            self.p2_5_uj / 1e6,
+            self.p97_5_uj / 1e6,
+        )
 
     @property
     def seen(self) -> bool:
@@ -200,6 +215,13 @@ def measure(
     known, shaped, straight = (whole & ordered).tolist(), figures.shaped.tolist(), timeline.estimator
     sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
     coverage = shape.phase_coverage if shape and timeline.follows_events else None
+    used_uj, likely_low_uj, likely_high_uj = (
+        values.tolist() for values in (figures.used_uj, figures.likely_low_uj, figures.likely_high_uj)
+    )
+    low_uj, high_uj = (
+        values.tolist() if figures.bounded else [None] * count for values in (figures.low_uj, figures.high_uj)
+    )
+    beats = figures.beats.tolist()
     found: list[Energy | Missing] = []
     for i in range(count):
         if not known[i]:
@@ -210,17 +232,17 @@ def measure(
         words = [
             *_gaps(unseen_ns[i], coarse_ns[i]),
             *(["within one refresh"] if one_refresh[i] and estimator != "shaped" else []),
-            *sensor_words[bool(figures.beats[i])],
+            *sensor_words[beats[i]],
         ]
         if estimator != "shaped" and shape and (unfitted := shape.left_out.why(begin_ns[i], end_ns[i])):
             words.append(unfitted)
         found.append(
             Energy(
-                energy_uj=int(figures.used_uj[i]),
-                low_uj=int(figures.low_uj[i]) if figures.bounded else None,
-                high_uj=int(figures.high_uj[i]) if figures.bounded else None,
-                p2_5_uj=int(figures.likely_low_uj[i]),
-                p97_5_uj=int(figures.likely_high_uj[i]),
+                energy_uj=used_uj[i],
+                low_uj=low_uj[i],
+                high_uj=high_uj[i],
+                p2_5_uj=likely_low_uj[i],
+                p97_5_uj=likely_high_uj[i],
                 phase_coverage=coverage,
                 estimator=estimator,
                 quality="; ".join(words) or "ok",

@@ -4,7 +4,6 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +45,8 @@ class Parts:
         return ended
 
 
-class _Mark(NamedTuple):
-    t_ns: int
-    order: int
-    who: str
-    phase: str | None
-    uncertainty_ns: int
+_Mark = tuple[int, int, str, str | None, int]
+"""Instant, order, who, phase and uncertainty: two come for each step, so they have no names of their own."""
 
 
 class Cuts:
@@ -84,37 +79,39 @@ class Cuts:
     def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int) -> None:
         """See `analyzers.measurement.energy_fit.Shape.mark`."""
         self._order += 1
-        self._marks.append(_Mark(t_ns, self._order, who, phase, uncertainty_ns))
+        self._marks.append((t_ns, self._order, who, phase, uncertainty_ns))
         if len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
     def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
-        due = sorted(mark for mark in self._marks if mark.t_ns <= until_ns)
+        due = sorted(mark for mark in self._marks if mark[0] <= until_ns)
         if not due:
             return
-        self._marks = [mark for mark in self._marks if mark.t_ns > until_ns]
-        stamps = [mark.t_ns for mark in due]
+        self._marks = [mark for mark in self._marks if mark[0] > until_ns]
+        stamps = [t_ns for t_ns, *_ in due]
         limits = timeline.limits_mw(stamps, stamps)
         newest_ns = int(self.t_ns[-1])
         fresh: list[tuple[int, int, int, int]] = []
         state, brief = self._now(), False
         following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
-        for mark, limit_mw, next_ns in zip(due, limits, following_ns, strict=True):
-            if mark.phase is None:
-                self._state.pop(mark.who, None)
+        for (marked_ns, _, who, phase, uncertainty_ns), limit_mw, next_ns in zip(
+            due, limits, following_ns, strict=True
+        ):
+            if phase is None:
+                self._state.pop(who, None)
             else:
-                self._state[mark.who] = mark.phase
+                self._state[who] = phase
             self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
             became = self._now()
             if became == state and not brief:
                 continue
-            brief = next_ns - mark.t_ns < BRIEF_NS
+            brief = next_ns - marked_ns < BRIEF_NS
             if brief:
                 continue
-            t_ns = max(mark.t_ns, newest_ns)
+            t_ns = max(marked_ns, newest_ns)
             kind, edge = kinds.number((became,), t_ns), kinds.number((state, became), t_ns)
-            fresh.append((t_ns, kind, edge, mark.uncertainty_ns))
+            fresh.append((t_ns, kind, edge, uncertainty_ns))
             state, newest_ns = became, t_ns
         if fresh:
             t, kind_of, edge_of, spread = np.array(fresh, np.int64).T
@@ -124,7 +121,8 @@ class Cuts:
             self._spread_s = np.concatenate((self._spread_s, spread / 1e9))[keep]
 
     def _now(self) -> State:
-        return (str(self._limit_mw), *sorted(self._state.values()))
+        states = self._state.values()
+        return (str(self._limit_mw), *(sorted(states) if len(states) > 1 else states))
 
     def parts(self, begin_ns: int, end_ns: int, mean_w: float) -> Parts:
         """Return the parts of a stretch. ``mean_w``: the mean power, recently."""

@@ -9,10 +9,10 @@ Steps, epochs, named windows and the run itself are all windows. They may nest a
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.energy import Energy, Meter, Missing
+from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.fields import of_host
 
@@ -43,16 +43,14 @@ class Owner:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(NamedTuple):
     kind: Kind
     index: int
     name: str
     begin_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(NamedTuple):
     window: _Window
     end_ns: int
     received_ns: int
@@ -181,8 +179,9 @@ class Windows:
         ends = [ended.end_ns for ended in due]
         energies, limits = meter.measure(begins, ends, now_ns), meter.timeline.limits_mw(begins, ends)
         energies = calibrated(meter.timeline, energies, begins, ends)
+        alone = not shared(gpu, min(begins), max(ends))
         return [
-            self._row(ended, gpu, energy, limit_mw, shared=shared(gpu, begin, end))
+            self._row(ended, gpu, energy, limit_mw, shared=not alone and shared(gpu, begin, end))
             for ended, energy, limit_mw, begin, end in zip(due, energies, limits, begins, ends, strict=True)
         ]
 
@@ -196,8 +195,12 @@ class Windows:
         shared: bool = False,
     ) -> WindowRow:
         owner, window = self._owner, ended.window
-        known = energy if isinstance(energy, Energy) else None
-        quality = energy.reason if isinstance(energy, Missing) else energy.quality
+        if isinstance(energy, Missing):
+            quality, estimator, coverage, joules = energy.reason, None, None, NO_JOULES
+        else:
+            quality, estimator, coverage = energy.quality, energy.estimator, energy.phase_coverage
+            joules = energy.joules
+        energy_j, low_j, high_j, p2_5_j, p97_5_j = joules
         if ended.remark:
             quality = ended.remark if quality == "ok" else f"{ended.remark}; {quality}"
         return WindowRow(
@@ -213,21 +216,17 @@ class Windows:
             begin_ns=window.begin_ns,
             end_ns=ended.end_ns,
             duration_s=(ended.end_ns - window.begin_ns) / 1e9,
-            energy_j=_joules(known.energy_uj if known else None),
-            energy_low_j=_joules(known.low_uj if known else None),
-            energy_high_j=_joules(known.high_uj if known else None),
-            energy_p2_5_j=_joules(known.p2_5_uj if known else None),
-            energy_p97_5_j=_joules(known.p97_5_uj if known else None),
-            phase_coverage=known.phase_coverage if known else None,
+            energy_j=energy_j,
+            energy_low_j=low_j,
+            energy_high_j=high_j,
+            energy_p2_5_j=p2_5_j,
+            energy_p97_5_j=p97_5_j,
+            phase_coverage=coverage,
             power_limit_w=None if limit_mw is None else limit_mw / 1000,
-            estimator=known.estimator if known else None,
+            estimator=estimator,
             quality=quality,
             shared=shared,
         )
-
-
-def _joules(energy_uj: int | None) -> float | None:
-    return None if energy_uj is None else energy_uj / 1e6
 
 
 def _settled(meters: Mapping[str, Meter], t_ns: int, now_ns: int) -> bool:

@@ -1,7 +1,7 @@
 """The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from analyzers.fleet.session import Session
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
@@ -9,8 +9,7 @@ from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 
-@dataclass(frozen=True, slots=True)
-class StepPassed:
+class StepPassed(NamedTuple):
     """A rank went on to its next step, or pauses."""
 
     session: Session

@@ -232,10 +232,10 @@ class OpenSessions:
     ) -> None:
         """Mark that a session's GPUs do something else from here on. ``loop``: its place there, if new."""
         session.loop = loop or session.loop
-        if uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS:
+        if session.admitted is None or (uncertainty_ns is not None and uncertainty_ns > MAX_UNCERTAINTY_NS):
             return
         name, phase = session.session, session.phase
-        for gpu in session.gpus:
+        for gpu in session.admitted.gpus:
             self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
 
     # ---- ends

@@ -139,12 +139,11 @@ class WindowRoute:
             now_ns -= PLACED_NS
         if not session.windows.ready(now_ns):
             return NOTHING
-        rows = [
-            self._remarked(row)
-            for row in session.windows.measured(
-                self._meters(session, hurried=hurried), now_ns, partial(self._shared, session)
-            )
-        ]
+        rows = session.windows.measured(
+            self._meters(session, hurried=hurried), now_ns, partial(self._shared, session)
+        )
+        remarks = {gpu: self._remarks(gpu) for gpu in {row.gpu for row in rows}}
+        rows = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in rows]
         instructions = self._jobs.handle(job_events.WindowsMeasured(rows), now).instructions
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
@@ -175,13 +174,16 @@ class WindowRoute:
             for use in self._sessions.uses(session.host, gpu)
         )
 
-    def _remarked(self, row: WindowRow) -> WindowRow:
-        """Return a row that says whose energy it is, where that is not the GPU's for this run alone."""
-        found = None if row.gpu is None else self._fleet.gpus[row.gpu].found
-        remarks = [] if row.quality == "ok" else [row.quality]
-        if found is not None and found.mig:
-            remarks.append("whole GPU, MIG")
-        if found is not None and found.scope == "module":
-            remarks.append("whole module, with its CPU")
-        quality = "; ".join(remarks) or "ok"
-        return row if quality == row.quality else replace(row, quality=quality)
+    def _remarks(self, gpu: str | None) -> list[str]:
+        """Return whose energy rows of a GPU have, where that is not the GPU's for this run alone."""
+        found = None if gpu is None else self._fleet.gpus[gpu].found
+        if found is None:
+            return []
+        whole = ["whole GPU, MIG"] if found.mig else []
+        return [*whole, "whole module, with its CPU"] if found.scope == "module" else whole
+
+
+def _remarked(row: WindowRow, remarks: list[str]) -> WindowRow:
+    """Return a row whose quality has these remarks as well."""
+    known = [] if row.quality == "ok" else [row.quality]
+    return replace(row, quality="; ".join([*known, *remarks]))
