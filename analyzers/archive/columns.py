@@ -9,35 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from analyzers.archive.event_rows import COLUMNS, EventRows
 from analyzers.results.readings import READING, SEEN
-from zeus_stream.protocol.events import (
-    EpochBegan,
-    EpochEnded,
-    Event,
-    EventsDropped,
-    Metric,
-    RunEnded,
-    RunPlanned,
-    RunStarted,
-    SearchWanted,
-    StepBoundary,
-    TryBegan,
-    TryEnded,
-    TryWanted,
-    WindowBegan,
-    WindowCancelled,
-    WindowEnded,
-)
-from zeus_stream.protocol.fields import Unknown
-from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
-from zeus_stream.protocol.phases import PhasesRan
-from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
-_EVENT_COLUMNS = ("kind", "t_ns", "ended_ns", "index", "name", "value", "placed", "uncertainty_ns")
 _frame_columns = attrgetter(*(field.name for field in fields(Frame)))
 
 
@@ -87,22 +66,28 @@ def from_frames(schema: pa.Schema, frames: Sequence[Frame]) -> pa.Table:
     return columnar(schema, [_frame_columns(frame) for frame in frames])
 
 
-def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, Events]]) -> pa.Table:
+def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) -> pa.Table:
     """Return frames with at least one event as rows of the table ``events``."""
-    sizes = [len(body.events) for _, body in events]
+    sizes = [len(of_frame.rows) for _, of_frame in events]
     columns: dict[str, Any] = {
         "log_id": _repeated([frame.log_id for frame, _ in events], sizes),
         "offset": np.repeat([frame.offset for frame, _ in events], sizes),
         "host": _repeated([frame.host for frame, _ in events], sizes),
-        "session": _repeated([body.session for _, body in events], sizes),
-        "sequence": [body.sequence + number for _, body in events for number in range(len(body.events))],
+        "session": _repeated([of_frame.session for _, of_frame in events], sizes),
+        "sequence": np.repeat([of_frame.sequence for _, of_frame in events], sizes) + _numbers(sizes),
     }
-    rows = [_event_columns(event) for _, body in events for event in body.events]
-    columns |= zip(_EVENT_COLUMNS, zip(*rows, strict=True), strict=True)
+    rows = [row for _, of_frame in events for row in of_frame.rows]
+    columns |= zip(COLUMNS, zip(*rows, strict=True), strict=True)
     for name, values in columns.items():
         if not isinstance(values, pa.Array):
             columns[name] = pa.array(values, schema.field(name).type)
     return pa.table(columns)
+
+
+def _numbers(sizes: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return 0, 1, ... for each of these sizes, one after the other."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    return np.arange(sum(sizes)) - np.repeat(starts, sizes)
 
 
 def _repeated(words: Sequence[str], sizes: Sequence[int]) -> pa.DictionaryArray:
@@ -110,61 +95,6 @@ def _repeated(words: Sequence[str], sizes: Sequence[int]) -> pa.DictionaryArray:
     codes: dict[str, int] = {}
     each = [codes.setdefault(word, len(codes)) for word in words]
     return _words(np.repeat(np.array(each, np.int32), sizes), tuple(codes))
-
-
-def _event_columns(event: Event | Unknown) -> tuple[Any, ...]:
-    """Return the `_EVENT_COLUMNS` of an event."""
-    match event:
-        case StepBoundary():  # nearly all are
-            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
-            placed, uncertainty_ns = event.placed, event.uncertainty_ns
-            return "step_boundary", t_ns, event.ended_ns, event.index, None, None, placed, uncertainty_ns
-        case _:
-            return *_other_columns(event), None, None
-
-
-def _other_columns(
-    event: Event | Unknown,
-) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
-    """Return kind, t_ns, ended_ns, index, name, value of an event."""
-    match event:
-        case RunStarted():
-            return "run_started", event.t_ns, None, event.rank, event.run, None
-        case EpochBegan():
-            return "epoch_began", event.t_ns, None, event.index, None, None
-        case EpochEnded():
-            return "epoch_ended", event.t_ns, None, event.index, None, None
-        case WindowBegan():
-            return "window_began", event.t_ns, None, event.window, event.name, None
-        case WindowEnded():
-            return "window_ended", event.t_ns, None, event.window, None, None
-        case WindowCancelled():
-            return "window_cancelled", event.t_ns, None, event.window, None, None
-        case Metric():
-            return "metric", event.t_ns, None, event.step, event.name, event.value
-        case TryWanted():
-            return "try_wanted", event.t_ns, None, event.attempt, event.job, None
-        case TryBegan():
-            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
-        case TryEnded():
-            return "try_ended", event.t_ns, None, event.attempt, event.how, None
-        case SearchWanted():
-            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
-        case PipelineBegan():
-            return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
-        case IterationRan():
-            return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None
-        case RunPlanned():
-            epochs = None if event.epochs is None else float(event.epochs)
-            return "run_planned", event.t_ns, None, event.steps, None, epochs
-        case PhasesRan():
-            return "phases_ran", event.t_ns, None, None, ",".join(event.names)[:200], None
-        case EventsDropped():
-            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
-        case RunEnded():
-            return "run_ended", event.t_ns, None, None, event.failure, None
-        case Unknown():
-            return event.kind, None, None, None, None, None
 
 
 def anchor_rows(frame: Frame, body: Notes) -> list[tuple[Any, ...]]:

@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive import columns
+from analyzers.archive.event_rows import EventRows, event_rows
 from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import (
     CHECKPOINT,
@@ -44,6 +45,7 @@ from analyzers.results.table import Table
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.pipelines import IterationRan
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.follower import Break
@@ -159,7 +161,7 @@ class Archive(OpenFile, Retained):
                 good.
         """
         logs: dict[str, Log] = {}
-        fresh: list[tuple[Frame, Body | None]] = []
+        fresh: list[tuple[Frame, Body | EventRows | None]] = []
         gaps = []
         for part in received:
             if isinstance(part, Break):
@@ -196,7 +198,7 @@ class Archive(OpenFile, Retained):
         self._turn = turn
         self._placing = placing
 
-    def put_frames(self, frames: Sequence[tuple[Frame, Body | None]]) -> None:
+    def put_frames(self, frames: Sequence[tuple[Frame, Body | EventRows | None]]) -> None:
         """Store frames; see `put`."""
         self.put([frames])
 
@@ -205,14 +207,15 @@ class Archive(OpenFile, Retained):
         self.put([], rows, interpreted, replaying=replaying)
 
     def _received_tables(
-        self, fresh: Sequence[tuple[Frame, Body | None]], placing: Placing
+        self, fresh: Sequence[tuple[Frame, Body | EventRows | None]], placing: Placing
     ) -> dict[str, pa.Table]:
         """Return the rows of frames by the table that they go into."""
         placed = placing.place(fresh)
         readings: list[tuple[Frame, Readings]] = []
         utc_ns: list[int | None] = []
         kept: list[Frame] = []
-        events: list[tuple[Frame, Events]] = []
+        events: list[tuple[Frame, EventRows]] = []
+        ran: list[tuple[str, IterationRan, int]] = []
         anchors: list[tuple[Any, ...]] = []
         for (frame, body), place in zip(fresh, placed, strict=True):
             match body:
@@ -220,9 +223,11 @@ class Archive(OpenFile, Retained):
                     readings.append((frame, body))
                     utc_ns.append(place.utc_ns)
                     continue
-                case Events():
-                    if body.events:
-                        events.append((frame, body))
+                case Events() | EventRows():
+                    of_frame = event_rows(body) if isinstance(body, Events) else body
+                    events.append((frame, of_frame))
+                    if place.utc_ns is not None:
+                        ran += [(body.session, each, place.utc_ns) for each in of_frame.iterations]
                 case Notes():
                     anchors += columns.anchor_rows(frame, body)
                 case Readings():
@@ -241,11 +246,11 @@ class Archive(OpenFile, Retained):
         }
         if kept:
             tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
-        if events:
+        if any(of_frame.rows for _, of_frame in events):
             tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:
             tables["readings"] = columns.from_readings(readings, utc_ns)
-        tables |= instruction_rollup.roll_up(fresh, [place.utc_ns for place in placed])
+        tables |= instruction_rollup.roll_up(ran)
         return tables | placing.rollups.add(placed)
 
     def _gap(self, gap: Break, logs: dict[str, Log]) -> list[Any]:
@@ -256,8 +261,8 @@ class Archive(OpenFile, Retained):
         return [known.host, known.logged_ns, gap.count, gap.reason, gap.log_id, gap.first_offset]
 
     def _fresh(
-        self, frames: Sequence[tuple[Frame, Body | None]], logs: dict[str, Log]
-    ) -> list[tuple[Frame, Body | None]]:
+        self, frames: Sequence[tuple[Frame, Body | EventRows | None]], logs: dict[str, Log]
+    ) -> list[tuple[Frame, Body | EventRows | None]]:
         """Return the frames that are not stored yet, and put into ``logs`` where they end."""
         fresh = []
         for frame, body in frames:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from analyzers.archive.event_rows import EventRows
 from analyzers.archive.sandbox.question import Question
 from analyzers.results.rows import (
     CheckpointRow,
@@ -24,8 +25,9 @@ from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport.follower import Break
 
-Received = Sequence[tuple[Frame, Body | None]] | Break
-"""Frames with their bodies (None: it cannot be decoded), or frames that are gone for good."""
+Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
+"""Frames with their bodies, or the rows of their events (None: it cannot be decoded); or frames that are gone
+for good."""
 
 
 @dataclass(frozen=True, slots=True)

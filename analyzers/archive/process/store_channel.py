@@ -7,12 +7,21 @@ import pickle
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from analyzers.archive.event_rows import EventRows, event_rows
 from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Received
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
+from zeus_stream.transport.follower import Break
 
 _LENGTH = struct.Struct("<Q")
 
@@ -67,6 +76,39 @@ class Next:
 @dataclass(frozen=True, slots=True)
 class Close:
     """Close the file. The last request."""
+
+
+FrameValues = tuple[str, int, str, int, str, bytes]
+"""The fields of a frame: from process to process they take a third of the time that a frame takes."""
+_values_of = attrgetter(*(field.name for field in fields(Frame)))
+
+
+def packed(part: Received) -> list[tuple[FrameValues, EventRows | None]] | Break:
+    """Return what was received as it is sent; only events are sent as they were decoded."""
+    if isinstance(part, Break):
+        return part
+    return [
+        (_values_of(frame), event_rows(body) if isinstance(body, Events) else None) for frame, body in part
+    ]
+
+
+def unpacked(part: list[tuple[FrameValues, EventRows | None]] | Break) -> Received:
+    """Return what `packed` was given, with the rows of events in place of events."""
+    if isinstance(part, Break):
+        return part
+    return [(frame := _frame(values), rows or _decoded(frame)) for values, rows in part]
+
+
+def _frame(values: FrameValues) -> Frame:
+    log_id, offset, host, t_ns, topic, body = values
+    return Frame(log_id=log_id, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
+
+
+def _decoded(frame: Frame) -> Body | None:
+    try:
+        return codec.decode(frame.body, Readings, Events, Notes)
+    except MalformedError:
+        return None  # the analyzer has counted it
 
 
 Request = Close | Call | Open | Ask | Cancel | Pages | Next

@@ -29,6 +29,7 @@ from analyzers.archive.process.store_channel import (
     Open,
     Pages,
     Request,
+    packed,
     receive,
     send,
 )
@@ -48,7 +49,6 @@ from analyzers.results.rows import (
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +115,7 @@ class StoreClient:
         replaying: bool = False,
     ) -> None:
         """Store what was received and derived, in one transaction; see `Archive.put`."""
-        sent = [part if isinstance(part, Break) else [frame for frame, _ in part] for part in received]
-        arguments = (sent, values_of(rows), dict(interpreted or {}))
+        arguments = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)

@@ -35,15 +35,11 @@ from analyzers.archive.process.store_channel import (
     Request,
     receive,
     send,
+    unpacked,
 )
 from analyzers.archive.sandbox import query_process
-from zeus_stream.errors import MalformedError, ZeusStreamError
+from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_cost import collect_seldom
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import Notes
-from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.follower import Break
 
 CHECKPOINT_BYTES = 16 << 20
 """A checkpoint stops the commits for about 0.1 s; of a WAL of 256 MB it was 1 to 2 s."""
@@ -94,11 +90,7 @@ class Store:
             case Next():
                 return next(self._pages, None)
             case Call("put", (received, rows, interpreted), options):
-                parts = [
-                    part if isinstance(part, Break) else [(frame, _decoded(frame)) for frame in part]
-                    for part in received
-                ]
-                return self._archive.put(parts, rows, interpreted, **dict(options))
+                return self._archive.put(list(map(unpacked, received)), rows, interpreted, **dict(options))
             case Call(method, arguments, options):
                 member = getattr(self._archive, method)
                 return member(*arguments, **dict(options)) if callable(member) else member
@@ -145,13 +137,6 @@ class Store:
         for pidfd in self.running:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             self.reap(pidfd)
-
-
-def _decoded(frame: Frame) -> Body | None:
-    try:
-        return codec.decode(frame.body, Readings, Events, Notes)
-    except MalformedError:
-        return None  # the analyzer has counted it
 
 
 def serve(channel: socket.socket) -> None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from analyzers.archive.opening import Connection
 from analyzers.archive.rollups.rollup import Ints
-from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.pipelines import KINDS, ROW, IterationRan
 
 MINUTE_US = 60_000_000
@@ -32,20 +31,17 @@ FROM (
 """
 
 
-def roll_up(frames: Sequence[tuple[Frame, Body | None]], utc_ns: Sequence[int | None]) -> dict[str, pa.Table]:
-    """Return the instructions in frames as rows of ``instruction_minutes``; no table if there are none.
+def roll_up(ran: Sequence[tuple[str, IterationRan, int]]) -> dict[str, pa.Table]:
+    """Return instructions as rows of ``instruction_minutes``; no table if there are none.
 
-    ``utc_ns``: of each frame, UTC minus its host's clock; None: it is not known.
+    ``ran``: session and iteration, and UTC minus its host's clock.
     """
     sessions: dict[str, int] = {}
-    parts: list[Ints] = []
-    for (_, body), offset_ns in zip(frames, utc_ns, strict=True):
-        if not isinstance(body, Events) or offset_ns is None:
-            continue
-        for event in body.events:
-            if isinstance(event, IterationRan) and len(event.rows) >= ROW.size:
-                session = sessions.setdefault(body.session, len(sessions))
-                parts.append(_instructions(session, event, offset_ns))
+    parts = [
+        _instructions(sessions.setdefault(session, len(sessions)), event, utc_ns)
+        for session, event, utc_ns in ran
+        if len(event.rows) >= ROW.size
+    ]
     return {"instruction_minutes": _table(np.concatenate(parts), list(sessions))} if parts else {}
 
 

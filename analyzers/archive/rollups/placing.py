@@ -8,6 +8,7 @@ An archive that is opened again adds the frames once more that its open bins dep
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from analyzers.archive.event_rows import EventRows
 from analyzers.archive.opening import Connection
 from analyzers.archive.replay_source import Log, ReplaySource
 from analyzers.archive.rollups.rollup import JUMP_NS, LEAD_NS, Placed, Rollups
@@ -52,7 +53,7 @@ class Placing:
     utc_ns: dict[str, int] = field(default_factory=dict)
     rollups: Rollups = field(default_factory=Rollups)
 
-    def place(self, frames: Sequence[tuple[Frame, Body | None]]) -> list[Placed]:
+    def place(self, frames: Sequence[tuple[Frame, Body | EventRows | None]]) -> list[Placed]:
         """Return frames with their readings, if they are well-formed, and UTC minus their clock."""
         placed = []
         for frame, body in frames:
