@@ -87,7 +87,8 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
 def _numbers(sizes: Sequence[int]) -> np.ndarray[Any, Any]:
     """Return 0, 1, ... for each of these sizes, one after the other."""
     starts = np.cumsum([0, *sizes[:-1]])
-    return np.arange(sum(sizes)) - np.repeat(starts, sizes)
+    numbers: np.ndarray[Any, Any] = np.arange(sum(sizes)) - np.repeat(starts, sizes)
+    return numbers
 
 
 def _repeated(words: Sequence[str], sizes: Sequence[int]) -> pa.DictionaryArray:

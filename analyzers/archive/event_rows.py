@@ -55,49 +55,49 @@ def _values(event: Event | Unknown) -> tuple[Any, ...]:
             t_ns = event.ended_ns if event.began_ns is None else event.began_ns
             placed, uncertainty_ns = event.placed, event.uncertainty_ns
             return "step_boundary", t_ns, event.ended_ns, event.index, None, None, placed, uncertainty_ns
-        case _:
-            return *_other_values(event), None, None
-
-
-def _other_values(
-    event: Event | Unknown,
-) -> tuple[str, int | None, int | None, int | None, str | None, float | None]:
-    """Return kind, t_ns, ended_ns, index, name, value of an event."""
-    match event:
         case RunStarted():
-            return "run_started", event.t_ns, None, event.rank, event.run, None
+            return "run_started", event.t_ns, None, event.rank, event.run, None, None, None
         case EpochBegan():
-            return "epoch_began", event.t_ns, None, event.index, None, None
+            return "epoch_began", event.t_ns, None, event.index, None, None, None, None
         case EpochEnded():
-            return "epoch_ended", event.t_ns, None, event.index, None, None
+            return "epoch_ended", event.t_ns, None, event.index, None, None, None, None
         case WindowBegan():
-            return "window_began", event.t_ns, None, event.window, event.name, None
+            return "window_began", event.t_ns, None, event.window, event.name, None, None, None
         case WindowEnded():
-            return "window_ended", event.t_ns, None, event.window, None, None
+            return "window_ended", event.t_ns, None, event.window, None, None, None, None
         case WindowCancelled():
-            return "window_cancelled", event.t_ns, None, event.window, None, None
+            return "window_cancelled", event.t_ns, None, event.window, None, None, None, None
         case Metric():
-            return "metric", event.t_ns, None, event.step, event.name, event.value
+            return "metric", event.t_ns, None, event.step, event.name, event.value, None, None
         case TryWanted():
-            return "try_wanted", event.t_ns, None, event.attempt, event.job, None
+            return "try_wanted", event.t_ns, None, event.attempt, event.job, None, None, None
         case TryBegan():
-            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size)
+            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size), None, None
         case TryEnded():
-            return "try_ended", event.t_ns, None, event.attempt, event.how, None
+            return "try_ended", event.t_ns, None, event.attempt, event.how, None, None, None
         case SearchWanted():
-            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None
+            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None, None, None
         case PipelineBegan():
-            return "pipeline_began", event.t_ns, None, event.stage, event.schedule, float(event.stages)
+            return (
+                "pipeline_began",
+                event.t_ns,
+                None,
+                event.stage,
+                event.schedule,
+                float(event.stages),
+                None,
+                None,
+            )
         case IterationRan():
-            return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None
+            return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None, None, None
         case RunPlanned():
             epochs = None if event.epochs is None else float(event.epochs)
-            return "run_planned", event.t_ns, None, event.steps, None, epochs
+            return "run_planned", event.t_ns, None, event.steps, None, epochs, None, None
         case PhasesRan():
-            return "phases_ran", event.t_ns, None, None, ",".join(event.names)[:200], None
+            return "phases_ran", event.t_ns, None, None, ",".join(event.names)[:200], None, None, None
         case EventsDropped():
-            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count)
+            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count), None, None
         case RunEnded():
-            return "run_ended", event.t_ns, None, None, event.failure, None
+            return "run_ended", event.t_ns, None, None, event.failure, None, None, None
         case Unknown():
-            return event.kind, None, None, None, None, None
+            return event.kind, None, None, None, None, None, None, None

@@ -17,7 +17,8 @@ def exponent(value: float) -> int:
     if value <= 0:
         return LEAST
     mantissa, power = frexp(value)
-    return min(MOST, max(LEAST, power - 1 if mantissa == 0.5 else power))
+    power -= mantissa == 0.5
+    return power if LEAST <= power <= MOST else max(LEAST, min(power, MOST))
 
 
 @dataclass(slots=True)
@@ -41,10 +42,10 @@ class StepsByJob:
 
     def add(self, job: str, joules: float | None, seconds: float) -> None:
         """Take in a measured step. ``joules``: None: not measured."""
-        if job not in self._jobs and len(self._jobs) >= MAX_JOB_ROWS - 1:
-            job = OTHER
         if (known := self._jobs.get(job)) is None:
-            known = self._jobs[job] = _Histogram(), _Histogram()
+            if len(self._jobs) >= MAX_JOB_ROWS - 1:
+                job = OTHER
+            known = self._jobs.setdefault(job, (_Histogram(), _Histogram()))
         energy, duration = known
         duration.add(seconds)
         if joules is not None:

@@ -88,10 +88,14 @@ class _Run:
     def gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(gpu for rank in self.ranks.values() for gpu in rank.gpus))[:256]
 
-    def takes_part(self, rank: RunRow, step: int) -> bool:
-        """Return whether rows of a step are to come from a rank: it may have joined late, or ended early."""
-        first, last = self.steps.get(rank.session, (0, -1))
-        return first <= step and (rank.ended_ns is None or step <= last)
+    def rows_of(self, step: int) -> int:
+        """Return how many rows of a step are to come: a rank may have joined late, or ended early."""
+        rows = 0
+        for rank in self.ranks.values():
+            first, last = self.steps.get(rank.session, (0, -1))
+            if first <= step and (rank.ended_ns is None or step <= last):
+                rows += len(rank.gpus) or 1
+        return rows
 
     @property
     def saved(self) -> tuple[float, float] | None:
@@ -216,8 +220,7 @@ class LiveRuns:
             step = run.open_steps[row.index] = _Step()
         step.add(row)
         if step.changes != run.changes:
-            ranks = [rank for rank in run.ranks.values() if run.takes_part(rank, row.index)]
-            step.wanted, step.changes = sum(max(1, len(rank.gpus)) for rank in ranks), run.changes
+            step.wanted, step.changes = run.rows_of(row.index), run.changes
         if step.rows < step.wanted:
             if len(run.open_steps) > MAX_OPEN_STEPS:
                 del run.open_steps[next(iter(run.open_steps))]

@@ -4,6 +4,7 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 """
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -45,15 +46,14 @@ class Parts:
         return ended
 
 
-_Mark = tuple[int, int, str, str | None, int]
-"""Instant, order, who, phase and uncertainty: two come for each step, so they have no names of their own."""
+_Mark = tuple[int, str, str | None, int]
+"""Instant, who, phase and uncertainty: two come for each step, so they have no names of their own."""
 
 
 class Cuts:
     """Instants at which the kind of what a GPU does changes, by the marks of events; oldest first."""
 
     def __init__(self) -> None:
-        self._order = 0
         self._marks: list[_Mark] = []
         self._state: dict[str, str] = {}
         self._limit_mw: int | None = None
@@ -78,14 +78,13 @@ class Cuts:
 
     def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int) -> None:
         """See `analyzers.measurement.energy_fit.Shape.mark`."""
-        self._order += 1
-        self._marks.append((t_ns, self._order, who, phase, uncertainty_ns))
+        self._marks.append((t_ns, who, phase, uncertainty_ns))
         if len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
     def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
-        due = sorted(mark for mark in self._marks if mark[0] <= until_ns)
+        due = sorted((mark for mark in self._marks if mark[0] <= until_ns), key=itemgetter(0))
         if not due:
             return
         self._marks = [mark for mark in self._marks if mark[0] > until_ns]
@@ -95,7 +94,7 @@ class Cuts:
         fresh: list[tuple[int, int, int, int]] = []
         state, brief = self._now(), False
         following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
-        for (marked_ns, _, who, phase, uncertainty_ns), limit_mw, next_ns in zip(
+        for (marked_ns, who, phase, uncertainty_ns), limit_mw, next_ns in zip(
             due, limits, following_ns, strict=True
         ):
             if phase is None:

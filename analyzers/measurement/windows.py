@@ -45,7 +45,7 @@ class Owner:
 
 class _Window(NamedTuple):
     kind: Kind
-    index: int
+    number: int
     name: str
     begin_ns: int
 
@@ -211,7 +211,7 @@ class Windows:
             host=owner.host,
             kind=window.kind,
             name=window.name,
-            index=window.index,
+            index=window.number,
             gpu=gpu,
             begin_ns=window.begin_ns,
             end_ns=ended.end_ns,

@@ -88,7 +88,8 @@ class EventRoute:
         If one of them fails, what came before it stays.
         """
         for event in events:
-            given.append(self._event(session, event, now))  # noqa: PERF401  (what came before a failure stays)
+            if (result := self._event(session, event, now)) is not NOTHING:
+                given.append(result)  # noqa: PERF401  (what came before a failure stays)
         return NOTHING
 
     def _event(self, session: Session, event: Event, now: Clocks) -> Result:

@@ -55,9 +55,11 @@ class ForecastRoute:
         return rows_only(made) if made else NOTHING
 
     def _plan(self, body: Events) -> None:
-        session = self._sessions.of.get(body.session)
         for event in body.events:
-            if isinstance(event, RunPlanned) and session is not None and session.ended is None:
+            if type(event) is not RunPlanned:
+                continue
+            session = self._sessions.of.get(body.session)
+            if session is not None and session.ended is None:
                 run = session.started.run
                 followed = self._runs.setdefault(run, _Followed(RunForecast(run=run)))
                 followed.forecast.plan(event.epochs, event.steps)
