@@ -16,7 +16,8 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
 from analyzers.earlier_runs import check
 from analyzers.followed_collectors import Collector, Host, complain, links_seen
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked, Interpreter
+from analyzers.interpreter import Asked
 from analyzers.live.live_site import site_head
 from analyzers.query_server import QueryServer
 from analyzers.results.result import Result
@@ -48,7 +49,7 @@ from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
-from zeus_stream.paths import claim, places, prepare
+from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -97,15 +98,10 @@ async def analyze(
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
-    sys.setswitchinterval(SWITCH_S)
-    own_cost.collect_seldom()
-    where = places(environ)
-    check(settings)
-    prepare(where, settings.group)
-    named = {} if roster else {text: source(text, where.keys) for text in settings.follow}
-    sources = named or ({} if roster else {str(where.run): where})
-    path = settings.archive or where.archive
-    with claim(where.run / "analyzer.lock", "analyzer"):
+    with only_analyzer(settings, environ) as where:
+        named = {} if roster else {text: source(text, where.keys) for text in settings.follow}
+        sources = named or ({} if roster else {str(where.run): where})
+        path = settings.archive or where.archive
         archive = StoreClient.open(path, settings)
         context = sockets.context()
         try:
@@ -116,22 +112,13 @@ async def analyze(
             analyzer = Analyzer(archive, path, settings, begin, collectors)
             channel = sockets.listen(context, where.query, group=settings.group)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
-            files: dict[Path, Callable[[Interpreter], None]] = {
-                where.gains: partial(watched_files.take_gains, file=where.gains),
-                where.forgotten: partial(watched_files.take_forgotten, file=where.forgotten),
-            }
-            seen_ns = {file: watched_files.changed(file) for file in files}
-            for take in files.values():
-                take(begin.interpreter)
+            watched = watched_files.take_all(where, begin.interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
                 tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
                 tasks.start_soon(limits.give_back)
-                for file, take in files.items():
-                    tasks.start_soon(
-                        watched_files.watch, file, seen_ns[file], partial(analyzer.interpretation.run, take)
-                    )
+                tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(analyzer.follow, where.budgets)
                 if roster is not None:
                     tasks.start_soon(roster, analyzer)
@@ -141,6 +128,18 @@ async def analyze(
         finally:
             archive.close()
             context.destroy(linger=0)
+
+
+@contextmanager
+def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Places]:
+    """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
+    sys.setswitchinterval(SWITCH_S)
+    own_cost.collect_seldom()
+    where = places(environ)
+    check(settings)
+    prepare(where, settings.group)
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        yield where
 
 
 class Given(NamedTuple):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import StorageError
+from zeus_stream.paths import Places
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
 _log = logging.getLogger(__name__)
@@ -62,6 +64,28 @@ async def follow_signals(folder: Path, store: Callable[[Sequence[SignalRow]], Aw
                 if rows:
                     await store(rows)
         await anyio.sleep(LOOK_S)
+
+
+Take = Callable[[Interpreter], None]
+
+
+def take_all(where: Places, interpreter: Interpreter) -> list[tuple[Path, int, Take]]:
+    """Have the interpreter take calibrations and what was forgotten. Return what `watch_all` watches."""
+    watched = []
+    for file, take in ((where.gains, take_gains), (where.forgotten, take_forgotten)):
+        watched.append((file, changed(file), partial(take, file=file)))
+    for _, _, work in watched:
+        work(interpreter)
+    return watched
+
+
+async def watch_all(
+    watched: Sequence[tuple[Path, int, Take]], run: Callable[[Take], Awaitable[None]]
+) -> None:
+    """Have the interpreter take these files again whenever they change. ``run``: gives work to it."""
+    async with anyio.create_task_group() as tasks:
+        for file, known, take in watched:
+            tasks.start_soon(watch, file, known, partial(run, take))
 
 
 async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:

@@ -97,8 +97,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
     try:
         await run_sync(archive.bind, leases, lease.shard, lease.epoch)
         begin = await run_sync(restart, archive, settings)
-        watched_files.take_gains(begin.interpreter, file=site.where.gains)
-        watched_files.take_forgotten(begin.interpreter, file=site.where.forgotten)
+        watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
         lease.behind_ns = analyzer.behind_ns
         prepare(where, settings.group)
@@ -109,6 +108,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(analyzer.follow, where.budgets, alone=False))
                 tasks.start_soon(analyzer.queries.run, channel, gate)
+                tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
                 tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {})
     finally:

@@ -19,8 +19,8 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from analyzers.brokered.roll_call import RollCall
-from analyzers.earlier_runs import check
 from analyzers.power_budget.allocation import over
+from analyzers.service import only_analyzer
 from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
 from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore
@@ -30,7 +30,7 @@ from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
-from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.paths import Places
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
@@ -73,12 +73,9 @@ async def analyze_shards(
             "analyze: could not start: a power budget needs one analyzer for all its GPUs. Leave out --shards"
             " or the budgets."
         )
-    check(settings)
-    where = places(environ)
-    prepare(where, settings.group)
-    _refuse_budgets(where)
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
-    with claim(where.run / "analyzer.lock", "analyzer"):
+    with only_analyzer(settings, environ) as where:
+        _refuse_budgets(where)
         context = sockets.context()
         exchange = Exchange(servers, settings.broker_credentials)
         site = Site(
