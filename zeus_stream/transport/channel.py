@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import anyio
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -293,6 +292,8 @@ class Failures:
         """Wait for some, and return how many there were over TCP."""
         failed = 0
         for message in await self._events.receive():
+            from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
+
             event = parse_monitor_message(message.parts)
             if not bytes(event["endpoint"]).startswith(b"tcp:"):
                 continue

@@ -11,7 +11,6 @@ from typing import TypeVar, overload
 
 import anyio
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError
@@ -58,6 +57,8 @@ class Asking(Channel):
     def trouble(self) -> str | None:
         """Why the last handshake failed, in a sentence."""
         while self._handshakes is not None and self._handshakes.poll(0):
+            from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
+
             event = zmq.Event(parse_monitor_message(self._handshakes.recv_multipart())["event"])
             self._trouble = _why(event, self._address)
         return self._trouble
