@@ -1,4 +1,4 @@
--- Version 20: the seconds of `profiling` have a sign. Trials that are faster than the choice took 0 s before.
+-- Version 21: the seconds of `profiling` have a sign. Trials that are faster than the choice took 0 s before.
 
 -- The parts of one run; of all runs when `wanted` is NULL. A run that is named is read alone, which is fast.
 CREATE OR REPLACE MACRO waste_of(wanted) AS TABLE
