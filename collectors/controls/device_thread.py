@@ -5,12 +5,10 @@ happens to the device, goes to the event loop through the `Mail`.
 """
 
 import logging
-import os
 import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from collectors.controls.device_messages import (
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
+from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
@@ -122,7 +121,7 @@ class Watch:
         return dropped
 
     def _run(self) -> None:
-        _go_first()
+        take_real_time_priority()
         due_ns = 0
         try:
             while not isinstance(job := self._wait(due_ns), Stop):
@@ -332,13 +331,3 @@ class Watch:
         except DeviceError as wrong:
             _log.info("%s", wrong)
             return None
-
-
-def _go_first() -> None:
-    """Have this thread run as soon as it is due, before what else there is to run.
-
-    Its turns are short, and there are some dozens a second. What it starts is as everything else. Without the
-    privilege, or where the system knows no such thing, all stays as it is.
-    """
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
