@@ -291,7 +291,7 @@ class PipelineRun:
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
             return self._replace_now(other)
         drawn = rows_only(self._draw(plans, row.number, replicas))
-        if plans.straggler is not None:
+        if plans.straggler is not None or not plans.is_promise:
             return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured

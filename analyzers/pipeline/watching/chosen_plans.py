@@ -11,7 +11,7 @@ from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.plan_delivery import point_rows
-from analyzers.pipeline.watching.power_share import within_limits
+from analyzers.pipeline.watching.power_share import are_below, within_limits
 from analyzers.pipeline.watching.promise import LATE
 from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
@@ -34,6 +34,8 @@ class ChosenPlans:
         """It has the usual plan, and the other replicas one for its duration."""
         self.limits_w: dict[int, float] = {}
         """By stage, what power budgets allow a GPU, when the plan was made."""
+        self.is_promise = True
+        """False: a limit is below the lowest clock, and makes iterations longer than the profile says."""
         self.slower = 0
         """Plans that were replaced since iterations took too long."""
         self._run, self._settings = run, settings
@@ -68,10 +70,12 @@ class ChosenPlans:
         self.straggler = self._answer = None
         self.limits_w = dict(limits_w)
         self._within = within_limits(self.profile, limits_w)
+        self.is_promise = not are_below(self.profile, limits_w)
         fastest_s = unplanned_s(self.graph, self._within)
         wanted_s = max(fastest_s, self.base_s * self._settings.slowdown / LATE**self.slower)
         self.plan = self._plan_of(wanted_s)
         why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W" if limits_w else ""
+        why += "" if self.is_promise else ", less than it draws at the lowest clock that was measured"
         return self._row(self.plan, max(self._settings.slowdown, wanted_s / self.base_s), t_ns, why)
 
     def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow | None:

@@ -56,6 +56,14 @@ def within_limits(profile: PipelineProfile, limits_w: Mapping[int, float]) -> Pi
     return replace(profile, options=options)
 
 
+def are_below(profile: PipelineProfile, limits_w: Mapping[int, float]) -> bool:
+    """Tell whether a limit is below what an instruction draws at the lowest clock: its time is not known."""
+    return any(
+        stage in limits_w and known[-1].energy_j > limits_w[stage] * known[-1].time_s
+        for (stage, *_), known in profile.options.items()
+    )
+
+
 def _allowed(known: Sequence[ClockOption], limit_w: float | None) -> int:
     """Return the first option, from the highest clock on, that a limit allows, or the last one."""
     if limit_w is None:

@@ -94,7 +94,9 @@ def test_a_budget_of_one_stage_makes_the_others_no_faster_than_that() -> None:
     assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01)
     assert plan.promised_j < 0.97 * plan.unplanned_j, "the others wait for it, and have lower clocks"
     world.shares["GPU-3"] = Allocation("b", 20_000)
-    world.play(14)
+    world.play(24)
+    assert (world.state, world.last_plan().number) == ("following", plan.number + 1)
+    assert "less than it draws at the lowest clock" in world.last_plan().reason
     lowest_mhz = min(each.value for each in world.sent if isinstance(each, ApplyControl))
     assert set(world.plans["GPU-3"].clocks_mhz) == {lowest_mhz}, "no clock draws so little"
 
