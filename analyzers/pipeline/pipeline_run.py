@@ -7,7 +7,7 @@
     starting    every collector knows the first iteration           -> following
     following   iterations are longer than promised                 -> offering    a faster plan, or over
                 a replica is slower than the others, or no longer   -> starting    plans for its duration
-                a power budget allows more or less                  -> starting    a plan of that power
+                a power budget allows more or less                  -> starting    a plan within limits
     any         a command is refused, or ranks end                  -> over        every clock is given back
                 a lease ends                                        -> offering again, or its clock once more
 
@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Literal, TypeAlias, assert_never
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.pipeline.clock_visits import (
     ClockVisits,
@@ -49,7 +50,7 @@ from analyzers.pipeline.remembering.known_pipelines import (
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.held_clocks import HeldClocks
-from analyzers.pipeline.watching.power_share import allowed_w, has_changed
+from analyzers.pipeline.watching.power_share import has_changed, limits_w
 from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.pipeline.watching.timelines import Timelines
@@ -81,6 +82,7 @@ class PipelineRun:
         settings: PipelineSettings,
         shares: Mapping[str, Allocation],
         known: KnownPipelines,
+        pending: Pending,
     ) -> None:
         """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
         self._run, self._fleet, self._settings, self._shares = run, fleet, settings, shares
@@ -91,7 +93,7 @@ class PipelineRun:
         self._clocks: list[int] = []
         """To be visited, descending; the first is under way."""
         self._visits = ClockVisits(iterations=settings.iterations)
-        self._held = HeldClocks(run, fleet)
+        self._held = HeldClocks(run, fleet, pending)
         self._offers = 0
         """Since a plan was kept last."""
         self._timelines = Timelines(run)
@@ -104,6 +106,7 @@ class PipelineRun:
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out."""
+        self._held.now = now
         match event:
             case StageBegan(session, began):
                 self._stages[session.session] = StageRecord(session, began)
@@ -116,9 +119,11 @@ class PipelineRun:
                     return self._give_up("instructions of an iteration are others than before")
                 return self._advance(now)
             case StageEnded(session):
-                if self._stages.pop(session.session, None) is None:
+                if session.session not in self._stages:
                     return NOTHING
-                return self._give_up(f"rank {session.started.rank} has ended")
+                ended = self._give_up(f"rank {session.started.rank} has ended")
+                del self._stages[session.session]
+                return ended
             case ClockSettled(host, note):
                 if not self._held.settle(host, note):
                     return NOTHING
@@ -225,7 +230,7 @@ class PipelineRun:
         self._offers += 1
         if self._offers > MOST_OFFERS:
             return self._give_up(f"{MOST_OFFERS} plans were not followed to the end")
-        self._row = self._plans.choose(allowed_w(self._replicas(), self._shares), self._t_ns(now))
+        self._row = self._plans.choose(limits_w(self._replicas(), self._shares), self._t_ns(now))
         return self._go("offering", "") | self._send_plan(None)
 
     def _replicas(self) -> dict[int, list[StageRecord]]:
@@ -240,6 +245,7 @@ class PipelineRun:
             deliver(
                 self._name(stage.session.gpus[0]),
                 plans.name,
+                self._row.number,
                 stage,
                 plans.last.clocks_mhz,
                 plans.graph,
@@ -277,15 +283,15 @@ class PipelineRun:
         plans, row, replicas = self._plans, self._row, self._replicas()
         assert plans is not None
         assert row is not None
-        most_w = allowed_w(replicas, self._shares)
-        if has_changed(plans.allowed_w, most_w):
-            return self._replace_now(plans.choose(most_w, self._t_ns(now)))
+        limited_w = limits_w(replicas, self._shares)
+        if has_changed(plans.limits_w, limited_w):
+            return self._replace_now(plans.choose(limited_w, self._t_ns(now)))
         promised_s = plans.promised_s(list(replicas))
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
-        if found is not plans.straggler:
-            return self._replace_now(plans.answer(found, self._t_ns(now)))
+        if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
+            return self._replace_now(other)
         drawn = rows_only(self._draw(plans, row.number, replicas))
-        if plans.straggler is not None:
+        if plans.straggler is not None or not plans.is_promise:
             return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet, Gpu
 from analyzers.fleet.session import Session
 from analyzers.pipeline.graph import PipelineGraph, make_graph
@@ -18,6 +19,7 @@ from analyzers.results.readings import READING
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row
 from zeus_stream.protocol.events import RunStarted
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
 from zeus_stream.protocol.readings import ABSENT, Seen
@@ -61,6 +63,7 @@ class Stages:
     """By iteration."""
     t_ns: int = 1_000_000_000_000
     iteration: int = 0
+    pending: Pending = field(default_factory=lambda: Pending(at_once=True))
     locked_mhz: dict[str, int] = field(default_factory=dict)
     plans: dict[str, ApplyPlan] = field(default_factory=dict)
     sent: list[Instruction] = field(default_factory=list)
@@ -72,7 +75,7 @@ class Stages:
         self.fleet = Fleet()
         ranks = range(self.stages * self.replicas)
         self.sessions = [self._session(rank) for rank in ranks]
-        self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known)
+        self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known, self.pending)
         self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
         self.read_ns = self.t_ns
         for rank, session in enumerate(self.sessions):
@@ -154,6 +157,10 @@ class Stages:
             if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
                 code = encode_instruction(each.kind, each.micro_batch)
                 clock_mhz, late = plan.clocks_mhz[plan.codes.index(code)], self.late
+            if (share := self.shares.get(gpu)) is not None:  # the limit lowers the clock at once
+                below = [mhz for mhz in CLOCKS_MHZ if mhz <= clock_mhz]
+                drawn_w = {mhz: self.time_and_power(each.stage, each.kind, mhz)[1] for mhz in below}
+                clock_mhz = next((m for m in below if drawn_w[m] <= share.most_mw / 1000), below[-1] // 2)
             time_s, power_w = self.time_and_power(each.stage, each.kind, clock_mhz)
             late *= self.slow.get(replica, 1.0)
             lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))
@@ -241,10 +248,15 @@ class Stages:
                         t_ns=self.t_ns, command=instruction.command, gpu=instruction.gpu,
                         control="graphics_clock", value=value,
                     )  # fmt: skip
+                    self.pending.settle(HOST, note)
                     follows = self.run.handle(ClockSettled(HOST, note), self._now())
-                case RestoreControl(gpu=gpu):
+                case RestoreControl(command=command, gpu=gpu):
                     self.locked_mhz.pop(gpu, None)
                     self.plans.pop(gpu, None)
+                    note = ControlApplied(
+                        t_ns=self.t_ns, command=command, gpu=gpu, control="graphics_clock", value=UNLOCKED
+                    )
+                    self.pending.settle(HOST, note)
                 case _:
                     raise AssertionError(f"a pipeline does not ask for {instruction}")
             self._take(follows)
