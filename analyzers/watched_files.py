@@ -71,9 +71,10 @@ Take = Callable[[Interpreter], None]
 
 def take_all(where: Places, interpreter: Interpreter) -> list[tuple[Path, int, Take]]:
     """Have the interpreter take calibrations and what was forgotten. Return what `watch_all` watches."""
-    watched = []
-    for file, take in ((where.gains, take_gains), (where.forgotten, take_forgotten)):
-        watched.append((file, changed(file), partial(take, file=file)))
+    files = ((where.gains, take_gains), (where.forgotten, take_forgotten))
+    watched: list[tuple[Path, int, Take]] = [
+        (file, changed(file), partial(take, file=file)) for file, take in files
+    ]
     for _, _, work in watched:
         work(interpreter)
     return watched
