@@ -201,8 +201,7 @@ def _checker(cls: type) -> Check:
 def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check:
     """Return the function that builds a message as a sender of this version writes it, else returns None.
 
-    Events come by the thousand, so it is compiled, as the methods of a dataclass are: the types and bounds
-    of plain fields are conditions of one expression, and only the other fields have their check called.
+    Compiled, for events come by the thousand: only fields that are not plain have their check called.
     """
     values = [f"v{number}" for number in range(len(checks))]
     known: dict[str, Any] = {"cls": cls, "names": list(_field_names(cls))}
@@ -213,17 +212,13 @@ def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check
             conditions.append(condition)
         part = value if condition is not None else f"check{value[1:]}({value})"
         given.append(f"{field.name}={part}" if field.kw_only else part)
-    unpacked = f"        {', '.join(values)}, = content.values()\n" if values else ""
-    source = (
-        "def at_once(content):\n"
-        "    if list(content) == names:\n"
-        f"{unpacked}"
-        f"        if {' and '.join(conditions)}:\n"
-        f"            return cls({', '.join(given)})\n"
-    )
+    source = f"""def at_once(content):
+    if list(content) == names:
+        [{", ".join(values)}] = content.values()
+        if {" and ".join(conditions)}:
+            return cls({", ".join(given)})"""
     exec(source, known)  # noqa: S102  (made of the names of our own fields)
-    at_once: Check = known["at_once"]
-    return at_once
+    return cast("Check", known["at_once"])
 
 
 def _condition(hint: Any, value: str) -> str | None:
