@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import GiveAnswer, Instruction
 from analyzers.results.rows import CheckpointRow, JobRow, Row, TryRow
-from zeus_stream.transport.follower import Break
+from zeus_stream.protocol.frames import Break
 
 COMMIT_S = 1.0
 """Between two commits while results are followed."""

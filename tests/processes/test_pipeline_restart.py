@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import ROOT, Setup, environment, until
+from tests.processes.pipeline import ROOT, Setup, environment
+from tests.waiting import until
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, Notes

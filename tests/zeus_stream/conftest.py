@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.directories import short_directory
+from tests.empty_archive import archive_at
 from tests.patience import PATIENT
 from zeus_stream.cli.main import main
 
@@ -42,6 +43,9 @@ ANSWERS = frozenset(
     {"budget", "calibrate", "profiles", "replay", "report", "signals", "sql", "statement", "status"}
 )
 """Commands that answer and end. The half second of a process is spent on imports."""
+
+
+OPENS_ARCHIVE = frozenset({"analyze", "run"})
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -88,6 +92,8 @@ class Cli:
         return {**clean, **PATIENT, **setup}
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        if arguments[:1] and arguments[0] in OPENS_ARCHIVE and "--archive" not in arguments:
+            archive_at(self.directory / "energy.duckdb")
         return subprocess.Popen(
             [sys.executable, "-m", "zeus_stream", *arguments],
             env={**self.environment, **environment},

@@ -16,6 +16,7 @@ from analyzers.archive.process import store_client
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -30,7 +31,7 @@ LATER_S = 2.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreClient]:
-    store = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
+    store = StoreClient.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     yield store
     store.close()
 
@@ -179,7 +180,7 @@ def test_a_store_that_keeps_ending_is_given_up_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_client, "RESTARTS", 2)
-    store = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
+    store = StoreClient.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     os.kill(store.pid, signal.SIGKILL)
     store.own_log()
     os.kill(store.pid, signal.SIGKILL)

@@ -4,8 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +19,9 @@ from analyzers.archive.query import Queries, answer_some
 from analyzers.archive.snapshot import opened
 from collectors.devices.simulated import SimulatedBus
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
+from tests.empty_archive import archive_at
+from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
-from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -40,13 +40,6 @@ def serving(zeus: Cli, *arguments: str, **environment: str) -> Iterator["subproc
             yield process
         finally:
             process.terminate()
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
-    end_ns = monotonic_ns() + round(timeout_s * 1e9)
-    while not condition():
-        assert monotonic_ns() < end_ns, "it never came true"
-        time.sleep(0.01)
 
 
 def said(completed: "subprocess.CompletedProcess[str]") -> str:
@@ -326,7 +319,7 @@ def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> N
 
 
 def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> None:
-    archive = Archive.open(zeus.directory / "energy.duckdb", Settings(memory_mb=256))
+    archive = Archive.open(archive_at(zeus.directory / "energy.duckdb"), Settings(memory_mb=256))
     fill(archive)
     archive.close()
     seconds = [(BOOTED_NS // 10**9 + second, POWER_W[A] if second <= 60 else 50) for second in range(5, 115)]

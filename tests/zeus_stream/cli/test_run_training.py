@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zeus_stream.cli.test_main import said, until
+from tests.waiting import until
+from tests.zeus_stream.cli.test_main import said
 from tests.zeus_stream.conftest import ROOT, SCRIPT, SIMULATED, Cli, Ran
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.paths import holder
