@@ -134,7 +134,9 @@ class Interpreter:
         counters = None if memory is None else memory.counters
         self._gpus = FollowedGpus(self._fleet, self._pending, counters)
         pipelines = KnownPipelines(() if memory is None else memory.instructions)
-        self._pipelines = Pipelines(self._fleet, settings.pipelines, self._enforcer.allocations, pipelines)
+        self._pipelines = Pipelines(
+            self._fleet, settings.pipelines, self._pending, self._enforcer.allocations, pipelines
+        )
         self._sessions = OpenSessions(
             self._fleet,
             self._pending,

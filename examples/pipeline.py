@@ -6,12 +6,17 @@ The model is an idea: activations and gradients are counters that travel from pr
 of each instruction is done by a simulated GPU, whose power and speed follow its clock. The stages are not
 equal, as those of real models are. The analyzer measures every instruction at some clocks, then has clocks
 follow a plan that saves energy without making an iteration longer.
+
+With ``--replicas 2`` there are two such pipelines, which wait for each other after each iteration; the last
+one becomes slower with ``--straggler 1.2 --from 120 --until 150``.
 """
 
 import argparse
 import os
+import sys
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 
 import zeus_stream
 
@@ -31,15 +36,22 @@ def order(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
 
 
 def train(
-    stage: int, stages: int, asked: argparse.Namespace, before: Connection | None, after: Connection | None
+    rank: int,
+    asked: argparse.Namespace,
+    before: Connection | None,
+    after: Connection | None,
+    all_ranks: Barrier,
 ) -> None:
-    """Run one stage. ``before`` and ``after`` lead to its neighbours."""
-    os.environ |= {"RANK": str(stage), "WORLD_SIZE": str(stages), "LOCAL_RANK": str(stage)}
-    os.environ |= {"LOCAL_WORLD_SIZE": str(stages), "ZEUS_STREAM_GPUS": str(stage)}
-    weight = WEIGHTS[stage % len(WEIGHTS)] * asked.work_ms / 1000
+    """Run one stage of one replica. ``before`` and ``after`` lead to its neighbours."""
+    ranks, stages, (replica, stage) = all_ranks.parties, asked.stages, divmod(rank, asked.stages)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "ZEUS_STREAM_GPUS": str(rank)}
+    usual = WEIGHTS[stage % len(WEIGHTS)] * asked.work_ms / 1000
+    slow = range(asked.begin, asked.until) if replica == asked.replicas - 1 else range(0)
     pipe = zeus_stream.pipeline(stage=stage, stages=stages, micro_batches=asked.micro_batches)
-    with zeus_stream.simulated.attach("imagenet", gpus=[stage]) as gpu:
-        for _ in zeus_stream.steps(range(asked.iterations)):
+    with zeus_stream.simulated.attach("imagenet", gpus=[rank]) as gpu:
+        for iteration in zeus_stream.steps(range(asked.iterations)):
+            weight = usual * asked.straggler if iteration in slow else usual
             for kind, micro_batch in order(stage, stages, asked.micro_batches):
                 source, target = (before, after) if kind == "forward" else (after, before)
                 received = source.recv() if source is not None else 0
@@ -50,29 +62,39 @@ def train(
                         gpu.run(2 * weight)
                 if target is not None:
                     target.send(received + 1)
+            all_ranks.wait()
 
 
 def main() -> None:
-    """Start a process for each stage, and wait for all."""
+    """Start a process for each stage of each replica, and wait for all."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--replicas", type=int, default=1, help="pipelines that train the same model")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=600)
     parser.add_argument("--work-ms", type=float, default=20.0, help="of a forward; a backward has twice that")
+    parser.add_argument(
+        "--straggler", type=float, default=1.0, help="work of the last replica, times the usual"
+    )
+    parser.add_argument("--from", type=int, default=0, dest="begin", help="its first slow iteration")
+    parser.add_argument("--until", type=int, default=sys.maxsize, help="its first usual iteration after that")
     asked = parser.parse_args()
     context = get_context("spawn")
-    links = [context.Pipe() for _ in range(asked.stages - 1)]
+    all_ranks = context.Barrier(asked.replicas * asked.stages)
     ranks = []
-    for stage in range(asked.stages):
-        before = links[stage - 1][1] if stage else None
-        after = links[stage][0] if stage < asked.stages - 1 else None
-        rank = context.Process(target=train, args=(stage, asked.stages, asked, before, after))
-        rank.start()
-        ranks.append(rank)
+    for replica in range(asked.replicas):
+        links = [context.Pipe() for _ in range(asked.stages - 1)]
+        for stage in range(asked.stages):
+            before = links[stage - 1][1] if stage else None
+            after = links[stage][0] if stage < asked.stages - 1 else None
+            number = replica * asked.stages + stage
+            rank = context.Process(target=train, args=(number, asked, before, after, all_ranks))
+            rank.start()
+            ranks.append(rank)
     for rank in ranks:
         rank.join()
     if failed := [rank.exitcode for rank in ranks if rank.exitcode]:
-        raise SystemExit(f"{len(failed)} of {asked.stages} stages failed.")
+        raise SystemExit(f"{len(failed)} of {len(ranks)} stages failed.")
 
 
 if __name__ == "__main__":

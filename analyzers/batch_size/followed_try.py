@@ -1,7 +1,7 @@
 """A try of a recurring job that is followed: its epochs, what they cost, and how it ended. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 
@@ -118,15 +118,33 @@ def add_epoch(followed: FollowedTry, rows: list[WindowRow], fleet: Fleet) -> Non
             followed.epoch_cost_j = cost_j
 
 
+def _unreached(training: FollowedRun, learned: Learned) -> int | None:
+    """Return the recurrence of a run's last try of a job; None: it has none, or that reached the target."""
+    job = learned.row.job, learned.row.version
+    tries = [(of, of.row) for of in training.tries.values() if of.row and (of.row.job, of.row.version) == job]
+    if not tries:
+        return None
+    last, row = tries[-1]
+    return None if last.over is not None and last.over[2] == "converged" else row.recurrence
+
+
 def begun_row(
-    training: FollowedRun, followed: FollowedTry, learned: Learned, choice: Choice, policy: str, setup: str
+    training: FollowedRun,
+    followed: FollowedTry,
+    learned: Learned,
+    choice: Choice,
+    policy: str,
+    setup: str,
+    trainings: Iterable[FollowedRun],
 ) -> TryRow:
-    """Return the row of a try that begins."""
-    wanted, recurrence = followed.wanted, learned.next_recurrence()
-    for other in training.tries.values():  # a try that missed the target is followed by another
-        if other.row and (other.row.job, other.row.version) == (wanted.job, learned.row.version):
-            converged = other.over is not None and other.over[2] == "converged"
-            recurrence = learned.next_recurrence() if converged else other.row.recurrence
+    """Return the row of a try that begins.
+
+    A run goes on with its recurrence until the target is reached; no other of `trainings` may take it up.
+    """
+    wanted, recurrence = followed.wanted, _unreached(training, learned)
+    if recurrence is None:
+        held = {_unreached(other, learned) for other in trainings if not other.run.over}
+        recurrence = learned.next_recurrence(held)
     return TryRow(
         job=wanted.job,
         number=learned.numbers + 1,

@@ -7,7 +7,7 @@ The state is made of the rows alone, in the order of UTC: it is the same before 
 late a report has come.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -70,14 +70,20 @@ class Learned:
             del self.tries[min(self.tries)]
             self.state = None
 
-    def next_recurrence(self) -> int:
-        """Return the latest recurrence that waits for another try, or a new one."""
+    def next_recurrence(self, held: Container[int | None] = ()) -> int:
+        """Return the latest recurrence that waits for another try, or a new one.
+
+        Args:
+            held: recurrences that open runs go on with.
+        """
         open_yet: dict[int, int] = {}
         for row in self.tries.values():
             count = open_yet.get(row.recurrence, 0)
             busy = row.ended in ("running", "converged")
             open_yet[row.recurrence] = MAX_RECURRENCE_TRIES if busy else count + 1
-        waiting = (recurrence for recurrence, count in open_yet.items() if count < MAX_RECURRENCE_TRIES)
+        waiting = (
+            each for each, count in open_yet.items() if count < MAX_RECURRENCE_TRIES and each not in held
+        )
         return max(waiting, default=self.recurrences + 1)
 
 

@@ -310,10 +310,10 @@ class Jobs:
         return [*rows, *self._begin(training, followed, choice)]
 
     def _begin(self, training: FollowedRun, followed: FollowedTry, choice: Choice) -> list[Row]:
-        learned = self.known[followed.wanted.job]
+        learned, setup = self.known[followed.wanted.job], setup_of(training.run, self._fleet)
         rows: list[Row] = [*self.known.close_orphans(learned.row.job)]
-        setup = setup_of(training.run, self._fleet)
-        begun = begun_row(training, followed, learned, choice, self._name, setup)
+        others = self._trainings.values()
+        begun = begun_row(training, followed, learned, choice, self._name, setup, others)
         return [*rows, self._store(followed, begun)]
 
     def _measure(self, training: FollowedRun) -> Iterator[TryRow]:

@@ -11,7 +11,7 @@ from analyzers.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
-from analyzers.results.rows import CheckpointRow, DecisionRow, Row
+from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
 
@@ -20,8 +20,11 @@ _log = logging.getLogger(__name__)
 NAME = "analyzer"
 FAST = 1
 """Level of zlib."""
-WANTED = frozenset((DecisionRow, PipelineRow, PlanRow))
-"""Rows after which a checkpoint is taken as soon as it may be."""
+WANTED = frozenset((DecisionRow, PipelineRow, PlanRow, GpuRow))
+"""Rows after which a checkpoint is taken as soon as it may be.
+
+The kind of a counter is one: a replay that knew it from the first frame would measure other joules.
+"""
 _NOT_TAKEN = "checkpoint: could not be taken: %s. A restart replays the streams of all open runs. Report it."
 
 

@@ -10,7 +10,7 @@ that may be later than the lease lasts. A renewal of a lease that was refused or
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzers.results.fleet_rows import CommandRow
@@ -133,7 +133,10 @@ class Pending:
             run: that asks.
             t_ns: frame time of that host.
         """
-        value = command.value if isinstance(command, ApplyControl) else None
+        plan = command if isinstance(command, ApplyPlan) else None
+        value = max(plan.clocks_mhz) if plan else None
+        if isinstance(command, ApplyControl):
+            value = command.value
         is_limit = command.control == "power_limit"
         row = CommandRow(
             command=command.command,
@@ -147,6 +150,8 @@ class Pending:
             outcome_ns=None,
             outcome_limit_w=None,
             reason="",
+            plan=plan.number if plan else None,
+            plan_changes=count_changes(plan.clocks_mhz) if plan else None,
         )
         asked = _Asked(row, command.host, (command.gpu, command.control), value)
         self._asked[command.command] = asked
@@ -314,3 +319,10 @@ class Pending:
             case RestoreControl():
                 known.returned[of_gpu] = None
                 known.sent = {sent: other for sent, other in known.sent.items() if other != of_gpu}
+
+
+def count_changes(clocks_mhz: Sequence[int]) -> int:
+    """Return how often the clock changes in one iteration of a plan, which the next iteration follows."""
+    return sum(
+        before != after for before, after in zip(clocks_mhz, (*clocks_mhz[1:], clocks_mhz[0]), strict=True)
+    )

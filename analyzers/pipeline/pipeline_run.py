@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Literal, TypeAlias, assert_never
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.pipeline.clock_visits import (
     ClockVisits,
@@ -81,6 +82,7 @@ class PipelineRun:
         settings: PipelineSettings,
         shares: Mapping[str, Allocation],
         known: KnownPipelines,
+        pending: Pending,
     ) -> None:
         """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
         self._run, self._fleet, self._settings, self._shares = run, fleet, settings, shares
@@ -91,7 +93,7 @@ class PipelineRun:
         self._clocks: list[int] = []
         """To be visited, descending; the first is under way."""
         self._visits = ClockVisits(iterations=settings.iterations)
-        self._held = HeldClocks(run, fleet)
+        self._held = HeldClocks(run, fleet, pending)
         self._offers = 0
         """Since a plan was kept last."""
         self._timelines = Timelines(run)
@@ -104,6 +106,7 @@ class PipelineRun:
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out."""
+        self._held.now = now
         match event:
             case StageBegan(session, began):
                 self._stages[session.session] = StageRecord(session, began)
@@ -116,9 +119,11 @@ class PipelineRun:
                     return self._give_up("instructions of an iteration are others than before")
                 return self._advance(now)
             case StageEnded(session):
-                if self._stages.pop(session.session, None) is None:
+                if session.session not in self._stages:
                     return NOTHING
-                return self._give_up(f"rank {session.started.rank} has ended")
+                ended = self._give_up(f"rank {session.started.rank} has ended")
+                del self._stages[session.session]
+                return ended
             case ClockSettled(host, note):
                 if not self._held.settle(host, note):
                     return NOTHING
@@ -240,6 +245,7 @@ class PipelineRun:
             deliver(
                 self._name(stage.session.gpus[0]),
                 plans.name,
+                self._row.number,
                 stage,
                 plans.last.clocks_mhz,
                 plans.graph,
@@ -282,8 +288,8 @@ class PipelineRun:
             return self._replace_now(plans.choose(most_w, self._t_ns(now)))
         promised_s = plans.promised_s(list(replicas))
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
-        if found is not plans.straggler:
-            return self._replace_now(plans.answer(found, self._t_ns(now)))
+        if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
+            return self._replace_now(other)
         drawn = rows_only(self._draw(plans, row.number, replicas))
         if plans.straggler is not None:
             return drawn

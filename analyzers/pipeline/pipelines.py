@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
@@ -28,13 +29,27 @@ class Pipelines:
         self,
         fleet: Fleet,
         settings: PipelineSettings | None,
+        pending: Pending,
         shares: Mapping[str, Allocation] = MappingProxyType({}),
         known: KnownPipelines | None = None,
     ) -> None:
-        """``shares``: of power budgets, by GPU; ``known``: profiles of earlier runs."""
+        """Begin with no pipeline.
+
+        Args:
+            fleet: the GPUs.
+            settings: None: no pipeline is planned for.
+            pending: commands on their way.
+            shares: of power budgets, by GPU.
+            known: profiles of earlier runs.
+        """
+        self._pending = pending
         self._fleet, self._settings, self._shares = fleet, settings, shares
         self.known = known or KnownPipelines()
         self._runs: dict[str, PipelineRun] = {}
+
+    def plans_for(self, run: str) -> bool:
+        """Tell whether the clocks of a run are those of a pipeline."""
+        return run in self._runs
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out."""
@@ -48,7 +63,7 @@ class Pipelines:
                     if len(self._runs) >= MAX_PIPELINES:
                         return NOTHING
                     run = self._runs[name] = PipelineRun(
-                        name, self._fleet, self._settings, self._shares, self.known
+                        name, self._fleet, self._settings, self._shares, self.known, self._pending
                     )
                 if run is None:
                     return NOTHING

@@ -133,7 +133,11 @@ def play(
     asked for when its instruction begins, a higher one ``switching_s`` before: so no instruction is longer
     than it is at its own clock, and the deadline of a plan holds in spite of switches.
     """
-    times = [{o.clock_mhz: (o.time_s, o.energy_j) for o in profile.of(each)} for each in graph.instructions]
+    known = {
+        name: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
+        for name, options in profile.options.items()
+    }
+    times = [known[each.stage, each.kind, each.chunk] for each in graph.instructions]
     durations, energies = [0.0] * len(times), [0.0] * len(times)
     for chain in graph.orders:
         for at, index in enumerate(chain):

@@ -17,6 +17,7 @@ from zeus_stream.protocol.pipelines import encode_instruction
 def deliver(
     command: str,
     plan: str,
+    number: int,
     stage: StageRecord,
     clocks_mhz: Sequence[int],
     graph: PipelineGraph,
@@ -30,6 +31,7 @@ def deliver(
     Args:
         command: its id.
         plan: name of the plan; the same for all ranks.
+        number: of the plan.
         stage: of the rank, which has one GPU.
         clocks_mhz: of all instructions of the graph.
         graph: of one iteration.
@@ -52,6 +54,7 @@ def deliver(
         host=stage.session.host,
         gpu=gpu,
         plan=plan,
+        number=number,
         first_iteration=first_iteration,
         iteration_ms=ceil(graph.makespan_s(lengths_s) * 1000),
         codes=tuple(encode_instruction(each.kind, each.micro_batch, each.chunk) for each in instructions),

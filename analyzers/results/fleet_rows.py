@@ -171,7 +171,7 @@ class CommandRow:
     limit_w: float | None
     """watts asked for; NULL: a release, or another control"""
     clock_mhz: int | None = None
-    """MHz asked for; NULL: a release, or another control"""
+    """MHz asked for, of a plan its highest; NULL: a release, or another control"""
     outcome: str | None
     """``applied`` or ``refused``; NULL: under way"""
     outcome_ns: int | None
@@ -180,6 +180,11 @@ class CommandRow:
     """watts in force then; NULL: refused, or another control"""
     reason: str
     """why it was refused"""
+    plan: int | None = None
+    """number of the plan of a pipeline, as in ``plans``, that the GPU's clock is to follow; NULL: another
+    command"""
+    plan_changes: int | None = None
+    """changes of the clock in each iteration by that plan, which the collector makes without a command"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class ApplyPlan:
     host: str
     gpu: str
     plan: str
+    number: int
+    """Of the plan, as in ``plans``."""
     first_iteration: int | None
     iteration_ms: int
     codes: tuple[int, ...]

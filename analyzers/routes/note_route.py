@@ -157,7 +157,8 @@ class NoteRoute:
         if row is None:
             return NOTHING
         sets = row.limit_w is not None or row.clock_mhz is not None
-        run = self._sessions.runs.get(row.run) if sets else None
+        of_pipeline = row.control == "graphics_clock" and self._pipelines.plans_for(row.run)
+        run = self._sessions.runs.get(row.run) if sets and not of_pipeline else None
         match note:
             case ControlApplied(t_ns=t_ns, value=value):
                 limit_w = value / 1000 if is_limit else None

@@ -84,7 +84,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
     Args:
         site: what all shards share.
         lease: of this shard.
-        archive: new, and open; it is closed at the end.
+        archive: new, and open.
         path: of the file.
 
     Raises:
@@ -114,7 +114,6 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
-            await run_sync(archive.close)
             if channel is not None:
                 channel.close()
 

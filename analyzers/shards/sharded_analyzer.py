@@ -4,7 +4,8 @@
     a lease that could not be renewed in time, by this process's own clock -> its shard ends here
 
 An analyzer that was stopped and goes on finds its leases over before it does anything else for them: each
-message to a collector asks its lease first.
+message to a collector asks its lease first. An analyzer that is stopped leaves at once, and gives each shard
+up as soon as its rows are stored: the others need not wait until leases end.
 """
 
 import logging
@@ -45,6 +46,8 @@ MOVE_NS = 60_000_000_000
 """Between two shards with open runs that are left to an analyzer which has fewer."""
 LOOK_S = 0.1
 """Between two looks at whether leases hold."""
+SPARES = 2
+"""Files that are open for take-overs: a process takes a second to start, and many on a busy host."""
 SPARE_S = 2.0
 """A spare file is opened so long after the last was taken: a take-over needs the processor first."""
 RETRY_S = 1.0
@@ -120,9 +123,11 @@ class ShardedAnalyzer:
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._resting: dict[int, int] = {}
         """Until when (CLOCK_MONOTONIC) a shard that failed here is left to others."""
-        self._spare: tuple[ShardStore, Path] | None = None
-        self._wanted = anyio.Event()
-        """The spare file was taken."""
+        self._spare, self._spares = anyio.create_memory_object_stream[tuple[ShardStore, Path]](0)
+        self._ready = anyio.Event()
+        """A spare file is open."""
+        self._one_at_a_time = anyio.CapacityLimiter(1)
+        """For the lease database: it has one connection."""
         self._files = self._beats = 0
         self._given_up_ns = monotonic_ns()
         self.trouble: str | None = None
@@ -136,19 +141,24 @@ class ShardedAnalyzer:
             f"shares {self._shards} shards of {site.settings.site}, reaches hosts at {site.exchange.servers}"
         )
         try:
-            async with anyio.create_task_group() as tasks:
+            async with self._spare, self._spares, anyio.create_task_group() as tasks:
                 tasks.start_soon(site.exchange.run)
                 tasks.start_soon(site.roll.run)
                 tasks.start_soon(serve_status, site, self.status)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._watch)
-                tasks.start_soon(self._keep_spare)
-                while True:
-                    await self._beat(tasks)
-                    await anyio.sleep(BEAT_S)
+                for _ in range(SPARES):
+                    tasks.start_soon(self._keep_spare)
+                try:
+                    await self._ready.wait()
+                    while True:
+                        await self._beat(tasks)
+                        await anyio.sleep(BEAT_S)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await run_sync(self._leave, limiter=self._one_at_a_time)
         finally:
-            with anyio.CancelScope(shield=True):
-                await run_sync(self._leave)
+            self._leases.close()
 
     # ---- leases
 
@@ -161,7 +171,7 @@ class ShardedAnalyzer:
             if lease.valid
         }
         try:
-            beat = await run_sync(self._leases.beat, held, self._shards)
+            beat = await run_sync(self._leases.beat, held, self._shards, limiter=self._one_at_a_time)
             for shard in held.keys() & self._held.keys():
                 if shard in beat.kept:
                     self._held[shard].until_ns = sent_ns + round((TTL_S - MARGIN_S) * 1e9)
@@ -188,7 +198,8 @@ class ShardedAnalyzer:
             if shard in self._held or self._resting.get(shard, 0) > now_ns:
                 continue
             sent_ns = monotonic_ns()
-            if (epoch := await run_sync(self._leases.take, shard)) is not None:
+            epoch = await run_sync(self._leases.take, shard, limiter=self._one_at_a_time)
+            if epoch is not None:
                 lease = Lease(shard, epoch, sent_ns + round((TTL_S - MARGIN_S) * 1e9))
                 self._held[shard], self._scopes[shard] = lease, anyio.CancelScope()
                 tasks.start_soon(self._decide, lease, self._scopes[shard])
@@ -214,11 +225,11 @@ class ShardedAnalyzer:
                     self._scopes[shard].cancel()
 
     async def _decide(self, lease: Lease, scope: anyio.CancelScope) -> None:
-        """Decide on a shard until it ends here, then give it up."""
-        shard = lease.shard
+        """Decide on a shard until it ends here, then give it up. Its file is closed after that."""
+        shard, file = lease.shard, None
         try:
             with scope:
-                file, path = await self._new_file()
+                file, path = await self._spares.receive()
                 name_file(places_of(self._site.where, shard), path)
                 await decide(self._site, lease, file, path)
         except* (RefusedError, StorageError) as group:
@@ -228,10 +239,11 @@ class ShardedAnalyzer:
             with anyio.CancelScope(shield=True):
                 self._resting[shard] = monotonic_ns() + round(RETRY_S * 1e9)
                 try:
-                    if lease.valid:
-                        await run_sync(self._leases.release, shard, lease.epoch)
+                    await run_sync(self._leases.release, shard, lease.epoch, limiter=self._one_at_a_time)
                 except StorageError as wrong:
                     _log.warning("shard %d: %s", shard, wrong)
+                if file is not None:
+                    await run_sync(file.close)
                 del self._held[shard], self._scopes[shard]
 
     def _leave(self) -> None:
@@ -239,27 +251,27 @@ class ShardedAnalyzer:
             self._leases.leave()
         except StorageError as wrong:
             _log.warning("%s", wrong)
-        self._leases.close()
-        if self._spare is not None:
-            self._spare[0].close()
-            self._spare[1].unlink(missing_ok=True)
 
     # ---- files
 
-    async def _new_file(self) -> tuple[ShardStore, Path]:
-        """Return an empty file that is open: the spare one, if there is one."""
-        spare, self._spare = self._spare, None
-        self._wanted.set()
-        return await run_sync(self._open) if spare is None else spare
-
     async def _keep_spare(self) -> None:
-        """Have a file open for the next take-over: a process takes a second to start."""
+        """Have a file open for the next take-over, until cancelled. It is handed over to one shard."""
         while True:
-            self._wanted = anyio.Event()
-            if self._spare is None:
+            spare = await run_sync(self._open)
+            self._ready.set()
+            try:
+                await self._spare.send(spare)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await run_sync(self._discard, *spare)
+                raise
+            if not self._spare.statistics().tasks_waiting_receive:
                 await anyio.sleep(SPARE_S)
-                self._spare = await run_sync(self._open)
-            await self._wanted.wait()
+
+    @staticmethod
+    def _discard(file: ShardStore, path: Path) -> None:
+        file.close()
+        path.unlink(missing_ok=True)
 
     def _open(self) -> tuple[ShardStore, Path]:
         self._files += 1

@@ -5,12 +5,10 @@ happens to the device, goes to the event loop through the `Mail`.
 """
 
 import logging
-import os
 import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from collectors.controls.device_messages import (
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
 from collectors.device import Description, Device
+from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
@@ -94,6 +93,11 @@ class Watch:
         """The refresh interval of the device, as far as it was seen."""
         return self._schedule.period_ns
 
+    @property
+    def at_rest(self) -> bool:
+        """Tell whether it is read seldom, or not there."""
+        return self._paused or self._description is None
+
     def start(self) -> None:
         self._thread.start()
 
@@ -122,7 +126,7 @@ class Watch:
         return dropped
 
     def _run(self) -> None:
-        _go_first()
+        take_real_time_priority()
         due_ns = 0
         try:
             while not isinstance(job := self._wait(due_ns), Stop):
@@ -230,7 +234,7 @@ class Watch:
         self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
         relaxed_ns = None
         if self._relaxed:
-            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
+            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns, self._place)
         self._paused = relaxed_ns is not None
         return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
@@ -332,13 +336,3 @@ class Watch:
         except DeviceError as wrong:
             _log.info("%s", wrong)
             return None
-
-
-def _go_first() -> None:
-    """Have this thread run as soon as it is due, before what else there is to run.
-
-    Its turns are short, and there are some dozens a second. What it starts is as everything else. Without the
-    privilege, or where the system knows no such thing, all stays as it is.
-    """
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))

@@ -53,6 +53,12 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
         assert energies_j == sorted(energies_j, reverse=True), "more time never costs more energy"
         plans = archive.sql("SELECT * FROM plans ORDER BY number").to_pylist()
         assert plans[0]["first_iteration"] is not None, "every collector had the plan"
+        commands = archive.sql(
+            "SELECT plan, count(*) AS asked, count(DISTINCT gpu) AS gpus,"
+            " bool_and(outcome = 'applied') AS applied"
+            " FROM commands WHERE control = 'graphics_clock' AND plan IS NOT NULL GROUP BY plan ORDER BY plan"
+        ).to_pylist()
+        assert commands[0] == {"plan": 1, "asked": 8, "gpus": 4, "applied": True}, "offered, then begun"
         # On a busy host an instruction takes what the host takes, whatever the clock: then nothing is saved.
         assert plans[0]["promised_j"] <= plans[0]["unplanned_j"]
         bus = SimulatedBus.parse(DEVICE, directory)

@@ -215,7 +215,7 @@ def wait_for(condition: Callable[[], object], what: str) -> float:
 
 
 @pytest.mark.sweep
-def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(lake: str) -> None:
+def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: str) -> None:
     with ExitStack() as processes:
         site = Site(lake, processes.enter_context(nats()), processes)
         site.collect()
@@ -252,6 +252,11 @@ def test_a_search_goes_on_when_its_analyzer_is_killed_and_another_is_stopped(lak
         assert len({note.command for note in applied}) == len(applied)
         assert max(note.value for note in applied) <= 300_000
         assert "it ends here" in (site.where[second[0]] / f"{second[0]}.txt").read_text()
+
+        site.running["c"].terminate()
+        took_s = wait_for(lambda: site.epoch_known() > third[1], "the shard of one that ends is taken over")
+        print(f"ended: taken over within {took_s:.1f} s")
+        assert site.running["c"].wait(PATIENCE_S) == 0
         wait_for(lambda: ask(lake, "SELECT count(*) FROM decisions") == [(1,)], "the decision in the lake")
         wait_for(lambda: ask(lake, MISSING) == [(0,)], "each command in the lake")
         assert ask(lake, "SELECT power_limit_w FROM decisions") == [(decided_w,)]

@@ -37,9 +37,10 @@ def promise(row: Row) -> str:
     saved = 100 * (1 - row["promised_j"] / row["unplanned_j"])
     added = 100 * (row["promised_s"] / row["unplanned_s"] - 1)
     measured = "" if row["measured_s"] is None else f"; iterations took {row['measured_s']:.4g} s"
+    why = f"; {row['plan_reason']}" if row["plan_reason"] else ""
     return (
         f"{saved:.1f} % less energy than at the highest clocks, for {added:+.1f} % time:"
-        f" {row['promised_j']:.4g} J and {row['promised_s']:.4g} s an iteration{measured}"
+        f" {row['promised_j']:.4g} J and {row['promised_s']:.4g} s an iteration{measured}{why}"
     )
 
 

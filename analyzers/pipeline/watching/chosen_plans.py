@@ -72,15 +72,22 @@ class ChosenPlans:
         why = "" if allowed_w is None else f"power budgets allow {allowed_w:.4g} W"
         return self._row(self.plan, self._settings.slowdown, t_ns, why)
 
-    def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow:
-        """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again."""
+    def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow | None:
+        """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again.
+
+        None: the replicas concerned have these clocks already.
+        """
         assert self.plan is not None
-        self.straggler = straggler
-        if straggler is None:
-            self._answer = None
+        before, clocks_mhz = self.straggler, self.last.clocks_mhz
+        self.straggler, self._answer = straggler, None
+        if straggler is not None:
+            self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s))
+        same = before is None or straggler is None or before.replica == straggler.replica
+        if same and self.last.clocks_mhz == clocks_mhz:
+            return None
+        if straggler is None or self._answer is None:
             why = "no replica is slower than the others any more"
             return self._row(self.plan, self._settings.slowdown, t_ns, why)
-        self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s))
         longer = 100 * (straggler.slower - 1)
         why = f"replica {straggler.replica} takes {longer:.0f} % longer than promised"
         return self._row(self._answer, straggler.time_s / self.base_s, t_ns, why)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from analyzers.fleet.fleet import Fleet
-from analyzers.results.instructions import ApplyControl, ApplyPlan, RestoreControl
+from analyzers.dispatch.pending import Pending
+from analyzers.fleet.fleet import Clocks, Fleet
+from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, RestoreControl
 from analyzers.results.result import Result, in_order
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
@@ -11,10 +12,13 @@ from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 class HeldClocks:
     """The clocks that one run holds, and its commands without outcome."""
 
-    def __init__(self, run: str, fleet: Fleet) -> None:
+    def __init__(self, run: str, fleet: Fleet, pending: Pending) -> None:
+        """``pending``: remembers commands until they have an outcome."""
+        self.now: Clocks = {}
+        """By host: frame time of the event under way."""
         self.set_ns: dict[str, int] = {}
         """By host: when its last clock was set."""
-        self._run, self._fleet = run, fleet
+        self._run, self._fleet, self._pending = run, fleet, pending
         self._waiting: dict[str, str] = {}
         """By command without outcome: its GPU."""
         self._held: dict[str, None] = {}
@@ -31,10 +35,15 @@ class HeldClocks:
         return f"{self._run[:100]}/{session[:8]}-clock{self._count}/{gpu[-12:]}"
 
     def ask(self, commands: Iterable[ApplyControl | ApplyPlan]) -> Result:
-        """Return commands as instructions. Outcomes of earlier ones are awaited no more."""
+        """Return commands as rows and instructions. Outcomes of earlier ones are awaited no more."""
         asked = tuple(commands)
         self._waiting = {command.command: command.gpu for command in asked}
-        return in_order([Result((), (command,)) for command in asked])
+        return self._send(asked)
+
+    def _send(self, commands: Iterable[Command]) -> Result:
+        return in_order(
+            [Result((self._pending.ask(each, self._run, self.now[each.host]),), (each,)) for each in commands]
+        )
 
     def settle(self, host: str, note: ControlApplied | ControlRefused) -> bool:
         """Take in the outcome of a command. False: it is not awaited."""
@@ -60,16 +69,14 @@ class HeldClocks:
         """Return commands that unlock every clock that is held or may be by now."""
         held = self._held | dict.fromkeys(self._waiting.values())
         self._held, self._waiting = {}, {}
-        return Result(
-            (),
-            tuple(
-                RestoreControl(
-                    command=self.name(session, gpu),
-                    run=self._run,
-                    host=self._fleet.gpus[gpu].host,
-                    gpu=gpu,
-                    control="graphics_clock",
-                )
-                for gpu in held
-            ),
-        )
+        commands = [
+            RestoreControl(
+                command=self.name(session, gpu),
+                run=self._run,
+                host=self._fleet.gpus[gpu].host,
+                gpu=gpu,
+                control="graphics_clock",
+            )
+            for gpu in held
+        ]
+        return self._send(commands)

@@ -394,6 +394,17 @@ def test_a_second_try_of_a_process_is_of_the_same_recurrence_if_the_first_missed
     assert [row.epochs for row in heard.tries] == [2, 1]
 
 
+def test_a_recurrence_is_not_given_to_another_run_while_its_own_goes_on(
+    frames: list[tuple[Frame, Body]],
+) -> None:
+    made = Recurs("simulated:v100x1", TRAINING, PLAN)
+    (host,) = made.hosts
+    made.at(BEGIN_NS + 500_000_000, lambda: host.publish(TryEnded(host.now(), 0, "stopped", "too dear")))
+    made.run(seconds=2.0)  # it goes on with another size
+    heard = Heard().hear([*made.frames, *again(frames, 1)])
+    assert [(row.recurrence, row.ended) for row in heard.tries] == [(1, "stopped"), (2, "converged")]
+
+
 def test_ranks_with_different_sizes_say_nothing_about_either() -> None:
     (row,) = Heard().hear(training(more=(("simulated:v100x1,seed=1", 0),), sizes=(16, 64))).tries
     assert row.ended == "lost"

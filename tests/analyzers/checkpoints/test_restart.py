@@ -17,7 +17,7 @@ from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
-from analyzers.results.rows import CheckpointRow, DecisionRow, Row
+from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -189,6 +189,14 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
         for each in (begin.interpreter, undisturbed)
     ]
     assert decided[0] == decided[1] != []
+
+
+def test_one_is_taken_when_the_kind_of_a_counter_is_known(world: World) -> None:
+    taker = CheckpointTaker(1, {})
+    taker.replaying = False
+    assert taker.take(world.interpreter, (), world.rows(RunRow)[:1], 0) == ()
+    (row,) = taker.take(world.interpreter, (), world.rows(GpuRow)[-1:], 0)
+    assert row.runs == ("run",)
 
 
 def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet, Gpu
 from analyzers.fleet.session import Session
 from analyzers.pipeline.graph import PipelineGraph, make_graph
@@ -18,6 +19,7 @@ from analyzers.results.readings import READING
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row
 from zeus_stream.protocol.events import RunStarted
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
 from zeus_stream.protocol.readings import ABSENT, Seen
@@ -61,6 +63,7 @@ class Stages:
     """By iteration."""
     t_ns: int = 1_000_000_000_000
     iteration: int = 0
+    pending: Pending = field(default_factory=lambda: Pending(at_once=True))
     locked_mhz: dict[str, int] = field(default_factory=dict)
     plans: dict[str, ApplyPlan] = field(default_factory=dict)
     sent: list[Instruction] = field(default_factory=list)
@@ -72,7 +75,7 @@ class Stages:
         self.fleet = Fleet()
         ranks = range(self.stages * self.replicas)
         self.sessions = [self._session(rank) for rank in ranks]
-        self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known)
+        self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known, self.pending)
         self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
         self.read_ns = self.t_ns
         for rank, session in enumerate(self.sessions):
@@ -241,10 +244,15 @@ class Stages:
                         t_ns=self.t_ns, command=instruction.command, gpu=instruction.gpu,
                         control="graphics_clock", value=value,
                     )  # fmt: skip
+                    self.pending.settle(HOST, note)
                     follows = self.run.handle(ClockSettled(HOST, note), self._now())
-                case RestoreControl(gpu=gpu):
+                case RestoreControl(command=command, gpu=gpu):
                     self.locked_mhz.pop(gpu, None)
                     self.plans.pop(gpu, None)
+                    note = ControlApplied(
+                        t_ns=self.t_ns, command=command, gpu=gpu, control="graphics_clock", value=UNLOCKED
+                    )
+                    self.pending.settle(HOST, note)
                 case _:
                     raise AssertionError(f"a pipeline does not ask for {instruction}")
             self._take(follows)

@@ -4,6 +4,7 @@ import pytest
 
 from analyzers.pipeline.pipeline_events import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, ApplyPlan
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PlanPointRow
 from analyzers.results.result import NOTHING, Result
@@ -26,6 +27,22 @@ def test_a_pipeline_is_profiled_from_high_to_low_and_then_follows_a_plan() -> No
     offered = [each for each in world.sent if isinstance(each, ApplyPlan)]
     assert [each.first_iteration is None for each in offered] == [True] * 4 + [False] * 4
     assert len({each.first_iteration for each in offered[4:]}) == 1
+    commands = [row for row in world.rows if isinstance(row, CommandRow)]
+    asked = [each for each in world.sent if isinstance(each, (ApplyControl, ApplyPlan))]
+    assert [row.command for row in commands] == [each.command for each in asked]
+    assert {row.clock_mhz for row in commands if row.plan is None} == set(visited)
+    assert [row.plan for row in commands[-8:]] == [plan.number] * 8
+    first = next(each for each in offered if each.gpu == commands[-8].gpu)
+    turns = zip(first.clocks_mhz, (*first.clocks_mhz[1:], first.clocks_mhz[0]), strict=True)
+    assert commands[-8].plan_changes == sum(before != after for before, after in turns) > 0
+    assert commands[-8].clock_mhz == max(first.clocks_mhz)
+    assert world.pending.leases() == {"host": frozenset(f"GPU-{stage}" for stage in range(4))}
+    world.end(0)
+    assert world.pending.leases() == {}
+    given_back = [row for row in world.rows if isinstance(row, CommandRow)][len(commands) :]
+    assert [(row.control, row.clock_mhz, row.plan) for row in given_back] == [
+        ("graphics_clock", None, None)
+    ] * 4
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])

@@ -7,7 +7,7 @@ from analyzers.pipeline.plan import FrequencyPlan
 from analyzers.pipeline.watching.power_share import plan_within
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import PlanRow
+from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from tests.analyzers.pipeline.stages import Stages
 
 
@@ -50,6 +50,19 @@ def test_a_slower_replica_is_answered_within_two_iterations_and_so_is_its_recove
     assert world.took_s[-1] == pytest.approx(usual_s, rel=0.005)
     assert world.state == "following"
     assert [row.number for row in world.rows if isinstance(row, PlanRow)][-1] == 3
+
+
+def test_a_straggler_that_becomes_still_slower_is_sent_no_plan_of_the_same_clocks() -> None:
+    world = following(replicas=2)
+    for slower in (1.9, 2.5, 1.9):
+        world.slow[1] = slower
+        world.play(5)
+    assert world.last_plan().number == 2, "no plan is slower than that of the least energy"
+    world.slow.clear()
+    world.play(5)
+    assert world.last_plan().number == 3
+    world.end(0)
+    assert [row.replicas for row in world.rows if isinstance(row, PipelineRow)][-1] == 2
 
 
 def test_noise_is_no_straggler() -> None:
