@@ -104,10 +104,14 @@ class Cli:
             text=True,
         )
 
+    def refused(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command in this process: one that answers, or one that ends before it begins its work."""
+        with chdir(self.directory):
+            return answer(arguments, {**self.environment, **environment})
+
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         if arguments[:1] and arguments[0] in ANSWERS and not waits_for_others():
-            with chdir(self.directory):
-                return answer(arguments, {**self.environment, **environment})
+            return self.refused(*arguments, **environment)
         with self.start(*arguments, **environment) as process:
             try:
                 out, err = process.communicate(timeout=300)

@@ -22,10 +22,10 @@ from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
 MEMORY_MB = 128
-SETTINGS = Settings(memory_mb=MEMORY_MB, query_seconds=20)
+SETTINGS = Settings(memory_mb=MEMORY_MB, query_seconds=300)
 MORE_MB = 256
 """That a query may take beyond its memory."""
-LATER_S = 2.0
+LATER_S = 20.0
 """That a query may take beyond its time."""
 
 
@@ -44,7 +44,7 @@ def queries(store: StoreClient) -> Iterator[Queries]:
     queries.stop()
 
 
-def ask(queries: Queries, sql: str, *, timeout_ms: int = 20_000) -> list[dict[str, object]]:
+def ask(queries: Queries, sql: str, *, timeout_ms: int = 300_000) -> list[dict[str, object]]:
     _, parts = queries.answer(Query(sql, 1000, timeout_ms))
     rows: list[dict[str, object]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
     return rows
@@ -116,7 +116,7 @@ def test_a_sort_that_does_not_fit_into_memory_is_done_on_disk(queries: Queries) 
     sql = (
         "SELECT max(n) AS n FROM (SELECT row_number() OVER (ORDER BY hash(range)) AS n FROM range(8_000_000))"
     )
-    assert ask(queries, sql, timeout_ms=20_000) == [{"n": 8_000_000}]
+    assert ask(queries, sql) == [{"n": 8_000_000}]
 
 
 def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
