@@ -25,7 +25,7 @@ def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[i
 
     ``utc_ns``: of each frame, UTC minus its host's clock; None: it is not known.
     """
-    rows = np.concatenate([np.frombuffer(body.rows, READING) for _, body in readings])
+    rows = np.frombuffer(b"".join([body.rows for _, body in readings]), READING)
     sizes = [len(body.rows) // READING_BYTES for _, body in readings]
     logs: dict[str, int] = {}
     gpus: dict[str, int] = {}

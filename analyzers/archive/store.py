@@ -21,9 +21,8 @@ from analyzers.results.rows import (
     Row,
     TryRow,
 )
-from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.frames import Body, Break, Frame
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
 """Frames with their bodies, or the rows of their events (None: it cannot be decoded); or frames that are gone

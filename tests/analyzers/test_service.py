@@ -27,6 +27,7 @@ from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import Row
 from analyzers.service import Analyzer, analyze
 from analyzers.shards.sharded_analyzer import analyze_shards
+from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.errors import RefusedError
@@ -151,7 +152,7 @@ class Bench:
 async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterator[Bench]:
     """Run an analyzer that follows a recorded collector."""
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
-    context, archive = sockets.context(), kind.open(zeus_dir / "energy.duckdb", SETTINGS)
+    context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)
     if isinstance(archive, StalledArchive):
         archive.go = threading.Event()
     try:

@@ -17,11 +17,10 @@ from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Received
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 _LENGTH = struct.Struct("<Q")
 

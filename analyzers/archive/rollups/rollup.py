@@ -145,7 +145,7 @@ def _known_utc(frames: Sequence[Placed], utc_ns: int | None) -> Iterator[tuple[i
 
 def _add_readings(log: _Log, bodies: Sequence[Readings], utc_ns: int) -> None:
     """Add readings to the open seconds."""
-    rows = np.concatenate([np.frombuffer(body.rows, READING) for body in bodies])
+    rows = np.frombuffer(b"".join([body.rows for body in bodies]), READING)
     codes = [[log.gpus.setdefault(gpu, len(log.gpus)) for gpu in body.gpus] for body in bodies]
     sizes = [len(body.rows) // READING.itemsize for body in bodies]
     starts = np.cumsum([0, *(len(each) for each in codes[:-1])])
