@@ -183,6 +183,12 @@ class _Figures:
     bounded: bool
     """``low_uj`` and ``high_uj`` are hard."""
 
+    def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Return energy, bounds and likely bounds of each window."""
+        likely = self.likely_low_uj.tolist(), self.likely_high_uj.tolist()
+        bounds = self.low_uj.tolist(), self.high_uj.tolist()
+        return zip(self.used_uj.tolist(), *bounds, *likely, strict=True)
+
 
 def measure(
     timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: Shape | None = None
@@ -215,15 +221,9 @@ def measure(
     known, shaped, straight = (whole & ordered).tolist(), figures.shaped.tolist(), timeline.estimator
     sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
     coverage = shape.phase_coverage if shape and timeline.follows_events else None
-    used_uj, likely_low_uj, likely_high_uj = (
-        values.tolist() for values in (figures.used_uj, figures.likely_low_uj, figures.likely_high_uj)
-    )
-    low_uj, high_uj = (
-        values.tolist() if figures.bounded else [None] * count for values in (figures.low_uj, figures.high_uj)
-    )
     beats = figures.beats.tolist()
     found: list[Energy | Missing] = []
-    for i in range(count):
+    for i, (used_uj, low_uj, high_uj, p2_5_uj, p97_5_uj) in enumerate(figures.rows()):
         if not known[i]:
             why = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
             found.append(Missing(why))
@@ -238,11 +238,11 @@ def measure(
             words.append(unfitted)
         found.append(
             Energy(
-                energy_uj=used_uj[i],
-                low_uj=low_uj[i],
-                high_uj=high_uj[i],
-                p2_5_uj=likely_low_uj[i],
-                p97_5_uj=likely_high_uj[i],
+                energy_uj=used_uj,
+                low_uj=low_uj if figures.bounded else None,
+                high_uj=high_uj if figures.bounded else None,
+                p2_5_uj=p2_5_uj,
+                p97_5_uj=p97_5_uj,
                 phase_coverage=coverage,
                 estimator=estimator,
                 quality="; ".join(words) or "ok",
