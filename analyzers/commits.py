@@ -15,15 +15,16 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import GiveAnswer, Instruction
-from analyzers.results.rows import CheckpointRow, JobRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, JobRow, OwnUseRow, Row, TryRow
+from zeus_stream.clock import to_next_s
 from zeus_stream.transport.follower import Break
 
 COMMIT_S = 1.0
 """Between two commits while results are followed."""
 QUIET_COMMITS = 5
 """Times that, while nobody follows them: a commit costs about 30 ms of processor time, whatever is in it."""
-IDLE_COMMITS = 30
-"""Times that, while nothing follows from the frames that wait: no training runs."""
+IDLE_COMMITS = 120
+"""Times that, while nothing follows from the frames that wait but our own use: no training runs."""
 COMMIT_BYTES = 4 << 20
 """Of frames; more are stored at once."""
 MAX_BYTES = 4 * COMMIT_BYTES
@@ -109,9 +110,9 @@ class Commits:
         try:
             while True:
                 for waited in range(1, IDLE_COMMITS + 1):
-                    with anyio.move_on_after(COMMIT_S):
+                    with anyio.move_on_after(to_next_s(COMMIT_S)):
                         await self._large.wait()
-                    due = self._rows and waited >= QUIET_COMMITS
+                    due = waited >= QUIET_COMMITS and not all(isinstance(r, OwnUseRow) for r in self._rows)
                     if due or self._large.is_set() or self._followed():
                         break
                 self._large = anyio.Event()

@@ -10,6 +10,7 @@ import anyio
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
 from analyzers.interpreter import LinkSeen
+from zeus_stream.clock import to_next_s
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -85,7 +86,7 @@ async def complain(link: Link) -> None:
     """Log why a collector does not let us in, each time it is for another reason. Until cancelled."""
     logged: str | None = None
     while True:
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(to_next_s(LOOK_S))
         if (trouble := link.trouble) not in (None, logged):
             _log.warning("%s", trouble)
         logged = trouble

@@ -72,6 +72,8 @@ GIVEN_AHEAD = 64
 """Results of slices of the stream that wait for a commit; then interpretation waits."""
 MAX_QUESTIONS = 1_000
 """Questions of scripts that wait for the interpreter; one more is dropped, and the script asks again."""
+SMALL_BYTES = 20_000
+"""Frames that are decoded at once: a thread takes longer to begin."""
 SWITCH_S = 0.001
 """For so long the thread that interprets keeps the interpreter lock of Python to itself."""
 
@@ -114,7 +116,7 @@ async def analyze(
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, begin, collectors)
-            channel = sockets.listen(context, where.query, group=settings.group)
+            channel = sockets.listen(context, where.query, group=settings.group, watched=True)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             files: dict[Path, Callable[[Interpreter], None]] = {
                 where.gains: partial(watched_files.take_gains, file=where.gains),
@@ -165,10 +167,8 @@ class Analyzer:
         collectors: Iterable[Collector],
     ) -> None:
         self.archive = archive
-        self._archive = archive
-        self._path = path
-        self._settings = settings
-        self.interpretation = self._interpretation = Interpretation(begin.interpreter, begin.taker)
+        self._path, self._settings = path, settings
+        self.interpretation = Interpretation(begin.interpreter, begin.taker)
         self._collectors: list[Collector] = []
         self._first = tuple(collectors)
         self._replayed = anyio.Event()
@@ -204,19 +204,19 @@ class Analyzer:
                 self._tasks, self._send = tasks, send
                 for collector in self._first:
                     self.join(collector)
-                pages = iter(self._archive.to_replay(self._since))
+                pages = iter(self.archive.to_replay(self._since))
                 while (page := await run_sync(next, pages, None)) is not None:
                     self._counters["frames replayed at the start"] += len(page)
                     async for given in self._interpret(page):
                         await self._deliver(given)
                 self._commits.replaying = False
-                self._interpretation.replayed()
+                self.interpretation.replayed()
                 tasks.start_soon(self._commits.run)
                 tasks.start_soon(self._store, receive, stored)
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
-                log = OwnLog(*self._archive.own_log(), send)
+                log = OwnLog(*self.archive.own_log(), send)
                 groups = dict(self._settings.budget_groups)
                 tasks.start_soon(watched_files.publish_budgets, budgets, groups, log)
                 if alone:
@@ -252,9 +252,9 @@ class Analyzer:
             )  # fmt: skip
             return
         host.collector = collector
-        collector.link.leases = lambda: self._interpretation.leases.get(name, frozenset())
-        log_id, next_offset = self._archive.position(name)
-        async for part in collector.follow(log_id, next_offset, pause_s=self._interpretation.pause_s):
+        collector.link.leases = lambda: self.interpretation.leases.get(name, frozenset())
+        log_id, next_offset = self.archive.position(name)
+        async for part in collector.follow(log_id, next_offset, pause_s=self.interpretation.pause_s):
             await send.send(part)
 
     # ---- frames
@@ -283,9 +283,9 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-        frames = await run_sync(
-            lambda: [(frame, self._decoded(frame)) for frame in received], limiter=self._writer
-        )
+        pairs = ((frame, self._decoded(frame)) for frame in received)
+        small = sum(len(frame.body) for frame in received) <= SMALL_BYTES
+        frames = list(pairs) if small else await run_sync(tuple, pairs, limiter=self._writer)
         self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
         await self._commits.make_room()
@@ -311,7 +311,7 @@ class Analyzer:
                 collector.link.take_notes(body.notes)
         while at < len(frames):
             behind_ns = self.behind_ns()
-            count, result = await self._interpretation.interpret(
+            count, result = await self.interpretation.interpret(
                 frames[at:], behind_ns, partial(links_seen, self._hosts)
             )
             part, at = frames[at : at + count], at + count
@@ -322,7 +322,7 @@ class Analyzer:
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
 
     def behind_ns(self) -> int:
-        """Return how long the oldest frame waits that is not interpreted."""
+        """Return how long the oldest frame waits."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
     async def _deliver_all(self, results: MemoryObjectReceiveStream[Given]) -> None:
@@ -352,16 +352,16 @@ class Analyzer:
 
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
-            result = await self._interpretation.handle(Asked(host, question), host)
+            result = await self.interpretation.handle(Asked(host, question), host)
             await self._given.send(Given(result, {}))
 
     async def forget(self, job: str) -> int | None:
         """Let a job begin again. Return the number of tries that count no more; None: it is not known."""
-        count = await self._interpretation.run(lambda interpreter: interpreter.tries(job))
+        count = await self.interpretation.run(lambda interpreter: interpreter.tries(job))
         if count is None:
             return None
         stored = anyio.Event()
-        result = await self._interpretation.forget(job)
+        result = await self.interpretation.forget(job)
         await self._given.send(Given(result, {}, stored))
         await stored.wait()
         return count
@@ -378,7 +378,7 @@ class Analyzer:
             ("analyzer", "own energy", self._own_use.energy),
             ("analyzer", "behind by", f"{self.behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
-            *insight_rows(self._interpretation.insight),
+            *insight_rows(self.interpretation.insight),
             *self.queries.status_rows(),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
@@ -387,7 +387,7 @@ class Analyzer:
 
     def _collector_rows(self, collector: Collector) -> Rows:
         hosts = {
-            name: (host.last, self._interpretation.waiting.get(name, 0))
+            name: (host.last, self.interpretation.waiting.get(name, 0))
             for name, host in self._hosts.items()
             if host.collector is collector and host.last is not None
         }
@@ -396,5 +396,5 @@ class Analyzer:
     def _now(self, host: str | None) -> Snapshot:
         """Return the live state of the site, or of one host."""
         links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
-        head = site_head(links, self._archive.archive_id, anchor().wall_ns, self.behind_ns(), self._counters)
-        return self._live.snapshot(head, self._interpretation.searches, monotonic_ns(), host)
+        head = site_head(links, self.archive.archive_id, anchor().wall_ns, self.behind_ns(), self._counters)
+        return self._live.snapshot(head, self.interpretation.searches, monotonic_ns(), host)

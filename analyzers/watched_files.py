@@ -11,7 +11,7 @@ from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.power_budget.allocation import in_force
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files
-from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.clock import anchor, monotonic_ns, to_next_s
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
@@ -45,7 +45,7 @@ async def publish_budgets(
         if (holding := in_force(listed, anchor().wall_ns)) != published:
             published = holding
             await own_log.state("budgets", BudgetsSet(monotonic_ns(), holding))
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(to_next_s(LOOK_S))
 
 
 async def follow_signals(folder: Path, store: Callable[[Sequence[SignalRow]], Awaitable[None]]) -> None:
@@ -61,13 +61,13 @@ async def follow_signals(folder: Path, store: Callable[[Sequence[SignalRow]], Aw
             else:
                 if rows:
                     await store(rows)
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(to_next_s(LOOK_S))
 
 
 async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:
     """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
     while True:
-        await anyio.sleep(LOOK_S)
+        await anyio.sleep(to_next_s(LOOK_S))
         if (now := changed(path)) == known:
             continue
         known = now

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from collectors.beats import Beats
 from collectors.control_server import ControlServer, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
@@ -42,7 +43,7 @@ from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
 from collectors.status import Row, device_rows
 from zeus_stream import own_cost
-from zeus_stream.clock import anchor, boot_id, monotonic_ns, to_next_s
+from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.package_version import package_version
 from zeus_stream.paths import Places, claim, places, prepare
@@ -57,13 +58,6 @@ if TYPE_CHECKING:
 
 SWITCH_S = 0.0001
 PR_SET_TIMERSLACK = 29
-BEAT_S = 0.05
-REST_S = 0.25
-"""Between two beats while no lease is held and nobody waits."""
-KEEP_S = 2.0
-"""Between two looks at what the log may forget."""
-RELAX_S = 1.0
-"""Between two looks at which devices sessions use."""
 ANCHOR_S = 60.0
 PUBLISH_QUEUE = 32
 """Messages queued per publisher: any user may send here."""
@@ -125,10 +119,10 @@ class Doors:
 
 
 def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
-    control = sockets.listen(context, where.control, group=settings.group)
-    feed = sockets.listen(context, where.feed, feed=True, group=settings.group)
+    control = sockets.listen(context, where.control, group=settings.group, watched=True)
+    feed = sockets.listen(context, where.feed, feed=True, group=settings.group, watched=True)
     return Doors(
-        sockets.listen(context, where.publish, mode=0o666, queue=PUBLISH_QUEUE),
+        sockets.listen(context, where.publish, mode=0o666, queue=PUBLISH_QUEUE, watched=True),
         control,
         feed,
         Gate(context, settings.listen, where.keys, {"control": control, "feed": feed}),
@@ -170,7 +164,7 @@ class Collector:
             observe=settings.observe,
         )
         self._warden = None if settings.observe else Warden(settings.device, where)
-        self._pace = Pace()
+        self._pace = Pace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
         self._guards = Guards(
             settings,
@@ -191,6 +185,14 @@ class Collector:
             UserBudgets(settings.log_mb * 1_000_000),
             self._pace,
             self._use_times.run_ended,
+        )
+        self._beats = Beats(
+            self._guards,
+            self._journal,
+            self._pace,
+            self._note_use,
+            settings.log_mb * 1_000_000,
+            round(settings.log_hours * 3.6e12),
         )
         self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
@@ -213,9 +215,7 @@ class Collector:
                 tasks.start_soon(self._gate.run)
                 tasks.start_soon(limits.keep, self._channels, self._say_cut)
                 tasks.start_soon(limits.give_back)
-                tasks.start_soon(self._beat)
-                tasks.start_soon(self._keep)
-                tasks.start_soon(self._relax)
+                tasks.start_soon(self._beats.run)
                 tasks.start_soon(self._tell_time)
                 tasks.start_soon(self._tell_own_use)
                 if self._brokered is not None:
@@ -262,36 +262,12 @@ class Collector:
 
     # ---- what only time brings -------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
-        logged_ns = 0
-        while True:
-            now_ns = monotonic_ns()
-            if now_ns - logged_ns >= self._pace.gather_ns(now_ns):
-                self._guards.log_readings()
-                logged_ns = now_ns
-            self._guards.beat()
-            self._journal.flush()
-            at_rest = not self._guards.leases and self._pace.gather_ns(now_ns)
-            await anyio.sleep(to_next_s(REST_S if at_rest else BEAT_S))
-
-    async def _keep(self) -> None:
-        """Let the log forget what is too old or too much."""
-        most_bytes = self._settings.log_mb * 1_000_000
-        most_ns = round(self._settings.log_hours * 3.6e12)
-        while True:
-            if not self._journal.prune(most_bytes, most_ns):
-                await anyio.sleep(KEEP_S)
-            await anyio.lowlevel.checkpoint()
-
-    async def _relax(self) -> None:
-        """Read closely what sessions use, and the rest seldom."""
-        while True:
-            if self._positions.plans:
-                self._pace.hurry(monotonic_ns() + COMMAND_NS)
-            if any(not session.over for session in self._intake.sessions):
-                self._guards.use(self._intake.gpus_in_use())
-            self._guards.relax()
-            await anyio.sleep(RELAX_S)
+    def _note_use(self) -> None:
+        """Have the devices read closely that sessions use."""
+        if self._positions.plans:
+            self._pace.hurry(monotonic_ns() + COMMAND_NS)
+        if any(not session.over for session in self._intake.sessions):
+            self._guards.use(self._intake.gpus_in_use())
 
     async def _tell_time(self) -> None:
         while True:

@@ -43,8 +43,10 @@ BEAT_S = 0.3
 """Between renewals of leases."""
 SILENCE_NS = 3_000_000_000
 """The socket is opened again when the collector has sent nothing for this time."""
-RESEND_BEATS = 4
-"""Beats between two sendings of a command that got no reply."""
+RESEND_S = 1.2
+"""Between two sendings of a command that got no reply, and between two greetings."""
+FIRST_NS = 10_000_000_000
+"""From a greeting that was answered: leases of an earlier analyzer may become known."""
 MAX_UNANSWERED = 1_000
 
 
@@ -95,8 +97,12 @@ class Link:
         self._unanswered: dict[str, Command] = {}
         self._bound = host
         self._known = anyio.Event()
+        self._bell = anyio.Event()
+        """Rings when a lease may begin."""
         self._host = ""
         self._received_ns = 0
+        self._welcomed_ns = 0
+        """When the collector let us in."""
         self._greeted_ns = 0
         """When the greeting was sent that has no answer yet; 0: none."""
         self._objection: str | None = None
@@ -188,6 +194,7 @@ class Link:
                 )
         self._unanswered[request.command] = request
         self._send(request)
+        self._bell.set()
 
     async def run(self, asked: Callable[[str, Ask | AskTry], object]) -> None:
         """Keep connection and leases alive; hand host and question of scripts on. Until cancelled."""
@@ -206,22 +213,32 @@ class Link:
                 channel.close()
 
     async def _beat(self) -> None:
-        beat = 0
-        while monotonic_ns() - self._received_ns < SILENCE_NS:
+        resent_ns = 0
+        while (now_ns := monotonic_ns()) - self._received_ns < SILENCE_NS:
+            self._bell = anyio.Event()
             if self._welcome is not None and (gpus := tuple(sorted(self.leases()))):
                 renewal = self._owner, self._welcome.incarnation, gpus, self.lease_ms
                 self._send(RenewLeases(*renewal, self._commander.epoch))
-            if self._welcome is None or beat % RESEND_BEATS == 0:
+            if self._welcome is None or now_ns - resent_ns >= RESEND_S * 1e9:
+                resent_ns = now_ns
                 self._greeted_ns = self._greeted_ns or monotonic_ns()
                 known = self._commander
                 self._send(Hello("analyzer", self._owner, known.epoch, known.shard, known.shards))
                 for request in self._unanswered.values():
                     self._send(request)
-            beat += 1
-            pause_s, slept_ns = BEAT_S if self._welcome else BEAT_S / 6, monotonic_ns()
-            await anyio.sleep(pause_s)
+            pause_s, slept_ns = self._pause_s(), monotonic_ns()
+            with anyio.move_on_after(pause_s) as due:
+                await self._bell.wait()
             now_ns = monotonic_ns()
-            self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
+            if due.cancelled_caught:
+                self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
+
+    def _pause_s(self) -> float:
+        """Return the time to the next renewal, or to the next greeting if nothing is to be renewed."""
+        if self._welcome is None:
+            return BEAT_S / 6
+        first = monotonic_ns() - self._welcomed_ns < FIRST_NS
+        return BEAT_S if first or self._unanswered or self.leases() else RESEND_S
 
     async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
@@ -241,6 +258,8 @@ class Link:
                             " another key there if its name has changed."
                         )
                     case Welcome():
+                        if self._welcome is None:
+                            self._welcomed_ns = self._received_ns
                         self._welcome, self._objection = reply, None
                         if self._greeted_ns:
                             self._lease.delayed(self._received_ns, self._received_ns - self._greeted_ns)

@@ -74,7 +74,7 @@ def _server(
 ) -> tuple[QueryServer, sockets.Channel, Gate]:
     settings, where = source.settings, places(environ)
     counters: Counter[str] = Counter()
-    channel = sockets.listen(context, where.query, group=settings.group)
+    channel = sockets.listen(context, where.query, group=settings.group, watched=True)
     gate = Gate(context, settings.listen, where.keys, {"query": channel})
 
     def status(gate: Gate) -> Status:

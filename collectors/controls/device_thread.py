@@ -93,6 +93,11 @@ class Watch:
         """The refresh interval of the device, as far as it was seen."""
         return self._schedule.period_ns
 
+    @property
+    def at_rest(self) -> bool:
+        """Tell whether it is read seldom, or not there."""
+        return self._paused or self._description is None
+
     def start(self) -> None:
         self._thread.start()
 
@@ -229,7 +234,7 @@ class Watch:
         self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
         relaxed_ns = None
         if self._relaxed:
-            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
+            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns, self._place)
         self._paused = relaxed_ns is not None
         return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 

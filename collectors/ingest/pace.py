@@ -4,6 +4,8 @@ Somebody waits for them at the beginning of a run and while limits are tried; la
 the training, the collector and the analyzer a fraction of many small ones.
 """
 
+from collections.abc import Callable
+
 GATHER_NS = 250_000_000
 BEGINNING_NS = 30_000_000_000
 """From the begin of a session."""
@@ -15,12 +17,15 @@ QUESTION_NS = 2_000_000_000
 class Pace:
     """The end of the time in which what comes in is handed on at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, hurried: Callable[[], None] = lambda: None) -> None:
+        """``hurried``: called whenever somebody begins to wait."""
         self._until_ns = 0
+        self._hurried = hurried
 
     def hurry(self, until_ns: int) -> None:
         """Hand on at once until then."""
         self._until_ns = max(self._until_ns, until_ns)
+        self._hurried()
 
     def gather_ns(self, now_ns: int) -> int:
         """Return the time for which what comes in may wait now, ns."""

@@ -20,7 +20,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.transport.newcomers import Newcomers
+from zeus_stream.transport.newcomers import Connections, Newcomers
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256
@@ -95,6 +95,8 @@ class Channel:
         self._group = group
         self._distant: tuple[str, bytes, bytes] | None = None
         """TCP address, secret key and door, when other hosts may come."""
+        self.connections = Connections(anybody=bool(mode & 0o006))
+        """Those that were accepted, as far as `note_accepted` or `Failures.count` has come."""
         self.newcomers: Newcomers | None = None
         """Connections of other hosts that have not shown a key; None: other hosts may not come."""
         self._cutting = anyio.Lock()
@@ -216,7 +218,7 @@ class Channel:
                 " Give a free port and an address of this host with --listen."
             ) from wrong
         self.newcomers = Newcomers(int(address.rpartition(":")[2]), HANDSHAKE_MS * 1_000_000)
-        return Failures(self._socket.get_monitor_socket(BROKEN_OFF | zmq.EVENT_ACCEPTED), self.newcomers)
+        return Failures(self.monitor(), self.newcomers, self.connections)
 
     def _bind_distant(self, address: str, secret: bytes, door: bytes) -> None:
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -224,6 +226,21 @@ class Channel:
         self._socket.setsockopt(zmq.ZAP_DOMAIN, door)
         over_tcp(self._socket, address)
         self._socket.bind(address)
+
+    async def note_accepted(self) -> None:
+        """Note connections as they are accepted, until cancelled. After `let_in`, `Failures` does it."""
+        if self.distant:
+            return
+        events = Channel(self.monitor())
+        while True:
+            for message in await events.receive():
+                event = parse_monitor_message(message.parts)
+                if event["event"] == zmq.EVENT_ACCEPTED:
+                    self.connections.accepted(event["value"], monotonic_ns())
+
+    def monitor(self) -> "zmq.Socket[bytes]":
+        """Return the socket that reports connections, from the first call on. It has to be read then."""
+        return self._socket.get_monitor_socket(BROKEN_OFF | zmq.EVENT_ACCEPTED)
 
     async def cut(self) -> None:
         """Cut all connections, and listen again."""
@@ -284,16 +301,19 @@ def _can_open_files(number: int) -> bool:
 class Failures:
     """Handshakes with somebody who has another key of ours, or none, or is no ZeroMQ at all."""
 
-    def __init__(self, monitor: "zmq.Socket[bytes]", newcomers: Newcomers) -> None:
-        """``newcomers``: learn of each connection that is accepted."""
+    def __init__(self, monitor: "zmq.Socket[bytes]", newcomers: Newcomers, connections: Connections) -> None:
+        """``newcomers``, ``connections``: learn of each connection that is accepted."""
         self._events = Channel(monitor)
         self._newcomers = newcomers
+        self._connections = connections
 
     async def count(self) -> int:
         """Wait for some, and return how many there were over TCP."""
         failed = 0
         for message in await self._events.receive():
             event = parse_monitor_message(message.parts)
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._connections.accepted(event["value"], monotonic_ns())
             if not bytes(event["endpoint"]).startswith(b"tcp:"):
                 continue
             if event["event"] == zmq.EVENT_ACCEPTED:

@@ -1,8 +1,11 @@
 """The limits on what others take of a listening process: descriptors and memory.
 
 ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
-has no descriptor left. So both are looked at, often: past a bound all connections are cut. Who means
-well is back within a second, with what was not acknowledged.
+has no descriptor left. So both are looked at, often: past a bound all connections are cut. Well-behaved
+clients reconnect within a second, with what was not acknowledged.
+
+They are looked at closely only while much can come: while a connection is open that any user may make, and
+for some seconds after any other was accepted. ZeroMQ reports each one, so nothing is missed at rest.
 
 What large messages took is not back with the system when they are freed: glibc keeps it, in ZeroMQ's thread
 for ever. So it is asked for it now and then.
@@ -16,11 +19,13 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from zeus_stream.clock import to_next_s
+from zeus_stream.clock import monotonic_ns, to_next_s
 from zeus_stream.transport.sockets import Channel
 
 LOOK_S = 0.05
 """Between two looks; in that time some 2,500 connections or 100 MB can come in."""
+REST_S = 5.0
+"""Between two looks while no connection is there that could bring much."""
 FILES_PER_S = 100_000
 """More than can come in: a process that may open few files looks before so many could have used them up."""
 CLOSES_S = 0.5
@@ -41,11 +46,21 @@ async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
 
     Those of other hosts go first: they may come without a key. Those of this host go if that is not enough.
     """
+    async with anyio.create_task_group() as tasks:
+        for channel in channels:
+            tasks.start_soon(channel.note_accepted)
+        await _look(channels, say)
+
+
+async def _look(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
     most_files = _all_files() // 2
     look_s = min(LOOK_S, most_files / FILES_PER_S)
     most_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
-        await anyio.sleep(to_next_s(look_s))
+        if any(channel.connections.watched(monotonic_ns()) for channel in channels):
+            await anyio.sleep(to_next_s(look_s))
+        else:
+            await _rest(channels)
         if (reason := _trouble(most_files, most_bytes)) is not None:
             distant = [channel for channel in channels if channel.distant]
             for channel in distant:
@@ -57,6 +72,19 @@ async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
                     await channel.cut()
                 say(f"{reason}: all connections were cut")
             await anyio.sleep(PAUSE_S)
+
+
+async def _rest(channels: Sequence[Channel]) -> None:
+    """Wait for the next connection, at most REST_S."""
+
+    async def wait(channel: Channel) -> None:
+        await channel.connections.next()
+        tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(to_next_s(REST_S)):
+        async with anyio.create_task_group() as tasks:
+            for channel in channels:
+                tasks.start_soon(wait, channel)
 
 
 async def _over(most_files: int, most_bytes: int) -> bool:

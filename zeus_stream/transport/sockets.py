@@ -98,11 +98,13 @@ def listen(
     mode: int = 0o600,
     group: str | None = None,
     queue: int = QUEUE,
+    watched: bool = False,
 ) -> Channel:
     """Open a ROUTER (or, for the feed, a PUB) at a socket file.
 
     Args:
         mode: of the file, from the first moment.
+        watched: its connections are reported from the first moment; `limits.keep` reads the reports.
         group: becomes the file's, which then has mode 0660.
         queue: see `QUEUE`.
 
@@ -117,6 +119,8 @@ def listen(
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
     channel = Channel(socket, path, mode, group)
+    if watched:
+        channel.monitor()
     try:
         channel.bind()
     except SettingsError:

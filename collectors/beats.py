@@ -1,0 +1,107 @@
+"""The collector's clock: what only time brings is done here, and nothing wakes before it is due.
+
+    while somebody waits (a command, a question, a young run)     every BEAT_NS: readings are logged at once
+    while a lease is held, or a device is read closely            every REST_NS, and at the end of a lease
+    at rest: no lease, and every device is read seldom            after each reading of the devices
+
+Each of these hurries on when somebody begins to wait. The ends of leases and the next try of a restore are
+times that are known, so they need no looks in between.
+"""
+
+from collections.abc import Callable, Iterator
+
+import anyio
+
+from collectors.controls.supervisor import Guards
+from collectors.ingest.pace import Pace
+from collectors.log.feed import Journal
+from collectors.sampling import schedule
+from zeus_stream.clock import monotonic_ns
+
+BEAT_NS = 50_000_000
+REST_NS = 250_000_000
+AFTER_READING_NS = schedule.RELAXED_SPREAD_NS + 20_000_000
+"""From the instant at which the first unused device is read to when the readings of all are logged."""
+KEEP_NS = 2_000_000_000
+"""Between two looks at what the log may forget while it grows fast."""
+KEEP_AT_REST_NS = 20_000_000_000
+RELAX_NS = 1_000_000_000
+"""Between two looks at which devices sessions use."""
+
+
+class Beats:
+    """Readings to the log, time to the leases, and age to the log."""
+
+    def __init__(
+        self,
+        guards: Guards,
+        journal: Journal,
+        pace: Pace,
+        used: Callable[[], None],
+        log_bytes: int,
+        log_ns: int,
+    ) -> None:
+        """``used``: tells the guards which devices are used. ``log_bytes``, ``log_ns``: the log's limits."""
+        self._guards, self._journal, self._pace, self._used = guards, journal, pace, used
+        self._log_bytes, self._log_ns = log_bytes, log_ns
+        self._bell = anyio.Event()
+        self._logged_ns = self._kept_ns = self._relaxed_ns = 0
+        self._forgets = False
+        """The log had something to forget, so it may have more."""
+
+    def hurry(self) -> None:
+        """Let the next beat be due."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self._bell = anyio.Event()
+            pause_s = self._beat()
+            with anyio.move_on_after(pause_s):
+                await self._bell.wait()
+
+    def _beat(self) -> float:
+        """Do what is due, and return how long nothing will be, s."""
+        now_ns = monotonic_ns()
+        gather_ns = self._pace.gather_ns(now_ns)
+        resting = self._resting()
+        if resting or now_ns - self._logged_ns >= gather_ns:
+            self._guards.log_readings()
+            self._logged_ns = now_ns
+        self._guards.beat()
+        self._journal.flush()
+        if now_ns - self._relaxed_ns >= RELAX_NS:
+            self._relaxed_ns = now_ns
+            self._used()
+            self._guards.relax()
+        if self._forgets or now_ns - self._kept_ns >= (KEEP_AT_REST_NS if resting else KEEP_NS):
+            self._kept_ns = now_ns
+            self._forgets = bool(self._journal.prune(self._log_bytes, self._log_ns))
+        if not gather_ns or self._forgets:
+            return to_next(now_ns, BEAT_NS) / 1e9
+        if resting and self._journal.trouble is None:
+            return to_next(now_ns - AFTER_READING_NS, schedule.RELAXED_NS) / 1e9
+        rest_ns = to_next(now_ns, REST_NS)
+        return min((rest_ns, *(max(due_ns - now_ns, 0) for due_ns in self._due_ns(now_ns)))) / 1e9
+
+    def _resting(self) -> bool:
+        """Tell whether no control is changed, or about to be, and no device is read closely."""
+        return all(
+            guard.watch.at_rest and all(each.state.at_rest for each in guard.controls.values())
+            for guard in self._guards.guards
+        )
+
+    def _due_ns(self, now_ns: int) -> Iterator[int]:
+        """Yield when leases end, and when failed restores are tried again."""
+        for guard in self._guards.guards:
+            for each in guard.controls.values():
+                if each.state.lease is not None and not each.state.lease.over(now_ns):
+                    yield each.state.lease.deadline_ns
+                elif each.state.limits.changed and each.state.retry_ns > now_ns:
+                    yield each.state.retry_ns
+
+
+def to_next(now_ns: int, every_ns: int) -> int:
+    """Return the time to the next whole multiple, ns: tasks that wait for the same multiple wake together."""
+    return every_ns - now_ns % every_ns
