@@ -250,5 +250,5 @@ def _only_measuring(settings: Settings) -> Settings:
 
 
 def _sql(started: Sequence[Service], settings: Settings, where: Places, watch: Watch) -> str:
-    ask = how_to_ask(started, settings.archive or where.archive)
+    ask = how_to_ask(started, settings, where)
     return f"{ask} \"FROM windows WHERE run = '{watch.run}'\""

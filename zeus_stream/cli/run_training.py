@@ -103,7 +103,7 @@ def run(settings: Settings, command: Sequence[str], environ: Mapping[str, str], 
             print_summary(
                 summary,
                 archive,
-                how_to_ask(started, archive),
+                how_to_ask(started, settings, where),
                 sys.stderr,
                 failed=ended_by(code) if code else None,
             )
@@ -182,10 +182,12 @@ def services(
         yield started
 
 
-def how_to_ask(started: Sequence["Service"], archive: Path) -> str:
+def how_to_ask(started: Sequence["Service"], settings: Settings, where: Places) -> str:
     """Return the command that answers SQL once these services have been stopped."""
     ends = any(service.name == "analyzer" for service in started)
-    return f"zeus-stream sql --archive {archive}" if ends else "zeus-stream sql"
+    archive = settings.archive or where.archive
+    usual = settings.dir is None and archive == where.archive
+    return f"zeus-stream sql --archive {archive}" if ends and not usual else "zeus-stream sql"
 
 
 def as_environment(settings: Settings) -> dict[str, str]:

@@ -35,14 +35,15 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
             f" {totals['ranks']} ranks never came, for which the search waits at first. Start all ranks, or"
             " train longer"
         )
-    when = "during the search" if limits else f"before a {level} was measured"
+    when = f"during the search, after {measured}" if limits else f"before a {level} was measured"
+    cures = ["Run it again: the search goes on from there. Or train longer" if limits else "Train longer"]
+    if limits and level == "limit":
+        cures.append("set a larger --stride-w, which leaves fewer limits")
+    late = ""
     if (totals["behind_s"] or 0) > BEHIND_S:
-        return (
-            f"no {what}: the training ended {when}, and {level}s came into force up to"
-            f" {totals['behind_s']:.0f} s late. Leave the services more of the processor, or train longer"
-        )
-    cure = "Train longer, or set a larger --stride-w" if limits and level == "limit" else "Train longer"
-    return f"no {what}: the training ended {when}. {cure}"
+        late = f". This machine was busy: {level}s came into force up to {totals['behind_s']:.0f} s late"
+        cures[1:] = ["leave the services more of the processor"]
+    return f"no {what}: the training ended {when}{late}. {', or '.join(cures)}"
 
 
 def why_no_energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
@@ -56,10 +57,10 @@ def why_no_energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 
 def behind_facts(totals: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return by how much the analyzer was behind, if it was: names and texts."""
-    facts = []
+    texts = []
     if (totals["behind_s"] or 0) > BEHIND_S:
-        facts.append(("behind", f"by up to {totals['behind_s']:.0f} s: limits came into force so late"))
+        texts.append(f"by up to {totals['behind_s']:.0f} s: limits came into force so late")
     if count := totals["steps_not_fitted"]:
         steps = f"{count} of {totals['steps']} steps"
-        facts.append(("behind", f"{steps} have their energy by the counter alone"))
-    return facts
+        texts.append(f"the energy of {steps} is less exact: it comes from the counter alone")
+    return [("behind", "; ".join(texts))] if texts else []

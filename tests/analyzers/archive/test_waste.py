@@ -362,14 +362,19 @@ def test_a_new_run_of_the_job_that_begins_above_zero_resumes_the_one_that_was_ki
     assert "redone steps" not in waste(finished)
 
 
-def test_profiling_is_what_trials_used_above_the_choice(stored: Stored) -> None:
-    """Trials of 5 steps with 5 times their limit: at 300 W 1500 J, at 200 W, the choice, 1000 J."""
+@pytest.mark.parametrize(("chosen_step_s", "more_s"), [(0.9, 0.5), (1.2, -1.0)])
+def test_profiling_is_what_trials_used_above_the_choice(
+    stored: Stored, chosen_step_s: float, more_s: float
+) -> None:
+    """Trials of 5 steps with 5 times their limit: at 300 W 1500 J in 5 s, at 200 W, the choice, 1000 J."""
     trials = [trial(0, 300.0), trial(1, 200.0), trial(2, 150.0), trial(3, 300.0, confirms=True)]
-    choice = replace(DECISION, energy_per_step_j=200.0, step_s=0.9)
+    choice = replace(DECISION, energy_per_step_j=200.0, step_s=chosen_step_s)
     found = waste(stored([CLOSED, *STEPS, EPOCH, WHOLE, *trials, choice]))
     assert found["profiling"]["energy_j"] == 500
-    assert found["profiling"]["duration_s"] == pytest.approx(0.5)
+    assert found["profiling"]["duration_s"] == pytest.approx(more_s)
     assert found["steps"]["energy_j"] == 3500
+    assert found["steps"]["duration_s"] == pytest.approx(40 - more_s)
+    assert sum(row["duration_s"] for row in found.values()) == pytest.approx(60)
 
 
 def test_two_ranks_on_one_gpu_count_its_energy_once(stored: Stored) -> None:

@@ -241,12 +241,15 @@ def test_every_format_says_the_same(ran: Ran) -> None:
     assert [float(line.split(",")[0]) for line in csv.splitlines()[1:]] == limits
     assert [float(line.split()[0]) for line in table.splitlines()[2:]] == limits
     arrow = subprocess.run(
-        [sys.executable, "-m", "zeus_stream", "sql", query, "--format", "arrow"],
+        [sys.executable, "-X", "importtime", "-m", "zeus_stream", "sql", query, "--format", "arrow"],
         env=ran.zeus.environment,
         capture_output=True,
         check=True,
     )
     assert pa.ipc.open_stream(io.BytesIO(arrow.stdout)).read_all()["power_limit_w"].to_pylist() == limits
+    imported = {line.rpartition(b"|")[2].strip() for line in arrow.stderr.splitlines()}
+    assert b"pyarrow.lib" in imported
+    assert not imported & {b"numpy", b"asyncio"}, "a question waits for imports that it does not need"
 
 
 @pytest.mark.parametrize(

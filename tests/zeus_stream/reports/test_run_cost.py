@@ -256,7 +256,7 @@ def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:
 
 def test_a_run_too_short_for_a_choice_says_so_with_the_cure(of: Summarize) -> None:
     told = shown(of((RUN, WHOLE, *TRIALS)))
-    assert "the training ended during the search. Train longer" in " ".join(told.split())
+    assert "Run it again: the search goes on from there" in " ".join(told.split())
 
 
 def test_missing_energy_is_named_and_never_a_sum_of_the_rest(of: Summarize) -> None:

@@ -50,7 +50,12 @@ def _gpu_columns(
     spark = 0 if width < 96 else 20 if width < 140 else 30
     host_width = max((len(gpu.host) for gpu in gpus), default=4)
     host = Column("host", max(4, min(14, host_width)), lambda row: (Span(clean(gpus[row].host)),))
-    model = Column("model", 18, lambda row: (Span(clean(gpus[row].model or ABSENT), "dim"),))
+    model_width = max((len(gpu.model or ABSENT) for gpu in gpus), default=18)
+    model = Column(
+        "model",
+        min(18 if width < 160 else 30, max(5, model_width)),
+        lambda row: (Span(clean(gpus[row].model or ABSENT), "dim"),),
+    )
     index = Column("gpu", 3, lambda row: (Span(_index(gpus[row])),), right=True)
     figure = _figure(gpus, looks)
     limit = Column("limit W", 9, lambda row: _limit(gpus[row]))

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.quantities import ABSENT, figure, joules
+from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Row, Rows
 from zeus_stream.reports.svg.bars import bar
 
@@ -73,10 +73,17 @@ def plain(value: object) -> str:
             return str(value)
 
 
+_OF_QUANTITIES = (figure, joules, percent, seconds, watts)
+"""What they format is aligned to the right, and so is a column of theirs that has no value yet."""
+
+
 def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
     """Return a table. Cells of numbers are aligned to the right."""
     listed = list(rows)
-    classes = {name: _class_of([row[name] for row in listed]) for name in columns}
+    classes = {
+        name: "n" if form in _OF_QUANTITIES else _class_of([row[name] for row in listed])
+        for name, (_, form) in columns.items()
+    }
     head = [element("th", title, scope="col", class_=classes[name]) for name, (title, _) in columns.items()]
     body = [
         element(

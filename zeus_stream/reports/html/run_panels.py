@@ -352,8 +352,9 @@ def waste(run: Run) -> Asking[Panel | None]:
     more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
     body = bars(rows, "cause", "cause", more)
     text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
-    title = "Where the energy went"
-    return Panel(name="waste", title=title, body=body, text=text, rows=rows, half=True)
+    if any(row["cause"] == "profiling" and (row["duration_s"] or 0) < 0 for row in rows):
+        text += " Profiling has a time below 0: trials at other limits were faster than the choice."
+    return Panel(name="waste", title="Where the energy went", body=body, text=text, rows=rows, half=True)
 
 
 def commands(run: Run) -> Asking[Panel | None]:

@@ -43,7 +43,7 @@ def run_link(run: str, up: str = "") -> Markup:
 def runs_table(rows: Rows, up: str = "") -> Markup:
     """Return runs as a table with links."""
     drawn = [
-        {**row, "run": run_link(row["run"], up), "state": "" if row["ended"] else "runs",
+        {**row, "run": run_link(row["run"], up), "state": "ended" if row["ended"] else "running",
          "limit": _limit(row["power_limit_w"], row["applied"])}
         for row in rows
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def runs_table(rows: Rows, up: str = "") -> Markup:
         "run": ("run", as_is), "job": ("job", plain), "began_at": ("began, UTC", plain),
         "duration_s": ("time", seconds), "gpus": ("GPUs", plain), "energy_j": ("energy", joules),
         "limit": ("limit", plain), "saved_percent": ("energy saved", percent),
-        "added_percent": ("time added", percent), "state": ("", plain),
+        "added_percent": ("time added", percent), "state": ("state", plain),
     }  # fmt: skip
     return table(drawn, columns, "Latest runs")
 
