@@ -41,12 +41,12 @@ for number in itertools.count():
     job = f"{sys.argv[1]}-{number}"
     try:
         with zeus_stream.Publisher(job=job, run=job, gpus=[0]) as publisher:
-            works = zeus_stream.simulated.attach("imagenet", gpus=[0])
             end_s = time.monotonic() + 60
-            for _ in publisher.steps(itertools.count()):
-                works.run(0.05)
-                if time.monotonic() > end_s:
-                    break
+            with zeus_stream.simulated.attach("imagenet", gpus=[0]) as works:
+                for _ in publisher.steps(itertools.count()):
+                    works.run(0.05)
+                    if time.monotonic() > end_s:
+                        break
     except ZeusStreamError as wrong:  # the collector is away
         print(wrong, file=sys.stderr, flush=True)
         time.sleep(1)
