@@ -217,3 +217,15 @@ def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(
         assert taker.take(world.interpreter, (), (), 0) == ()
     (sentence,) = caplog.messages
     assert "A restart replays the streams of all open runs" in sentence
+
+
+def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
+    taker = CheckpointTaker(1, {})
+    taker.replaying = False
+    taker.times.wanted = True
+    for _ in range(checkpoint_taker.MOST_PUT_OFF):
+        assert taker.take(world.interpreter, (), (), 0, hurried=True) == ()
+    assert taker.take(world.interpreter, (), (), 0, hurried=True) != ()
+    taker.times = checkpoint_times.CheckpointTimes(0)
+    taker.times.wanted = True
+    assert taker.take(world.interpreter, (), (), 0) != ()
