@@ -22,7 +22,7 @@ def train(directory: Path, *arguments: str, iterations: int) -> None:
         [
             *(sys.executable, "-m", "zeus_stream", "run", "--device", DEVICE, *arguments, "--"),
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *("--iterations", str(iterations), "--work-ms", "6", "--micro-batches", "4"),
+            *("--iterations", str(iterations), "--work-ms", "6"),
         ],
         env={**clean, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -43,7 +43,7 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
         )
         archive = open_archive(directory / "energy.duckdb")
         [profiled] = archive.sql("SELECT * FROM pipelines").to_pylist()
-        assert (profiled["stages"], profiled["micro_batches"], profiled["replicas"]) == (4, 4, 1)
+        assert (profiled["stages"], profiled["micro_batches"], profiled["replicas"]) == (4, 8, 1)
         assert profiled["reason"].endswith("has ended")
         kinds = archive.sql("SELECT DISTINCT stage, kind FROM instructions").to_pylist()
         assert len(kinds) == 8
