@@ -40,10 +40,9 @@ from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import MalformedError, ZeusStreamError
 from zeus_stream.own_cost import collect_seldom
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.follower import Break
 
 CHECKPOINT_BYTES = 16 << 20
 """A checkpoint stops the commits for about 0.1 s; of a WAL of 256 MB it was 1 to 2 s."""
