@@ -39,9 +39,9 @@ class FollowedTry:
     since_ns: int
     """Frame time of its host, as everything here."""
     row: TryRow | None = None
-    """None: nothing is chosen yet."""
+    """None: nothing is chosen yet. One that an earlier analyzer saw end counts until it is measured again."""
     settled: bool = False
-    """It has ended and is measured; or had been, in the archive of an earlier analyzer."""
+    """It has ended and is measured."""
     over: tuple[int, int, Ended, str] | None = None
     """Frame time at which that came, UTC, how and why it ended."""
     sizes: dict[str, int] = field(default_factory=dict)

@@ -144,7 +144,6 @@ class Jobs:
         if recorded is None:
             return rows_only(self._specify(event))
         followed.row = recorded
-        followed.settled = recorded.ended not in ("running", "lost")
         return NOTHING
 
     def _began(self, session: Session, event: TryBegan) -> Result:
@@ -170,8 +169,6 @@ class Jobs:
         self._touch(self._of[session.session])
         followed.left.add(session.session)
         if followed.over is not None and followed.over[2] != "lost":
-            return
-        if followed.row is not None and followed.row.ended not in ("running", "lost"):
             return
         followed.over = self._now_ns(followed), wall_ns(session, event.t_ns), event.how, event.reason
         followed.settled = False
@@ -272,7 +269,9 @@ class Jobs:
             if not followed.settled and (late or not self._unsettled(training, attempt, followed)):
                 followed.settled = True
                 if followed.row is not None:  # else it was lost before anything was chosen
-                    rows.append(self._store(followed, settled_row(followed, followed.row)))
+                    row = settled_row(followed, followed.row)
+                    if row != followed.row and row.epochs >= followed.row.epochs:
+                        rows.append(self._store(followed, row))
         if over:
             self._drop(training)
         return rows
@@ -329,7 +328,7 @@ class Jobs:
             followed = training.tries.get(epoch.attempt)
             if followed is not None and epoch.began <= epoch.ended and not followed.settled:
                 add_epoch(followed, [row for rows in epoch.rows.values() for row in rows], self._fleet)
-                if followed.row is not None and followed.over is None:
+                if followed.row and followed.row.ended in ("running", "lost") and followed.over is None:
                     yield self._store(followed, measured_row(followed, followed.row))
 
     def _store(self, followed: FollowedTry, row: TryRow) -> TryRow:

@@ -246,7 +246,7 @@ class ClockProgram:
 
 def lower_hull(time_s: Vector, cost_j: Vector) -> list[tuple[int, float]]:
     """Return (position, cost) of the options on the lower hull, from the fastest to that of least cost."""
-    order = sorted(range(len(time_s)), key=lambda at: (time_s[at], cost_j[at]))
+    order = sorted(range(len(time_s)), key=lambda at: (time_s[at], cost_j[at], -at))  # of equals the lowest
     hull: list[int] = []
     for at in order:
         if hull and cost_j[at] >= cost_j[hull[-1]]:

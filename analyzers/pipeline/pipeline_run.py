@@ -7,7 +7,7 @@
     starting    every collector knows the first iteration           -> following
     following   iterations are longer than promised                 -> offering    a faster plan, or over
                 a replica is slower than the others, or no longer   -> starting    plans for its duration
-                a power budget allows more or less                  -> starting    a plan of that power
+                a power budget allows more or less                  -> starting    a plan within limits
     any         a command is refused, or ranks end                  -> over        every clock is given back
                 a lease ends                                        -> offering again, or its clock once more
 
@@ -50,7 +50,7 @@ from analyzers.pipeline.remembering.known_pipelines import (
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.held_clocks import HeldClocks
-from analyzers.pipeline.watching.power_share import allowed_w, has_changed
+from analyzers.pipeline.watching.power_share import has_changed, limits_w
 from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.pipeline.watching.timelines import Timelines
@@ -230,7 +230,7 @@ class PipelineRun:
         self._offers += 1
         if self._offers > MOST_OFFERS:
             return self._give_up(f"{MOST_OFFERS} plans were not followed to the end")
-        self._row = self._plans.choose(allowed_w(self._replicas(), self._shares), self._t_ns(now))
+        self._row = self._plans.choose(limits_w(self._replicas(), self._shares), self._t_ns(now))
         return self._go("offering", "") | self._send_plan(None)
 
     def _replicas(self) -> dict[int, list[StageRecord]]:
@@ -283,15 +283,15 @@ class PipelineRun:
         plans, row, replicas = self._plans, self._row, self._replicas()
         assert plans is not None
         assert row is not None
-        most_w = allowed_w(replicas, self._shares)
-        if has_changed(plans.allowed_w, most_w):
-            return self._replace_now(plans.choose(most_w, self._t_ns(now)))
+        limited_w = limits_w(replicas, self._shares)
+        if has_changed(plans.limits_w, limited_w):
+            return self._replace_now(plans.choose(limited_w, self._t_ns(now)))
         promised_s = plans.promised_s(list(replicas))
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
             return self._replace_now(other)
         drawn = rows_only(self._draw(plans, row.number, replicas))
-        if plans.straggler is not None:
+        if plans.straggler is not None or not plans.is_promise:
             return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import zmq
@@ -20,6 +20,9 @@ from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 from zeus_stream.protocol.codec import MAX_BYTES
 from zeus_stream.transport.newcomers import Connections, Newcomers
+
+if TYPE_CHECKING:
+    from zmq.utils.monitor import _MonitorMessage
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256
@@ -68,6 +71,13 @@ class Connected:
     def open(self) -> bool:
         """Tell whether the peer is still connected."""
         return _inode(self.fd) == self.inode
+
+
+def monitor_event(parts: list[bytes]) -> "_MonitorMessage":
+    """Return what a monitor socket reports: ``event``, ``value`` and ``endpoint``."""
+    from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
+
+    return parse_monitor_message(parts)
 
 
 def _inode(fd: int) -> int | None:
@@ -233,7 +243,7 @@ class Channel:
         events = Channel(self.monitor())
         while True:
             for message in await events.receive():
-                event = parse_monitor_message(message.parts)
+                event = monitor_event(message.parts)
                 if event["event"] == zmq.EVENT_ACCEPTED:
                     self.connections.accepted(event["value"], monotonic_ns())
 
@@ -310,9 +320,7 @@ class Failures:
         """Wait for some, and return how many there were over TCP."""
         failed = 0
         for message in await self._events.receive():
-            from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
-
-            event = parse_monitor_message(message.parts)
+            event = monitor_event(message.parts)
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self._connections.accepted(event["value"], monotonic_ns())
             if not bytes(event["endpoint"]).startswith(b"tcp:"):

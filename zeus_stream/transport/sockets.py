@@ -15,7 +15,15 @@ import zmq
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.paths import endpoint
-from zeus_stream.transport.channel import BROKEN_OFF, Channel, Context, Received, open_socket, over_tcp
+from zeus_stream.transport.channel import (
+    BROKEN_OFF,
+    Channel,
+    Context,
+    Received,
+    monitor_event,
+    open_socket,
+    over_tcp,
+)
 from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
 from zeus_stream.transport.ways import Opener, Talk
@@ -57,9 +65,7 @@ class Asking(Channel):
     def trouble(self) -> str | None:
         """Why the last handshake failed, in a sentence."""
         while self._handshakes is not None and self._handshakes.poll(0):
-            from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
-
-            event = zmq.Event(parse_monitor_message(self._handshakes.recv_multipart())["event"])
+            event = zmq.Event(monitor_event(self._handshakes.recv_multipart())["event"])
             self._trouble = _why(event, self._address)
         return self._trouble
 

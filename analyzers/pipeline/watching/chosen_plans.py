@@ -1,17 +1,17 @@
 """The plans of one pipeline: that of every replica, and why it has it. Pure.
 
 profile                          -> the frontier
-slowdown wanted, budgets         -> the usual plan
+slowdown wanted, power limits    -> the usual plan
 a replica that is slower         -> the plan of the others, for its duration
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
-from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play
+from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.plan_delivery import point_rows
-from analyzers.pipeline.watching.power_share import plan_within
+from analyzers.pipeline.watching.power_share import are_below, within_limits
 from analyzers.pipeline.watching.promise import LATE
 from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
@@ -19,8 +19,6 @@ from analyzers.results.pipeline.pipeline_rows import PlanPointRow, PlanRow
 
 SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
 """Points of the frontier that are stored."""
-SLOWEST = 4.0
-"""Times the duration at the highest clocks: no plan is slower."""
 
 
 class ChosenPlans:
@@ -34,11 +32,15 @@ class ChosenPlans:
         """The usual one."""
         self.straggler: Straggler | None = None
         """It has the usual plan, and the other replicas one for its duration."""
-        self.allowed_w: float | None = None
-        """By power budgets, when the plan was made."""
+        self.limits_w: dict[int, float] = {}
+        """By stage, what power budgets allow a GPU, when the plan was made."""
+        self.is_promise = True
+        """False: a limit is below the lowest clock, and makes iterations longer than the profile says."""
         self.slower = 0
         """Plans that were replaced since iterations took too long."""
         self._run, self._settings = run, settings
+        self._within = profile
+        """The clocks of the profile that the limits allow."""
         self._answer: FrequencyPlan | None = None
         self._numbers = 0
         top = [profile.of(each)[0].clock_mhz for each in graph.instructions]
@@ -63,14 +65,18 @@ class ChosenPlans:
         points = make_plans(self.graph, self.profile, deadlines_s, switching_s=self._settings.switching_s)
         return point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j)
 
-    def choose(self, allowed_w: float | None, t_ns: int) -> PlanRow:
-        """Choose the plan of all replicas: as slow as wanted, or slower where budgets allow less."""
+    def choose(self, limits_w: Mapping[int, float], t_ns: int) -> PlanRow:
+        """Choose the plan of all replicas: as slow as wanted, or as slow as limits make it."""
         self.straggler = self._answer = None
-        self.allowed_w = allowed_w
-        wanted_s = max(self.base_s, self.base_s * self._settings.slowdown / LATE**self.slower)
-        self.plan = plan_within(allowed_w, wanted_s, SLOWEST * self.base_s, self._plan_of)
-        why = "" if allowed_w is None else f"power budgets allow {allowed_w:.4g} W"
-        return self._row(self.plan, self._settings.slowdown, t_ns, why)
+        self.limits_w = dict(limits_w)
+        self._within = within_limits(self.profile, limits_w)
+        self.is_promise = not are_below(self.profile, limits_w)
+        fastest_s = unplanned_s(self.graph, self._within)
+        wanted_s = max(fastest_s, self.base_s * self._settings.slowdown / LATE**self.slower)
+        self.plan = self._plan_of(wanted_s)
+        why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W" if limits_w else ""
+        why += "" if self.is_promise else ", less than it draws at the lowest clock that was measured"
+        return self._row(self.plan, max(self._settings.slowdown, wanted_s / self.base_s), t_ns, why)
 
     def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow | None:
         """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again.
@@ -105,7 +111,7 @@ class ChosenPlans:
     def _plan_of(self, deadline_s: float) -> FrequencyPlan:
         return make_plan(
             self.graph,
-            self.profile,
+            self._within,
             deadline_s,
             switching_s=self._settings.switching_s,
             reserve_s=self.profile.spread_s * 2**self.slower,

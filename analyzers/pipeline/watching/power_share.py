@@ -1,61 +1,72 @@
-"""The power that budgets leave to a replica of a pipeline, and the plan that keeps to it. Pure."""
+"""The power limits that budgets set on the GPUs of a pipeline, and the clocks that these leave. Pure.
 
-from collections.abc import Callable, Mapping, Sequence
+A limit binds at every instant: an instruction that would draw more at its clock runs at a lower one. A plan
+that does not know this promises durations that the GPUs cannot hold, though its mean power is allowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from analyzers.fleet.fleet import Allocation
-from analyzers.pipeline.plan import FrequencyPlan
+from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.stage_record import StageRecord
 
-HALVINGS = 6
-"""Of the distance between two durations, until one is close enough to the power allowed."""
 CHANGED = 0.01
-"""Of the power allowed, after which another plan is looked for."""
+"""Of a limit, after which another plan is looked for."""
+FILLED = 0.97
+"""Of a limit that an instruction may draw: its energy is known within a few percent."""
 
 
-def allowed_w(
+def limits_w(
     replicas: Mapping[int, Sequence[StageRecord]], shares: Mapping[str, Allocation]
-) -> float | None:
-    """Return the watts that the GPUs of every replica may draw together; None: no budget has all of them."""
-    totals = []
+) -> dict[int, float]:
+    """Return the limit of each stage, W, the least of its replicas; a stage without a budget has none."""
+    found: dict[int, float] = {}
     for stages in replicas.values():
-        of = [shares.get(gpu) for stage in stages for gpu in stage.session.gpus]
-        known = [share.most_mw for share in of if share is not None]
-        if len(known) == len(of):
-            totals.append(sum(known) / 1000)
-    return min(totals, default=None)
+        for stage in stages:
+            for share in filter(None, map(shares.get, stage.session.gpus)):
+                at, limit_w = stage.began.stage, share.most_mw / 1000
+                found[at] = min(limit_w, found.get(at, limit_w))
+    return found
 
 
-def has_changed(before_w: float | None, now_w: float | None) -> bool:
-    """Tell whether a plan that kept to ``before_w`` is to be replaced."""
-    if before_w is None or now_w is None:
-        return before_w is not now_w
-    return abs(now_w / before_w - 1) > CHANGED
+def has_changed(before_w: Mapping[int, float], now_w: Mapping[int, float]) -> bool:
+    """Tell whether a plan that was made for limits is to be replaced."""
+    if before_w.keys() != now_w.keys():
+        return True
+    return any(abs(now_w[stage] / limit_w - 1) > CHANGED for stage, limit_w in before_w.items())
 
 
-def plan_within(
-    allowed_w: float | None, fastest_s: float, slowest_s: float, plan_of: Callable[[float], FrequencyPlan]
-) -> FrequencyPlan:
-    """Return the fastest plan whose mean power is allowed, or the slowest one if none is.
+def within_limits(profile: PipelineProfile, limits_w: Mapping[int, float]) -> PipelineProfile:
+    """Return the profile as it is under limits: above the clock that its limit allows nothing is faster.
 
-    Args:
-        allowed_w: watts of all stages together; None: any.
-        fastest_s: duration of an iteration that is to be kept, if that is allowed.
-        slowest_s: past this duration nothing is saved.
-        plan_of: returns the plan of a duration.
+    Clocks that a limit allows no instruction of the stage are left out.
     """
-    plan = plan_of(fastest_s)
-    if allowed_w is None or _watts(plan) <= allowed_w or slowest_s <= fastest_s:
-        return plan
-    plan, low_s, high_s = plan_of(slowest_s), fastest_s, slowest_s
-    for _ in range(HALVINGS):
-        middle_s = (low_s + high_s) / 2
-        tried = plan_of(middle_s)
-        if _watts(tried) <= allowed_w:
-            plan, high_s = tried, middle_s
-        else:
-            low_s = middle_s
-    return plan
+    allowed = {name: _allowed(known, limits_w.get(name[0])) for name, known in profile.options.items()}
+    first: dict[int, int] = {}
+    for (stage, *_), at in allowed.items():
+        first[stage] = min(at, first.get(stage, at))
+    options = {
+        name: tuple(
+            replace(known[max(at, allowed[name])], clock_mhz=known[at].clock_mhz)
+            for at in range(first[name[0]], len(known))
+        )
+        for name, known in profile.options.items()
+    }
+    return replace(profile, options=options)
 
 
-def _watts(plan: FrequencyPlan) -> float:
-    return plan.energy_j / plan.time_s
+def are_below(profile: PipelineProfile, limits_w: Mapping[int, float]) -> bool:
+    """Tell whether a limit is below what an instruction draws at the lowest clock: its time is not known."""
+    return any(
+        stage in limits_w and known[-1].energy_j > limits_w[stage] * known[-1].time_s
+        for (stage, *_), known in profile.options.items()
+    )
+
+
+def _allowed(known: Sequence[ClockOption], limit_w: float | None) -> int:
+    """Return the first option, from the highest clock on, that a limit allows, or the last one."""
+    if limit_w is None:
+        return 0
+    fit = (at for at, each in enumerate(known) if each.energy_j <= FILLED * limit_w * each.time_s)
+    return next(fit, len(known) - 1)

@@ -147,10 +147,12 @@ class Heard:
         self.interpreter = Interpreter(PLAN, None, ("turns", policy or Turns()), known)
         self.outputs: list[Output] = []
 
-    def hear(self, frames: Iterable[tuple[Frame, Body]], asks: Iterable[AskTry] = ()) -> "Heard":
+    def hear(
+        self, frames: Iterable[tuple[Frame, Body]], asks: Iterable[AskTry] = (), *, hurried: bool = False
+    ) -> "Heard":
         waiting = list(asks)
         for frame, body in frames:
-            self.outputs += outputs_of(self.interpreter, frame, body)
+            self.outputs += outputs_of(self.interpreter, frame, body, hurried=hurried)
             for ask in [ask for ask in waiting if isinstance(body, Events) and body.session == ask.session]:
                 waiting.remove(ask)
                 asked(self.interpreter, frame.host, ask)
@@ -226,6 +228,19 @@ def test_who_hears_the_stream_again_gives_the_recorded_answer(frames: list[tuple
     assert [row for row in other.outputs if isinstance(row, JobRow)] == []
     finished = Heard(Turns(), other.known).hear(frames)
     assert finished.tries == []
+
+
+def test_a_try_that_was_measured_in_a_hurry_is_measured_again_with_its_epochs(
+    frames: list[tuple[Frame, Body]],
+) -> None:
+    (hurried,) = (before := Heard().hear(frames, hurried=True)).tries
+    after = Heard(Turns(), before.known).hear(frames)
+    (row,) = after.tries
+    epochs = [each for each in after.outputs if isinstance(each, WindowRow) and each.kind == "epoch"]
+    assert row.energy_j == pytest.approx(sum(epoch.energy_j or 0 for epoch in epochs))
+    assert row == replace(hurried, energy_j=row.energy_j, cost_j=row.cost_j, epoch_cost_j=row.epoch_cost_j)
+    assert row.energy_j != hurried.energy_j
+    assert Heard(Turns(), after.known).hear(frames[: len(frames) // 2]).tries == []
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.7, 0.9, 1.0])

@@ -157,6 +157,10 @@ class Stages:
             if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
                 code = encode_instruction(each.kind, each.micro_batch)
                 clock_mhz, late = plan.clocks_mhz[plan.codes.index(code)], self.late
+            if (share := self.shares.get(gpu)) is not None:  # the limit lowers the clock at once
+                below = [mhz for mhz in CLOCKS_MHZ if mhz <= clock_mhz]
+                drawn_w = {mhz: self.time_and_power(each.stage, each.kind, mhz)[1] for mhz in below}
+                clock_mhz = next((m for m in below if drawn_w[m] <= share.most_mw / 1000), below[-1] // 2)
             time_s, power_w = self.time_and_power(each.stage, each.kind, clock_mhz)
             late *= self.slow.get(replica, 1.0)
             lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))

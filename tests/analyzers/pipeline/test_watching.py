@@ -3,10 +3,8 @@
 import pytest
 
 from analyzers.fleet.fleet import Allocation
-from analyzers.pipeline.plan import FrequencyPlan
-from analyzers.pipeline.watching.power_share import plan_within
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyPlan
+from analyzers.results.instructions import ApplyControl, ApplyPlan
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from tests.analyzers.pipeline.stages import Stages
 
@@ -71,33 +69,36 @@ def test_noise_is_no_straggler() -> None:
     assert {row.number for row in world.rows if isinstance(row, PlanRow)} == {1}
 
 
-def test_a_power_budget_is_kept_by_a_slower_point_and_the_usual_one_returns() -> None:
+def test_a_power_budget_is_kept_by_clocks_that_its_limits_leave_and_the_usual_plan_returns() -> None:
     world = following()
     usual = world.last_plan()
-    allowed_w = 0.9 * usual.promised_j / usual.promised_s
-    world.shares |= {f"GPU-{stage}": Allocation("b", round(allowed_w * 250)) for stage in range(4)}
-    world.play(4)
+    world.shares |= {f"GPU-{stage}": Allocation("b", 160_000) for stage in range(4)}
+    world.play(18)
     plan = world.last_plan()
-    assert plan.promised_j / plan.promised_s <= allowed_w
-    assert plan.promised_s > usual.promised_s
-    assert "power budgets allow" in plan.reason
-    assert world.spent_j[-1] / world.took_s[-1] <= 1.01 * allowed_w
+    assert (plan.state, plan.reason) == ("followed", "power budgets allow a GPU 160 W")
+    assert plan.promised_j / plan.promised_s <= 4 * 160
+    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01), "the limits do not bind under it"
+    assert usual.promised_s < plan.promised_s == pytest.approx(plan.slowdown * plan.unplanned_s, rel=0.005)
     world.shares.clear()
     world.play(4)
     assert world.last_plan().promised_s == usual.promised_s
     assert world.took_s[-1] == pytest.approx(usual.promised_s, rel=0.01)
 
 
-def test_of_plans_within_a_power_the_fastest_is_taken_or_else_the_slowest() -> None:
-    def plan_of(deadline_s: float) -> FrequencyPlan:
-        return FrequencyPlan((), min(deadline_s, 3.0), 100.0 + 20.0 * min(deadline_s, 3.0), 0.0)
-
-    assert plan_within(None, 1.0, 4.0, plan_of).time_s == 1.0
-    assert plan_within(130.0, 1.0, 4.0, plan_of).time_s == 1.0
-    found = plan_within(80.0, 1.0, 4.0, plan_of)
-    assert found.energy_j / found.time_s <= 80.0
-    assert found.time_s == pytest.approx(100 / 60, abs=0.05)
-    assert plan_within(10.0, 1.0, 4.0, plan_of).time_s == 3.0
+def test_a_budget_of_one_stage_makes_the_others_no_faster_than_that() -> None:
+    world = following()
+    world.shares["GPU-3"] = Allocation("b", 150_000)
+    world.play(18)
+    plan = world.last_plan()
+    assert plan.state == "followed"
+    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01)
+    assert plan.promised_j < 0.97 * plan.unplanned_j, "the others wait for it, and have lower clocks"
+    world.shares["GPU-3"] = Allocation("b", 20_000)
+    world.play(24)
+    assert (world.state, world.last_plan().number) == ("following", plan.number + 1)
+    assert "less than it draws at the lowest clock" in world.last_plan().reason
+    lowest_mhz = min(each.value for each in world.sent if isinstance(each, ApplyControl))
+    assert set(world.plans["GPU-3"].clocks_mhz) == {lowest_mhz}, "no clock draws so little"
 
 
 def test_the_plan_of_a_straggler_is_sent_with_its_first_iteration_at_once() -> None:
