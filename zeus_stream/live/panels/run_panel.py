@@ -129,7 +129,7 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
     for trial in sorted(search.trials, key=lambda trial: (-trial.limit_mw, trial.confirms)):
         chosen = search.phase != "measuring" and trial.limit_mw == search.limit_mw
         best = search.phase == "measuring" and trial.limit_mw == search.best_mw
-        mark = "again" if trial.confirms else "chosen" if chosen else "best yet" if best else ""
+        mark = "again" if trial.confirms else "chosen" if chosen else "best" if best else ""
         lines.append(
             (
                 Span(_level(trial.limit_mw, trial.clock_mhz), "good" if chosen or best else "plain"),
