@@ -94,7 +94,7 @@ def result(run: Run) -> Asking[Panel]:
         costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
         items += [fact for row in forecasts for fact in _forecast(row, costs)]
     own_use = yield OWN_USE.format(run=quoted(run.run))
-    items += [(name, share, f"{parts}; {energy}") for name, share, parts, energy in own_use_parts(own_use)]
+    items += [(name, share, f"of a core: {parts}; {of}") for name, share, parts, of in own_use_parts(own_use)]
     if saving is not None and saving["power_limit_w"] is not None:
         items = [*_saving(saving), *items]
     body = element("div", element("p", headline(saving, totals), class_="headline"), facts(items))

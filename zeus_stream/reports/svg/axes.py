@@ -8,7 +8,7 @@ from zeus_stream.reports.html.elements import Markup, element
 
 LETTER = 7.2
 """Mean width of a letter of a tick, in units of the drawing."""
-LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 36
+LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 42
 """Least margins."""
 
 
