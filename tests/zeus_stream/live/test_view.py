@@ -201,7 +201,8 @@ def test_a_search_has_a_best_limit_until_it_has_chosen_one() -> None:
     """What is chosen need not be the least cost measured: limits that cost the same within noise tie."""
     search = SNAPSHOT.runs[0].search
     assert search is not None
-    for phase, marked in (("measuring", True), ("chosen", False)):
+    phases: tuple[tuple[Phase, bool], ...] = (("measuring", True), ("chosen", False))
+    for phase, marked in phases:
         run = replace(SNAPSHOT.runs[0], search=replace(search, phase=phase, limit_mw=250_000))
         drawn = "".join(map(text, search_lines(run, 80)))
         assert ("best" in drawn) == marked
