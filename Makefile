@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each woul
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
-.PHONY: figures help install demo test lint types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -39,11 +39,15 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-test: lint       ## everything a change needs
+test: install    ## everything a change needs
+	$(MAKE) --no-print-directory --jobs 2 lint bytecode
 	$(MAKE) --no-print-directory --jobs 3 types test-main test-scale
 
+bytecode: install # else each worker compiles all tests, at the same time
+	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
+
 test-main: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --ignore tests/scale
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --ignore tests/scale
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)

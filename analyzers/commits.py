@@ -17,7 +17,7 @@ from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import GiveAnswer, Instruction
 from analyzers.results.rows import CheckpointRow, JobRow, OwnUseRow, Row, TryRow
 from zeus_stream.clock import to_next_s
-from zeus_stream.transport.follower import Break
+from zeus_stream.protocol.frames import Break
 
 COMMIT_S = 1.0
 """Between two commits while results are followed."""

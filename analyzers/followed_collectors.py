@@ -11,11 +11,11 @@ from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
 from analyzers.interpreter import LinkSeen
 from zeus_stream.clock import to_next_s
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Distant
-from zeus_stream.transport.follower import Break, follow
+from zeus_stream.transport.follower import follow
 from zeus_stream.transport.ways import Source
 
 _log = logging.getLogger(__name__)

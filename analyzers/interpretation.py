@@ -96,9 +96,14 @@ class Interpretation:
             result = in_order([*results, *follows])
             if self._taker is not None:
                 spent_ns = monotonic_ns() - began_ns
-                result |= rows_only(
-                    self._taker.take(interpreter, frames[: len(results)], result.rows, spent_ns)
+                taken = self._taker.take(
+                    interpreter,
+                    frames[: len(results)],
+                    result.rows,
+                    spent_ns,
+                    hurried=bool(result.instructions),
                 )
+                result |= rows_only(taken)
             return len(results), result
 
         return await self.run(work)

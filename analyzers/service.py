@@ -51,7 +51,7 @@ from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
@@ -60,7 +60,6 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.endpoints import source
-from zeus_stream.transport.follower import Break
 
 _log = logging.getLogger(__name__)
 

@@ -59,7 +59,11 @@ BENCHMARKS = (
     Benchmark(name="windows", repeats=1),
     Benchmark(name="latency"),
     Benchmark(name="throughput", repeats=1, small=("--frames", "100", "--runs", "1")),
-    Benchmark(name="own_cost", arguments=("--seconds", "8"), small=("--seconds", "2", "--gpus", "1")),
+    Benchmark(
+        name="own_cost",
+        arguments=("--seconds", "8"),
+        small=("--seconds", "2", "--gpus", "1", "--periods", "100", "--no-peers"),
+    ),
     Benchmark(name="collector_cpu", arguments=("3",), repeats=1, small=("1",)),
     Benchmark(name="startup", arguments=("--times", "5"), small=("--times", "1")),
     Benchmark(name="screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),

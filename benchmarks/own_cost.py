@@ -1,48 +1,99 @@
-"""Measure the processor time of collector and analyzer with simulated GPUs, idle and during a training.
+"""Measure processor time and wake-ups of collector and analyzer, idle and after the search of a training.
 
-python benchmarks/own_cost.py [--seconds 10] [--runs 1] [--gpus 1,8] [--select NAME] [--peers]
+python benchmarks/own_cost.py [--seconds 8] [--gpus 1,8,64] [--select NAME] [--no-peers]
 
-Each row is one pair of services in a setup of its own. Shares are of one core, without the training. Children
-of the analyzer count: one owns the archive. The same seconds of an empty loop are measured beside each row:
-on a loaded machine it gets less than a core. With --peers the processor time of other tools at their defaults
-is measured for the same time on the same machine, from an environment of their own; they need real GPUs for
-their own readings, so the figure is that of the tool without one, and it is left out where a tool ends.
+Each row is one window of one pair of services with simulated GPUs. Rows of few GPUs are measured together,
+those of 64 GPUs alone; one pair of services goes through idle, steps of 25 ms and steps of 250 ms. Shares are
+of one core, from the scheduler's nanoseconds, without the training; children of the analyzer count: one owns
+the archive. Wake-ups are voluntary switches of all threads: noise of other programs does not change them.
+An empty loop beside each row says what share of a core there was. Whole it takes about nine minutes.
+
+Other tools run at their defaults on the same machine, from an environment of their own over a shared library
+that stands in for NVML and takes 50 us a call, as drivers do. Zeus measures windows of 25 ms in a training
+process, and polls power in a process of its own, as its daemon does for its clients.
 """
 
 import argparse
 import os
-import statistics
+import select
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, table, wait_for
+from benchmarks.common import ROOT, directory, peer_python, process, table
+from tests.gpu import stand_in
 
 SETTLE_S = 34
 """GPUs that no session has used are read seldom after 30 s."""
 WARM_S = 50
 """From the start of a training: the search is over, and nobody waits for its events any more."""
-PEER_WARM_S = 5
+PEER_START_S = 60
+PEER_WARM_S = 2
+PEER_GPUS = 8
 MODELS = {20: "v100", 100: "a40"}
 """By period of the counter, ms."""
 STEPS_MS = (25, 250)
+BESIDE = 8
+"""Setups of up to so many GPUs are measured side by side."""
 TRAINING = """
 import sys, time, zeus_stream
 for _ in zeus_stream.steps(iter(int, 1)):
     time.sleep({step_s})
 """
 PEERS = {
-    "nvitop": (
-        "import nvitop, time\nt = time.time()\nwhile time.time() - t < {s}:"
-        " nvitop.take_snapshots(); time.sleep(1)"
-    ),
-    "codecarbon": (
-        "import time, codecarbon\nk = codecarbon.OfflineEmissionsTracker(country_iso_code='DEU',"
-        " save_to_file=False, log_level='error')\nk.start(); time.sleep({s}); k.stop()"
-    ),
-}  # fmt: skip
+    "Zeus, windows of 25 ms in the training": """
+import time, zeus.monitor
+def windows(monitor):
+    monitor.begin_window("step", sync_execution=False)
+    time.sleep(.025)
+    monitor.end_window("step", sync_execution=False)
+work = zeus.monitor.ZeusMonitor(cpu_indices=[]), windows
+""",
+    "Zeus, power polled by a process": """
+import time, zeus.monitor
+work = zeus.monitor.PowerMonitor() if __name__ == "__main__" else None, lambda _: time.sleep(1)
+""",
+    "nvitop, a snapshot a second": """
+import nvitop, time
+work = None, lambda _: (nvitop.take_snapshots(), time.sleep(1))
+""",
+    "CodeCarbon": """
+import codecarbon, time
+tracker = codecarbon.OfflineEmissionsTracker(country_iso_code="DEU", save_to_file=False, log_level="error")
+work = tracker.start(), lambda _: time.sleep(1)
+""",
+}
+GO_ON = """
+if __name__ == "__main__":
+    print("ready", flush=True)
+    while True:
+        work[1](work[0])
+"""
+"""After each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The use of a process and its descendants so far."""
+
+    cpu_s: float
+    wake_ups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One pair of services."""
+
+    gpus: int
+    period_ms: int
+    where: Path
+    collector: int
+    analyzer: int
 
 
 def family(pid: int) -> list[int]:
@@ -55,9 +106,22 @@ def family(pid: int) -> list[int]:
     return pids
 
 
-def used_s(pid: int) -> float:
-    """Return the processor time of a process and its descendants, s."""
-    return sum(cpu_seconds(each) for each in family(pid))
+def used(pid: int) -> Use:
+    """Return the use of a process and its descendants. Threads that have ended are left out."""
+    cpu_ns = wake_ups = 0
+    for each in family(pid):
+        for task in Path(f"/proc/{each}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                status = (task / "status").read_text()
+                cpu_ns += int((task / "schedstat").read_text().split()[0])
+                wake_ups += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return Use(cpu_ns / 1e9, wake_ups)
+
+
+def words(before: Use, after: Use, seconds: float) -> tuple[str, str]:
+    """Return share of a core and wake-ups a second."""
+    share = max(after.cpu_s - before.cpu_s, 0) / seconds * 100
+    return f"{share:.2f} %", f"{max(after.wake_ups - before.wake_ups, 0) / seconds:.0f}/s"
 
 
 def empty_loop(seconds: float) -> float:
@@ -68,94 +132,115 @@ def empty_loop(seconds: float) -> float:
     return (time.process_time() - spent) / seconds * 100
 
 
-def measured(
-    gpus: int, period_ms: int, step_ms: int | None, seconds: float, select: Sequence[str]
-) -> tuple[float, float]:
-    """Return the shares of a core, %, of collector and analyzer. ``select``: arguments of the analyzer."""
-    device = f"simulated:{MODELS[period_ms]}x{gpus}"
-    with (
-        directory() as where,
-        process(where, "collect", "--device", device, ready="publish") as collector,
-        process(where, "analyze", *select, ready="query") as analyzer,
-    ):
-        environment = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
-        training = None
-        if step_ms is not None:
-            script = TRAINING.format(step_s=step_ms / 1000)
-            training = subprocess.Popen(
-                [sys.executable, "-c", script], env=environment | {"ZEUS_STREAM_GPUS": "all"}
-            )
-        try:
-            time.sleep(SETTLE_S if training is None else WARM_S)
-            before = used_s(collector), used_s(analyzer)
-            time.sleep(seconds)
-            after = used_s(collector), used_s(analyzer)
-        finally:
-            if training is not None:
-                training.kill()
-                training.wait()
-        return tuple((b - a) / seconds * 100 for a, b in zip(before, after, strict=True))  # type: ignore[return-value]
+def measured(setups: Sequence[Setup], steps: str, seconds: float) -> Iterator[list[object]]:
+    """Yield a row for each setup, all of the same seconds."""
+    before = [(used(each.collector), used(each.analyzer)) for each in setups]
+    time.sleep(seconds)
+    after = [(used(each.collector), used(each.analyzer)) for each in setups]
+    loop = f"{empty_loop(0.5):.0f} %"
+    for setup, old, new in zip(setups, before, after, strict=True):
+        parts = [words(*pair, seconds) for pair in zip(old, new, strict=True)]
+        row: list[object] = [setup.gpus, f"{setup.period_ms} ms", steps]
+        row += [*(word for part in parts for word in part), loop]
+        print(*row, file=sys.stderr)
+        yield row
 
 
-def peer(name: str, seconds: float) -> float | None:
-    """Return the share of a core of another tool, or None if it ends before its time."""
-    begin = time.monotonic()
-    tool = subprocess.Popen(
-        [peer_python(), "-c", PEERS[name].format(s=seconds + 20)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+@contextmanager
+def training(setup: Setup, step_ms: int) -> Iterator[None]:
+    """Run a training on all GPUs of a setup."""
+    environment = os.environ | {"ZEUS_STREAM_DIR": str(setup.where), "PYTHONPATH": str(ROOT)}
+    script = TRAINING.format(step_s=step_ms / 1000)
+    running = subprocess.Popen([sys.executable, "-c", script], env=environment | {"ZEUS_STREAM_GPUS": "all"})
     try:
-        wait_for(lambda: time.monotonic() > begin + PEER_WARM_S or tool.poll() is not None, 2 * PEER_WARM_S)
-        if tool.poll() is not None:
-            return None
-        before = used_s(tool.pid)
-        time.sleep(seconds)
-        return None if tool.poll() is not None else (used_s(tool.pid) - before) / seconds * 100
+        yield
     finally:
-        tool.kill()
-        tool.wait()
+        running.kill()
+        running.wait()
+
+
+def group_rows(
+    gpus: Sequence[int], periods_ms: Sequence[int], seconds: float, searching: Sequence[str]
+) -> list[list[object]]:
+    """Return the rows of setups that run side by side."""
+    rows: list[list[object]] = []
+    with ExitStack() as stack:
+        setups = []
+        for count in gpus:
+            for period_ms in periods_ms:
+                where = stack.enter_context(directory())
+                device = f"simulated:{MODELS[period_ms]}x{count}"
+                collector = stack.enter_context(
+                    process(where, "collect", "--device", device, ready="publish")
+                )
+                analyzer = stack.enter_context(process(where, "analyze", *searching, ready="query"))
+                setups.append(Setup(count, period_ms, where, collector, analyzer))
+        time.sleep(SETTLE_S)
+        rows += measured(setups, "idle", seconds)
+        for step_ms in STEPS_MS:
+            with ExitStack() as trainings:
+                for setup in setups:
+                    trainings.enter_context(training(setup, step_ms))
+                time.sleep(WARM_S)
+                rows += measured(setups, f"{step_ms} ms", seconds)
+    return rows
+
+
+def peer_rows(seconds: float) -> list[list[object]]:
+    """Return a row for each other tool, all over the same GPUs."""
+    with tempfile.TemporaryDirectory() as made:
+        library = stand_in.build(Path(made))
+        host = stand_in.StandIn(Path(made) / "host", PEER_GPUS)
+        for gpu in host.gpus:
+            gpu.latency_us = 50
+            gpu.run(250_000, 100_000_000)
+        environment = os.environ | host.environment(library)
+        rows = []
+        for name, script in PEERS.items():
+            file = Path(made) / "tool.py"
+            file.write_text(script + GO_ON)
+            tool = subprocess.Popen(
+                [peer_python(), file], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            assert tool.stdout is not None
+            try:
+                begun = bool(select.select([tool.stdout], [], [], PEER_START_S)[0]) and tool.stdout.read(5)
+                time.sleep(PEER_WARM_S)
+                before = used(tool.pid) if begun and tool.poll() is None else None
+                time.sleep(seconds)
+                works = before is not None and tool.poll() is None
+                found = words(before, used(tool.pid), seconds) if before and works else ("it ended", "")
+            finally:
+                tool.terminate()
+                tool.wait(20)
+            rows.append([name, PEER_GPUS, *found])
+        return rows
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--seconds", type=float, default=10)
-    arguments.add_argument("--runs", type=int, default=1)
-    arguments.add_argument("--gpus", default="1,8")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--seconds", type=float, default=8)
+    arguments.add_argument("--gpus", default="1,8,64")
+    arguments.add_argument("--periods", default=",".join(map(str, MODELS)), help="of the counters, ms")
     arguments.add_argument("--select", help="of the analyzer; none: no search. Default: its own")
-    arguments.add_argument("--peers", action="store_true")
+    arguments.add_argument("--no-peers", action="store_true")
     given = arguments.parse_args()
-    select = ("--select", given.select) if given.select else ()
-    rows = []
-    for gpus in map(int, given.gpus.split(",")):
-        for period_ms in MODELS:
-            for step_ms in (None, *STEPS_MS):
-                found = [measured(gpus, period_ms, step_ms, given.seconds, select) for _ in range(given.runs)]
-                loop = empty_loop(0.5)
-                shares = [[run[part] for run in found] for part in (0, 1)]
-                rows.append(
-                    [
-                        gpus,
-                        f"{period_ms} ms",
-                        "idle" if step_ms is None else f"{step_ms} ms",
-                        *(
-                            f"{statistics.median(each):.1f} % ({min(each):.1f} to {max(each):.1f})"
-                            for each in shares
-                        ),
-                        f"{loop:.0f} %",
-                    ]
-                )
-                print(*rows[-1], file=sys.stderr)
-    head = ["GPUs", "counter", "steps", "collector", "analyzer", "an empty loop gets"]
-    runs = f"median of {given.runs} x {given.seconds:g} s"
-    what = f"Processor time of zeus-stream itself, share of a core ({runs})"
-    table(what, head, rows)
-    if given.peers:
-        found_of = {name: peer(name, given.seconds) for name in PEERS}
-        shown = [
-            [name, "ended: no GPU" if share is None else f"{share:.1f} %"] for name, share in found_of.items()
-        ]
-        table("Others at their defaults, share of a core", ["tool", "share"], shown)
+    searching = ("--select", given.select) if given.select else ()
+    gpus = [int(each) for each in given.gpus.split(",")]
+    periods_ms = [int(each) for each in given.periods.split(",")]
+    rows: list[list[object]] = []
+    if few := [each for each in gpus if each <= BESIDE]:
+        rows += group_rows(few, periods_ms, given.seconds, searching)
+    for many in (each for each in gpus if each > BESIDE):
+        for period_ms in periods_ms:
+            rows += group_rows([many], [period_ms], given.seconds, searching)
+    head = ["GPUs", "counter", "steps", "collector", "wake-ups", "analyzer", "wake-ups", "an empty loop gets"]
+    table(f"Use of zeus-stream itself, share of a core (windows of {given.seconds:g} s)", head, rows)
+    if not given.no_peers:
+        what = "Others at their defaults, share of a core"
+        table(what, ["tool", "GPUs", "share", "wake-ups"], peer_rows(given.seconds))
 
 
 if __name__ == "__main__":

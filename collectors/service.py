@@ -56,7 +56,7 @@ from zeus_stream.transport.access import Gate
 if TYPE_CHECKING:
     from collectors.broker.host_at_broker import HostAtBroker
 
-SWITCH_S = 0.0001
+SWITCH_S = 0.001
 PR_SET_TIMERSLACK = 29
 ANCHOR_S = 60.0
 PUBLISH_QUEUE = 32

@@ -83,9 +83,13 @@ SWEEPS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the sweeps. Their modules go first, those of whole setups before all: a long one that begins last
+    would leave the other workers without work."""
     for item in items:
         if str(item.path.relative_to(ROOT)).startswith(SWEEPS):
             item.add_marker(pytest.mark.sweep)
+    long = {item.path for item in items if item.get_closest_marker("sweep")}
+    items.sort(key=lambda item: (ROOT / "processes" not in item.path.parents, item.path not in long))
 
 
 def pytest_collection_finish() -> None:

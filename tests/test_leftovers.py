@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.setup import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
 LEAVES_ONE = """

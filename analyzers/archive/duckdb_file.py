@@ -42,11 +42,10 @@ from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_o
 from analyzers.results.rows import Row
 from analyzers.results.table import Table
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings, spelled
-from zeus_stream.transport.follower import Break
 
 
 class Archive(OpenFile, Retained):

@@ -20,9 +20,8 @@ from analyzers.results.rows import (
     Row,
     TryRow,
 )
-from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.frames import Body, Break, Frame
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 Received = Sequence[tuple[Frame, Body | None]] | Break
 """Frames with their bodies (None: it cannot be decoded), or frames that are gone for good."""

@@ -14,11 +14,10 @@ from analyzers.followed_collectors import Collector
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.requests import Announced
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.notes import CollectorStarted, Notes
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.follower import Break
 
 NOTHING = codec.encode(Notes(()))
 NOT_OURS = "no run of this shard was on the host"

@@ -26,6 +26,8 @@ WANTED = frozenset((DecisionRow, PipelineRow, PlanRow, GpuRow))
 The kind of a counter is one: a replay that knew it from the first frame would measure other joules.
 """
 _NOT_TAKEN = "checkpoint: could not be taken: %s. A restart replays the streams of all open runs. Report it."
+MOST_PUT_OFF = 5
+"""Times that a checkpoint waits since a command does."""
 
 
 class CheckpointTaker:
@@ -43,7 +45,7 @@ class CheckpointTaker:
         """In the middle of a replay an interpreter does not know all of it."""
         self._start = start
         self._next = dict(interpreted)
-        self._number = 0
+        self._number = self._put_off = 0
         self._failed = False
 
     def take(
@@ -52,6 +54,8 @@ class CheckpointTaker:
         frames: Iterable[tuple[Frame, Body]],
         rows: Sequence[Row],
         spent_ns: int,
+        *,
+        hurried: bool = False,
     ) -> tuple[CheckpointRow, ...]:
         """Return the row of a checkpoint after these frames if it is time for one, else nothing.
 
@@ -60,6 +64,7 @@ class CheckpointTaker:
             frames: that were interpreted since the last call.
             rows: that they gave. They are to be stored with the checkpoint.
             spent_ns: time that this took.
+            hurried: a command waits for the result of this call: the checkpoint waits for another one.
         """
         for frame, _ in frames:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
@@ -67,6 +72,10 @@ class CheckpointTaker:
         self.times.wanted |= not WANTED.isdisjoint(map(type, rows))
         if self.replaying or self._failed or not self.times.due(began_ns := monotonic_ns()):
             return ()
+        if hurried and self._put_off < MOST_PUT_OFF:
+            self._put_off += 1
+            return ()
+        self._put_off = 0
         try:
             state = zlib.compress(machine_state.state_of(interpreter), FAST)
         except object_graph.UnknownObjectError as wrong:

@@ -12,10 +12,9 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_cost import PAUSE_S, OwnUseMeter, RecordTimes
 from zeus_stream.own_energy import OwnEnergy
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.notes import Note, Notes
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 
 class OwnLog:

@@ -18,10 +18,9 @@ from analyzers.archive.store import Received
 from zeus_stream.broker import batches
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.follower import Break
 
 LEFT = "they had left the log"
 LOST = "the broker lost them"

@@ -285,7 +285,9 @@ class PipelineRun:
         assert row is not None
         limited_w = limits_w(replicas, self._shares)
         if has_changed(plans.limits_w, limited_w):
-            return self._replace_now(plans.choose(limited_w, self._t_ns(now)))
+            other = plans.adapt(limited_w, self._t_ns(now))
+            if other is not None:
+                return self._replace_now(other)
         promised_s = plans.promised_s(list(replicas))
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:

@@ -13,6 +13,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import THREADS, Queries
 from analyzers.query_server import QueryServer
 from analyzers.results_server import ResultsServer
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.live.answer import blank, encoded
 from zeus_stream.protocol import codec
@@ -43,7 +44,7 @@ async def _commit() -> None:
 @asynccontextmanager
 async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Counter[str]]]:
     counters: Counter[str] = Counter()
-    store = StoreClient.open(directory / "energy.duckdb", SETTINGS)
+    store = StoreClient.open(archive_at(directory / "energy.duckdb"), SETTINGS)
     context = sockets.context()
     path = directory / "query"
 

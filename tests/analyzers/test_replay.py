@@ -32,6 +32,7 @@ from analyzers.replay import (
 )
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
+from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
 from zeus_stream.errors import RefusedError, StorageError
@@ -68,7 +69,7 @@ def store(
 ) -> None:
     """Archive what a world's analyzer heard and derived."""
     whole = [(replace(frame, body=codec.encode(body)), body) for frame, body in frames]
-    archive = Archive.open(path, under)
+    archive = Archive.open(archive_at(path), under)
     for at in range(0, len(whole), batch):
         archive.put_frames(whole[at : at + batch])
     archive.put_rows(list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
@@ -223,7 +224,7 @@ def later(memory: Memory, under: Settings) -> World:
 
 
 def memory_of(path: Path) -> Memory:
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     try:
         return remembered(archive)
     finally:
@@ -263,7 +264,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
         world.run(0.1)
     heard_before = len(world.frames)
     store(path, QUICK, world.frames, rows_of(world))
-    archive = Archive.open(path, QUICK)
+    archive = Archive.open(archive_at(path), QUICK)
     memory = remembered(archive)
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
@@ -292,7 +293,7 @@ def half_way(path: Path, was: Settings) -> World:
 
 def started_anew(path: Path, world: World, now: Settings) -> None:
     """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
-    archive, selector = Archive.open(path, now), selectors.parse(now.select)
+    archive, selector = Archive.open(archive_at(path), now), selectors.parse(now.select)
     again = Interpreter(
         RunSettings.of(now, selector),
         remembered(archive),
@@ -303,7 +304,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     world.interpreter, heard_before = again, len(world.frames)
     world.run()
     fresh = world.frames[heard_before:]
-    archive = Archive.open(path, now)
+    archive = Archive.open(archive_at(path), now)
     archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in fresh])
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
     archive.put_rows(rows_of(world), interpreted, replaying=True)
@@ -359,7 +360,7 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
 def test_a_function_that_the_analyzer_was_not_told_to_run_is_not_run_for_an_open_run(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     world = half_way(path, under("energy"))
-    archive = Archive.open(path, under("theirs:choose"))
+    archive = Archive.open(archive_at(path), under("theirs:choose"))
     archive.put_rows([replace(row, start=None) for row in world.rows(RunRow)], {}, replaying=True)
     archive.close()
     started_anew(path, world, under("energy"))

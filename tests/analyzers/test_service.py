@@ -25,6 +25,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.rows import Row
 from analyzers.service import Analyzer
+from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.paths import Places, places
@@ -147,7 +148,7 @@ class Bench:
 async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterator[Bench]:
     """Run an analyzer that follows a recorded collector."""
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
-    context, archive = sockets.context(), kind.open(zeus_dir / "energy.duckdb", SETTINGS)
+    context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)
     if isinstance(archive, StalledArchive):
         archive.go = threading.Event()
     try:

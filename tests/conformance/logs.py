@@ -11,14 +11,15 @@ import anyio
 from analyzers.archive.duckdb_file import Archive
 from collectors.log.sqlite import Log
 from collectors.log.store import Extent, LogStore, SessionMemory
+from tests.empty_archive import archive_at
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.follower import Break, Part, Sequencer, follow
+from zeus_stream.transport.follower import Sequencer, follow
 
 HOST = "host"
 FETCH_BYTES = 1_000
@@ -188,7 +189,7 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
 @contextmanager
 def replayed(log: LogStore, directory: Path) -> Iterator[Read]:
     """Read a log from the archive of an analyzer that followed it."""
-    archive = Archive.open(directory / "energy.duckdb", Settings(memory_mb=128))
+    archive = Archive.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
 
     def read(next_offset: int | None) -> list[Part]:
         _, stored = archive.position(HOST)

@@ -16,6 +16,7 @@ from analyzers.query_server import QueryServer
 from analyzers.results.feed import Place, ResultsFeed
 from analyzers.results.rows import Row
 from analyzers.results_server import ResultsServer
+from tests.empty_archive import archive_at
 from zeus_stream.exporters.follow import KINDS
 from zeus_stream.paths import places
 from zeus_stream.protocol.queries import AskResults, Status
@@ -135,7 +136,7 @@ def in_memory(_directory: Path) -> Iterator[Source]:
 
 @contextmanager
 def over_a_socket(directory: Path) -> Iterator[Source]:
-    archive = Archive.open(directory / "energy.duckdb", Settings(memory_mb=128))
+    archive = Archive.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
     try:
         with start_blocking_portal() as portal:
             source = OverASocket(directory, portal, archive)

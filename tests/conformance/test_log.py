@@ -8,9 +8,8 @@ import pytest
 from collectors.log.store import LogStore, SessionMemory
 from tests.conformance.logs import LOGS, SOURCES, Read
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.notes import ClockAnchored, Notes
-from zeus_stream.transport.follower import Break, Part
 
 DAY_NS = 86_400 * 10**9
 

@@ -14,9 +14,9 @@ from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Store
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.frames import Break
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 SETTINGS = Settings(memory_mb=128)
 STORES: dict[str, Callable[[Path, Settings], Store]] = {

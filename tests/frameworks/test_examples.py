@@ -12,7 +12,8 @@ import pytest
 
 from tests.directories import short_directory
 from tests.frameworks.told import absent, environment
-from tests.processes.pipeline import Setup, until
+from tests.processes.pipeline import Setup
+from tests.waiting import until
 from zeus_stream import Publisher
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md").read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from tests.analyzers.archive.sql_attempts import AROUND, STATEMENTS
 from tests.analyzers.archives import fill
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -60,7 +61,7 @@ def fuzz(directory: Path, seconds: float, seed: int) -> tuple[int, int]:
     """Ask for so long; return the number of texts and of answers. Raises AssertionError with the text."""
     settings = Settings(memory_mb=128)
     archive = directory / "energy.duckdb"
-    store = StoreClient.open(archive, settings)
+    store = StoreClient.open(archive_at(archive), settings)
     try:
         fill(store)
         queries, rng = Queries(store, settings), Random(seed)

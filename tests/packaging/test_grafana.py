@@ -15,7 +15,7 @@ import pytest
 
 from tests.directories import short_directory
 from tests.packaging.prometheus import binary, prometheus
-from tests.processes.setup import until
+from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, Cli
 from tests.zeus_stream.exporters.snapshots import of_analyzer, of_collector
 from zeus_stream.exporters.job_metrics import Jobs

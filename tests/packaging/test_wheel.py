@@ -18,6 +18,7 @@ import zmq
 from tests.directories import short_directory
 from tests.patience import PATIENT
 from tests.processes import setup
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TAKEN = 'raise ImportError("this package belongs to another project")\n'
@@ -120,7 +121,7 @@ def test_the_watchdog_restores_after_sigkill_beside_packages_of_the_same_names(
         ):
             collector.hold()
             collector.kill()
-            setup.until(host.as_found)
+            until(host.as_found)
 
 
 def test_a_script_sees_the_packages_that_it_installed(python: Path, environment: dict[str, str]) -> None:
@@ -211,7 +212,7 @@ def test_a_host_that_only_collects_needs_neither_duckdb_nor_pyarrow(wheel: Path,
     command = [sys.executable, "-S", "-m", "zeus_stream"]
     with subprocess.Popen([*command, "collect", "--device", "simulated:v100x1"], env=env) as collector:
         try:
-            setup.until((zeus_dir / "control").exists)
+            until((zeus_dir / "control").exists)
             done = subprocess.run(
                 [*command, "doctor", "--device", "simulated:v100x1", "--json"],
                 env=env, capture_output=True, text=True, check=True,

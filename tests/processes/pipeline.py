@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 
 from analyzers.archive.duckdb_file import Archive
 from collectors.devices.simulated_spec import parse
+from tests.empty_archive import archive_at
 from tests.patience import PATIENT
+from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
@@ -67,16 +69,6 @@ SELECT count(DISTINCT session) AS n FROM events
 WHERE kind = 'run_started' AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
 """
 """Runs that are not measured to their end."""
-
-
-def until(condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
-    """Wait until a condition holds, and return what it then says. Raises TimeoutError."""
-    deadline = time.monotonic() + timeout_s
-    while not (held := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s} s: {condition}")
-        time.sleep(0.01)
-    return held
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
@@ -129,6 +121,7 @@ class Setup:
             case "collector":
                 command = ["-m", "zeus_stream", "collect", "--device", self._device, *self._collect]
             case "analyzer":
+                archive_at(self.directory / "energy.duckdb")
                 command = ["-m", "zeus_stream", "analyze", *self._analyze]
             case _:
                 self._runs += 1

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.patience import PATIENT
+from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
@@ -60,16 +60,6 @@ class Host:
     def in_force(self) -> tuple[int, int, int]:
         """Return power limit, graphics clock and memory clock."""
         return self.read_mw(), self.read_locked_mhz("graphics_clock"), self.read_locked_mhz("memory_clock")
-
-
-def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
-    """Return after how many seconds a condition held. Raises TimeoutError."""
-    begin = time.monotonic()
-    while not condition():
-        if time.monotonic() - begin > timeout_s:
-            raise TimeoutError(f"not within {timeout_s} s: {condition}")
-        time.sleep(0.005)
-    return time.monotonic() - begin
 
 
 class Collector:

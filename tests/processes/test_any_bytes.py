@@ -24,9 +24,9 @@ from tests.processes.under_fire import (
     environment,
     fire,
     train,
-    until,
     victim,
 )
+from tests.waiting import until
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import Setup, until
+from tests.processes.pipeline import Setup
+from tests.waiting import until
 from tests.zeus_stream.conftest import Cli
 
 W = 1000

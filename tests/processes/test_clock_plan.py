@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.setup import Collector, Host, collector, environment, simulated, until
+from tests.processes.setup import Collector, Host, collector, environment, simulated
+from tests.waiting import until
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan, encode_instruction

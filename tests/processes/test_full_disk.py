@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 
-from tests.processes.pipeline import Setup, environment, pipeline, until
+from tests.processes.pipeline import Setup, environment, pipeline
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
+from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
 from zeus_stream.protocol.notes import ControlRefused

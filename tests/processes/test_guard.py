@@ -31,8 +31,8 @@ from tests.processes.setup import (
     restore,
     simulated,
     trainer,
-    until,
 )
+from tests.waiting import until
 from zeus_stream.clock import boot_id
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec

@@ -17,7 +17,8 @@ from fcntl import ioctl
 import pytest
 
 from tests.directories import short_directory
-from tests.processes.pipeline import PATIENCE_S, Setup, environment, until
+from tests.processes.pipeline import PATIENCE_S, Setup, environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.sweep
 BROWSER = """

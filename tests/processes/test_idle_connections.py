@@ -5,7 +5,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.processes.under_fire import until, victim
+from tests.processes.under_fire import victim
+from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport.endpoints import PORTS
 

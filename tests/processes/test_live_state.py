@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import PATIENCE_S, Setup, environment, until
+from tests.processes.pipeline import PATIENCE_S, Setup, environment
+from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
 from zeus_stream.protocol.snapshots import RunNow, Snapshot

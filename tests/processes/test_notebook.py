@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes.pipeline import environment, until
+from tests.processes.pipeline import environment
+from tests.waiting import until
 from zeus_stream.paths import holder
 
 CELLS = (

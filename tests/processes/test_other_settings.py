@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import Setup, until
+from tests.processes.pipeline import Setup
+from tests.waiting import until
 
 QUICK = (
     "--search", "exhaustive", "--stride-w", "75", "--warmup-steps", "1", "--profile-steps", "5",

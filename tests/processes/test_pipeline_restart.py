@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import ROOT, Setup, environment, until
+from tests.processes.pipeline import ROOT, Setup, environment
+from tests.waiting import until
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, Notes
 
-STAGES, EACH = 4, 3
-"""Iterations at each clock."""
+STAGES, EACH = 2, 3
+"""Stages, and iterations at each clock."""
 ANALYZE = ("--control", "graphics_clock", "--pipeline-iterations", str(EACH), "--slowdown", "1.3")
 PIPELINE = "SELECT state, iterations_profiled, reason FROM pipelines"
 PLANS = "SELECT number, promised_s, promised_j, first_iteration FROM plans ORDER BY number"
@@ -32,7 +33,7 @@ def training(directory: Path) -> Iterator[None]:
     with subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *("--iterations", "100000", "--work-ms", "5"),
+            *("--iterations", "100000", "--work-ms", "5", "--stages", str(STAGES), "--micro-batches", "4"),
         ],
         env=environment(directory),
         start_new_session=True,

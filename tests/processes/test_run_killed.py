@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import duckdb
 
-from tests.processes.setup import FOUND_MW, environment, simulated, until
+from tests.processes.setup import FOUND_MW, environment, simulated
+from tests.waiting import until
 from zeus_stream.paths import holder, places
 
 ENDS_S = 10.0
@@ -32,8 +34,9 @@ def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
             assert None not in services
             run.kill()
             run.wait()
-            took_s = until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in services))
-        assert took_s < ENDS_S * load()
+            killed_s = time.monotonic()
+            until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in services))
+        assert time.monotonic() - killed_s < ENDS_S * load()
         assert host.read_mw() == FOUND_MW
     with duckdb.connect(str(where.archive), read_only=True) as archive:
         assert archive.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import environment, until
+from tests.processes.pipeline import environment
+from tests.waiting import until
 from zeus_stream.paths import holder
 
 SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import environment, pipeline, until
+from tests.processes.pipeline import environment, pipeline
+from tests.waiting import until
 
 EAGER = (
     *("--search", "exhaustive", "--profile-steps", "3", "--warmup-steps", "1"),

@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import zmq
 
 from tests import hostile
 from tests.patience import PATIENT, complaints
+from tests.waiting import until
 from zeus_stream.paths import places
 from zeus_stream.transport.client import status
 
@@ -27,15 +27,6 @@ with Publisher(job="honest", run=sys.argv[1], gpus=["index:0"]) as publisher:
     for step in publisher.steps(range(int(sys.argv[2]))):
         time.sleep(0.01)
 """
-
-
-def until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds. Raises TimeoutError."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s} s: {condition}")
-        time.sleep(0.02)
 
 
 def environment(directory: Path) -> dict[str, str]:

@@ -18,10 +18,11 @@ from analyzers.lake import catalog, keeper
 from analyzers.lake.holders import Holders
 from analyzers.lake.lake_archive import LakeArchive
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
+from tests.empty_archive import archive_at
 from tests.scale.servers import Postgres
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.frames import Break
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 SETTINGS = Settings(memory_mb=256)
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def answers(connection: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_all_sql_of_the_guides_gives_the_same_on_a_file_and_on_a_lake(lake: str, tmp_path: Path) -> None:
-    file = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+    file = Archive.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     file.put([list(frames())], rows())
     taken = take(lake, "a")
     taken.put_stream([list(frames())], 2)

@@ -11,12 +11,12 @@ from analyzers.earlier_runs import remembered
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, WindowRow
+from tests.empty_archive import archive_at
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame, Part
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break, Part
 
 HOST = "host"
 _DECISION = ", ".join(column.name for column in fields(DecisionRow))
@@ -71,7 +71,7 @@ class Stored(Archive):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = duckdb_file.Archive.open(path, Settings())
+        self._file = duckdb_file.Archive.open(archive_at(path), Settings())
 
     def put(self, parts: list[Part]) -> list[tuple[Frame, Body]]:
         frames = super().put(parts)
@@ -105,7 +105,7 @@ class Stored(Archive):
         self._file.close()
         for file, content in left.items():
             file.write_bytes(content)
-        self._file = duckdb_file.Archive.open(self._path, Settings())
+        self._file = duckdb_file.Archive.open(archive_at(self._path), Settings())
 
     def compare(self, windows: dict[tuple[object, ...], WindowRow], plan: RunSettings) -> None:
         with self._file.reading() as reader:

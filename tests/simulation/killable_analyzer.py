@@ -16,9 +16,9 @@ from zeus_stream.protocol.commands import (
     SetControl,
     Welcome,
 )
-from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.frames import Body, Frame, Part
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, Notes
-from zeus_stream.transport.follower import Part, Sequencer
+from zeus_stream.transport.follower import Sequencer
 
 if TYPE_CHECKING:
     from tests.simulation.troubled_world import TroubledWorld

@@ -23,8 +23,7 @@ from tests.simulation.processes import MS, S
 from tests.simulation.troubled_world import TROUBLE_NS, Report, TroubledWorld
 from tests.simulation.virtual_time import VirtualTime
 from zeus_stream.broker import batches
-from zeus_stream.protocol.frames import Frame
-from zeus_stream.transport.follower import Break
+from zeus_stream.protocol.frames import Break, Frame
 
 SITE = "site"
 ACK_NS = 500 * MS

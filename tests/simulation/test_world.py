@@ -41,7 +41,6 @@ def decided(world: World) -> World:
         ("v100", "imagenet", 0.02, "cost:0.5"),
         ("v100", "imagenet", 0.02, "slowdown:1.2"),
         ("a40", "cifar100", 0.05, "energy"),
-        ("a40", "cifar100", 0.05, "cost:0.5"),
         ("a40", "cifar100", 0.05, "slowdown:1.2"),
     ],
 )

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.directories import short_directory
+from tests.empty_archive import archive_at
 from tests.patience import PATIENT
 from zeus_stream.cli.main import main
 
@@ -42,6 +43,9 @@ ANSWERS = frozenset(
     {"budget", "calibrate", "profiles", "replay", "report", "signals", "sql", "statement", "status"}
 )
 """Commands that answer and end. The half second of a process is spent on imports."""
+
+
+OPENS_ARCHIVE = frozenset({"analyze", "run"})
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -88,6 +92,8 @@ class Cli:
         return {**clean, **PATIENT, **setup}
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+        if arguments[:1] and arguments[0] in OPENS_ARCHIVE and "--archive" not in arguments:
+            archive_at(self.directory / "energy.duckdb")
         return subprocess.Popen(
             [sys.executable, "-m", "zeus_stream", *arguments],
             env={**self.environment, **environment},
@@ -98,10 +104,14 @@ class Cli:
             text=True,
         )
 
+    def refused(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command in this process: one that answers, or one that ends before it begins its work."""
+        with chdir(self.directory):
+            return answer(arguments, {**self.environment, **environment})
+
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         if arguments[:1] and arguments[0] in ANSWERS and not waits_for_others():
-            with chdir(self.directory):
-                return answer(arguments, {**self.environment, **environment})
+            return self.refused(*arguments, **environment)
         with self.start(*arguments, **environment) as process:
             try:
                 out, err = process.communicate(timeout=300)

@@ -41,3 +41,16 @@ class Frame:
     topic: Name
     """``readings/<host>``, ``events/<host>/<job>`` or ``notes/<host>``."""
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """``count`` frames of a log, or more if it was left for another, are gone from ``first_offset`` on."""
+
+    log_id: str
+    first_offset: int
+    count: int
+    reason: str
+
+
+Part = Frame | Break

@@ -14,7 +14,6 @@ over the control socket, and goes on. `Sequencer` is that rule, without sockets;
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -22,7 +21,7 @@ import anyio
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.ways import Source, Talk
@@ -35,19 +34,6 @@ QUIET_S = 1.0
 REPLY_S = 1.0
 RETRY_S = 0.05
 HELLO = Hello("watcher", "follower")
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """``count`` frames of a log, or more if it was left for another, are gone from ``first_offset`` on."""
-
-    log_id: str
-    first_offset: int
-    count: int
-    reason: str
-
-
-Part = Frame | Break
 
 
 class Sequencer:

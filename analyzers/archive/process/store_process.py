@@ -40,10 +40,9 @@ from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import MalformedError, ZeusStreamError
 from zeus_stream.own_cost import collect_seldom
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.follower import Break
 
 CHECKPOINT_BYTES = 16 << 20
 """A checkpoint stops the commits for about 0.1 s; of a WAL of 256 MB it was 1 to 2 s."""
@@ -61,6 +60,8 @@ class Store:
         self._running: dict[int, tuple[int, int]] = {}
         """By pidfd: pid, and the query's number."""
         self._pages: Iterator[Any] = iter(())
+        self._failed: ZeusStreamError | None = None
+        """Of the last checkpoint."""
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -79,12 +80,20 @@ class Store:
                 return None
             case _:
                 pass  # it is replied to
+        if (failed := self._failed) is not None:
+            self._failed = None
+            return False, failed
         try:
-            value = self._call(request)
-            self._checkpoint()
+            return True, self._call(request)
         except ZeusStreamError as wrong:
             return False, wrong
-        return True, value
+
+    def tidy(self) -> None:
+        """Checkpoint if it is due, after a reply: nobody waits. A failure is answered at the next request."""
+        try:
+            self._checkpoint()
+        except ZeusStreamError as wrong:
+            self._failed = wrong
 
     def _call(self, request: Request) -> Any:
         match request:
@@ -184,6 +193,7 @@ def serve(channel: socket.socket) -> None:
                 reply = store.answer(request, descriptors)
                 if reply is not None:
                     send(channel, reply)
+                    store.tidy()
     finally:
         store.end_queries()
     archive.close()

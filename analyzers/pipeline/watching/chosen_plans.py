@@ -67,6 +67,17 @@ class ChosenPlans:
 
     def choose(self, limits_w: Mapping[int, float], t_ns: int) -> PlanRow:
         """Choose the plan of all replicas: as slow as wanted, or as slow as limits make it."""
+        plan, slowdown, why = self._plan_within(limits_w)
+        return self._row(plan, slowdown, t_ns, why)
+
+    def adapt(self, limits_w: Mapping[int, float], t_ns: int) -> PlanRow | None:
+        """Choose the plan of all replicas for other limits. None: they have these clocks already."""
+        before = None if self.straggler else self.last.clocks_mhz
+        plan, slowdown, why = self._plan_within(limits_w)
+        return None if plan.clocks_mhz == before else self._row(plan, slowdown, t_ns, why)
+
+    def _plan_within(self, limits_w: Mapping[int, float]) -> tuple[FrequencyPlan, float, str]:
+        """Return the plan of all replicas from now on, the slowdown asked for, and the reason."""
         self.straggler = self._answer = None
         self.limits_w = dict(limits_w)
         self._within = within_limits(self.profile, limits_w)
@@ -76,7 +87,7 @@ class ChosenPlans:
         self.plan = self._plan_of(wanted_s)
         why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W" if limits_w else ""
         why += "" if self.is_promise else ", less than it draws at the lowest clock that was measured"
-        return self._row(self.plan, max(self._settings.slowdown, wanted_s / self.base_s), t_ns, why)
+        return self.plan, max(self._settings.slowdown, wanted_s / self.base_s), why
 
     def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow | None:
         """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again.

@@ -54,6 +54,8 @@ def find_straggler(
 ) -> Straggler | None:
     """Return the slowest replica, if it is slower than promised and the others are not.
 
+    Another replica than the known one is a straggler only after a return to the usual plan.
+
     Args:
         replicas: their stages.
         promised_s: duration of an iteration, by replica.
@@ -69,6 +71,8 @@ def find_straggler(
     if least[slowest] < SLOWER or max(others) > USUAL:
         gone = known is not None and max(times_s[known.replica]) < SLOWER * promised_s[known.replica]
         return None if known is None or gone else known
+    if known is not None and known.replica != slowest:
+        return None  # the slowest one has a plan for the known one's duration: all get the usual plan first
     time_s = sum(times_s[slowest]) / RECENT
     if known is not None and known.replica == slowest and abs(time_s / known.time_s - 1) < CHANGED:
         return known

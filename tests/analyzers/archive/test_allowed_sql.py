@@ -12,6 +12,7 @@ from analyzers.archive.query import Queries
 from analyzers.archive.sandbox import allowed_sql
 from tests.analyzers.archive.sql_attempts import attempts
 from tests.analyzers.archives import fill
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -26,7 +27,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path: Path) -> Iterator[StoreClient]:
-    archive = StoreClient.open(tmp_path / "energy.duckdb", SETTINGS)
+    archive = StoreClient.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     fill(archive)
     yield archive
     archive.close()

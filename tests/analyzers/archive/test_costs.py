@@ -13,6 +13,7 @@ from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import of_country
 from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE, ask
 from tests.analyzers.archives import BOOTED_NS, SECOND
+from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
 KWH = 3.6e6
@@ -42,7 +43,7 @@ def pue(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture
 def costs(tmp_path: Path, pue: float) -> Iterator[Costs]:
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings(pue=pue))
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings(pue=pue))
 
     def put(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         archive.put_rows(rows, {}, replaying=False)

@@ -45,6 +45,7 @@ from tests.analyzers.archives import (
     trial,
     window,
 )
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.events import (
     EpochBegan,
@@ -59,11 +60,10 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.fields import Unknown
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Budget, BudgetsSet, CollectorStarted, Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
-from zeus_stream.transport.follower import Break
 
 SETTINGS = Settings()
 
@@ -81,7 +81,7 @@ def archive(path: Path) -> Iterator[Archive]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    archive = Archive.open(path, SETTINGS)
+    archive = Archive.open(archive_at(path), SETTINGS)
     try:
         yield archive
     finally:

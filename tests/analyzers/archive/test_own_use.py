@@ -12,6 +12,7 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import OwnUseRow, Row
 from analyzers.routes.own_use_route import OwnUseRoute
 from tests.analyzers.archives import RUN, SECOND, A, window
+from tests.empty_archive import archive_at
 from tests.zeus_stream.test_own_energy import USE
 from zeus_stream.protocol.notes import OwnUse
 from zeus_stream.reports.costs import OWN_USE, own_use_facts
@@ -27,7 +28,7 @@ NO_RAPL = "no collector of this host can read its CPUs"
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
     """Store rows, and return those of the view for the run."""
-    with closing(Archive.open(tmp_path / "own.duckdb", Settings())) as archive:
+    with closing(Archive.open(archive_at(tmp_path / "own.duckdb"), Settings())) as archive:
 
         def answer(rows: Sequence[Row]) -> list[dict[str, Any]]:
             archive.put_rows(rows, {}, replaying=False)

@@ -12,6 +12,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import Queries
 from tests.analyzers.archives import HOST, RUN, A, B, fill
+from tests.empty_archive import archive_at
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
@@ -23,7 +24,7 @@ J_A, J_B = 200, 100
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
-    archive = Archive.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
     fill(archive)
     queries = Queries(archive, Settings())
     yield queries

@@ -19,6 +19,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Done, Queries, export, read_file
 from analyzers.archive.sandbox.query_process import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
+from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
@@ -31,7 +32,7 @@ SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreClient]:
-    archive = StoreClient.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", SETTINGS)
+    archive = StoreClient.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), SETTINGS)
     fill(archive)
     yield archive
     archive.close()
@@ -239,7 +240,7 @@ def test_each_query_sees_whole_commits_while_others_are_written(
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     path = tmp_path / "energy.duckdb"
-    archive = Archive.open(path, SETTINGS)
+    archive = Archive.open(archive_at(path), SETTINGS)
     fill(archive)
     archive.close()
     return path

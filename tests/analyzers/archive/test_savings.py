@@ -11,6 +11,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, window
+from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
 STEPS = 40
@@ -25,7 +26,7 @@ def savings(tmp_path: Path) -> Savings:
     """
 
     def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-        archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+        archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
         archive.put_rows(rows, {}, replaying=True)
         with archive.reading() as reader:
             _, batches = reader.batches("FROM savings ORDER BY run", 10_000)
@@ -202,7 +203,7 @@ def test_the_saving_of_an_ended_run_is_read_and_not_computed_again(tmp_path: Pat
     costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archive.put_rows([*rows, end(first)], {}, replaying=False)
     (ended,) = asked(archive, "FROM savings")
     assert ended["saved_j"] == pytest.approx(8 * 20)
@@ -217,7 +218,7 @@ def test_a_run_that_is_resumed_counts_its_new_steps(tmp_path: Path) -> None:
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
     resumed = replace(first, session="second")
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archive.put_rows([*rows, end(first)], {}, replaying=False)
     later = [replace(step("run", n, 80.0, 0.5, 200.0), session="second") for n in range(16, 20)]
     archive.put_rows([resumed, *later], {}, replaying=False)

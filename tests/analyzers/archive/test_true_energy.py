@@ -11,6 +11,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import GpuRow, Row
 from tests.analyzers.archives import GPU, RUN, A, B, window
+from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
 Ask = Callable[[Sequence[Row]], dict[str, Any]]
@@ -21,7 +22,7 @@ FITTED = replace(GPU, gpu=B, sensor_gain=0.95, sensor_gain_error=0.0095, sensor_
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
     """Store rows, and return the row of the view for the run."""
-    with closing(Archive.open(tmp_path / "true.duckdb", Settings())) as archive:
+    with closing(Archive.open(archive_at(tmp_path / "true.duckdb"), Settings())) as archive:
 
         def answer(rows: Sequence[Row]) -> dict[str, Any]:
             archive.put_rows([RUN, *rows], {}, replaying=False)

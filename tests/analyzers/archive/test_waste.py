@@ -13,6 +13,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, A, B, fill, trial
+from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.events import (
@@ -36,7 +37,7 @@ def stored(tmp_path: Path) -> Iterator[Stored]:
     made: list[Archive] = []
 
     def store(rows: Sequence[Row]) -> Archive:
-        made.append(Archive.open(tmp_path / f"{len(made)}.duckdb", Settings()))
+        made.append(Archive.open(archive_at(tmp_path / f"{len(made)}.duckdb"), Settings()))
         made[-1].put_rows(rows, {}, replaying=False)
         return made[-1]
 
@@ -405,7 +406,7 @@ def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
 
 def test_gpus_of_no_run_are_idle(tmp_path: Path) -> None:
     """60 s at 200 and 100 W, of which the run has 40 s; 60 s at 50 W. Readings end at 120.9 s."""
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     fill(archive)
     (idle,) = ask(archive, "FROM waste WHERE run IS NULL")
     assert idle["cause"] == "idle GPU"

@@ -13,6 +13,7 @@ from analyzers.results.rows import JobRow, RunRow, TryRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.batch_size.test_history import Turns
 from tests.analyzers.batch_size.test_tracker import WANTED, Heard, again, training
+from tests.empty_archive import archive_at
 from zeus_stream.protocol.events import Event, RunStarted
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -80,7 +81,7 @@ def test_the_name_of_a_user_s_job(job: str, uid: int | None, name: str) -> None:
 def test_the_archive_knows_whose_a_job_is(tmp_path: Path, annas: Stream) -> None:
     tried = Heard(Turns()).hear(annas).tries[0]
     with_uid = replace(RUN, session=tried.session, uid=ANNA)
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     try:
         assert archive.job_owners() == {}
         archive.put_rows([with_uid, tried], {}, replaying=True)

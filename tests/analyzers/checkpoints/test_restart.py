@@ -18,6 +18,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow
+from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
 from zeus_stream.protocol import codec
@@ -62,7 +63,7 @@ class Busy(CheckpointTaker):
 
 def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -> None:
     """Archive the first frames of a world, and what an analyzer derived that was killed after them."""
-    archive = Archive.open(path, settings)
+    archive = Archive.open(archive_at(path), settings)
     interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {})
     taker.replaying = False
     archive.put_frames(
@@ -93,7 +94,7 @@ def started(archive: Archive) -> tuple[Restart, int]:
 def test_it_goes_on_as_if_nothing_had_happened(tmp_path: Path, world: World, share: float) -> None:
     count = round(share * len(world.frames))
     store(tmp_path / "energy.duckdb", world, count)
-    archive = Archive.open(tmp_path / "energy.duckdb", SETTINGS)
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     begin, again = started(archive)
     archive.close()
     assert again < EVERY
@@ -113,7 +114,7 @@ def test_the_number_of_frames_that_are_replayed_does_not_grow_with_the_run(
     for share in (0.25, 0.5, 1.0):
         path, count = tmp_path / f"{share}.duckdb", round(share * len(world.frames))
         store(path, world, count)
-        archive = Archive.open(path, SETTINGS)
+        archive = Archive.open(archive_at(path), SETTINGS)
         begin, again = started(archive)
         whole = sum(len(page) for page in archive.to_replay())
         archive.close()
@@ -129,7 +130,7 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
 ) -> None:
     path = tmp_path / "energy.duckdb"
     store(path, world, 2 * EVERY)
-    archive = Archive.open(path, SETTINGS)
+    archive = Archive.open(archive_at(path), SETTINGS)
     later = [(replace(frame, log_id="later", host="later"), body) for frame, body in world.frames[:5]]
     offsets = range(len(later))
     later = [(replace(frame, offset=at), body) for at, (frame, body) in zip(offsets, later, strict=True)]
@@ -146,7 +147,7 @@ def test_an_open_run_keeps_its_settings_and_the_log_says_so(
     path = tmp_path / "energy.duckdb"
     store(path, world, 4 * EVERY)
     other = replace(SETTINGS, select="time")
-    archive = Archive.open(path, other)
+    archive = Archive.open(archive_at(path), other)
     restart(archive, other)
     archive.close()
     (sentence,) = caplog.messages
@@ -168,7 +169,7 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
 ) -> None:
     path = tmp_path / "energy.duckdb"
     store(path, world, 3 * EVERY)
-    archive = Archive.open(path, SETTINGS)
+    archive = Archive.open(archive_at(path), SETTINGS)
     row = archive.latest_checkpoint(checkpoint_taker.NAME)
     assert row is not None
     archive.put_rows([replace(row, **change)], {}, replaying=False)  # type: ignore[arg-type]
@@ -217,3 +218,15 @@ def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(
         assert taker.take(world.interpreter, (), (), 0) == ()
     (sentence,) = caplog.messages
     assert "A restart replays the streams of all open runs" in sentence
+
+
+def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
+    taker = CheckpointTaker(1, {})
+    taker.replaying = False
+    taker.times.wanted = True
+    for _ in range(checkpoint_taker.MOST_PUT_OFF):
+        assert taker.take(world.interpreter, (), (), 0, hurried=True) == ()
+    assert taker.take(world.interpreter, (), (), 0, hurried=True) != ()
+    taker.times = checkpoint_times.CheckpointTimes(0)
+    taker.times.wanted = True
+    assert taker.take(world.interpreter, (), (), 0) != ()

@@ -7,8 +7,7 @@ import pytest
 from analyzers.archive.store import Received
 from analyzers.lake.batch_intake import LEFT, LOST, BatchesMissingError, BatchIntake
 from zeus_stream.broker import batches
-from zeus_stream.protocol.frames import Frame
-from zeus_stream.transport.follower import Break
+from zeus_stream.protocol.frames import Break, Frame
 
 SUBJECT = batches.subject_of("site", "alpha")
 

@@ -17,6 +17,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.state_files.calibrations import calibrate, load, store
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
 from tests.analyzers.readings import S, readings, row
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.readings import Seen
 from zeus_stream.settings import Settings
@@ -218,7 +219,7 @@ def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Record:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "energy.duckdb"
-    filled = Archive.open(path, SETTINGS)
+    filled = Archive.open(archive_at(path), SETTINGS)
     fill(filled)
     filled.close()
     return path

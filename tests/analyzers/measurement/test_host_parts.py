@@ -14,6 +14,7 @@ from analyzers.results.instructions import GiveAnswer
 from analyzers.results.rows import GpuRow, PhaseRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
+from tests.empty_archive import archive_at
 from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
@@ -190,7 +191,7 @@ def archived(tmp_path: Path) -> Path:
             *stepped("3", 20, 22),
         ]
     )
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     archive.put_rows([row for row in outputs if isinstance(row, WindowRow)], {}, replaying=False)
     archive.close()
     return path
@@ -211,7 +212,7 @@ def test_the_sum_over_gpus_leaves_the_cpu_out_which_counts_once_for_all_ranks(ar
 def test_where_the_cpu_was_not_sampled_its_energy_is_null(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     outputs = heard([*started("1", "run", 10), *stepped("1", 20, 22)])
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     rows = [row for row in outputs if isinstance(row, WindowRow) and row.gpu == A]
     archive.put_rows(rows, {}, replaying=False)
     archive.close()

@@ -10,6 +10,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from analyzers.results.rows import RunRow, WindowRow
+from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
 S = 1_000_000_000
@@ -23,7 +24,7 @@ def named(tmp_path: Path) -> Named:
     def ask(rows: Sequence[WindowRow]) -> list[dict[str, Any]]:
         shuffled = random.Random(0).sample(rows, len(rows))
         path, settings = tmp_path / "energy.duckdb", Settings()
-        archive = Archive.open(path, settings)
+        archive = Archive.open(archive_at(path), settings)
         sessions = {(row.session, row.run, row.job, row.rank, row.host) for row in rows}
         archive.put_rows([*map(_run, *zip(*sorted(sessions), strict=True)), *shuffled], {}, replaying=False)
         archive.close()

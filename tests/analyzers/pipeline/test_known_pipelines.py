@@ -10,6 +10,7 @@ from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
+from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
 SETTINGS = PipelineSettings(iterations=8)
@@ -52,7 +53,7 @@ def test_a_run_whose_instructions_take_longer_profiles_all_clocks(first: Stages)
 
 def test_profiles_are_found_again_in_the_archive_unless_they_were_forgotten(tmp_path: Path) -> None:
     world = followed()
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archive.put_rows(world.rows, {}, replaying=False)
     known = KnownPipelines(archive.pipeline_profiles())
     archive.close()

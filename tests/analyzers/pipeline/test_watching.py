@@ -63,6 +63,20 @@ def test_a_straggler_that_becomes_still_slower_is_sent_no_plan_of_the_same_clock
     assert [row.replicas for row in world.rows if isinstance(row, PipelineRow)][-1] == 2
 
 
+def test_a_replica_that_is_late_when_the_straggler_recovers_does_not_keep_the_plan_of_the_straggler() -> None:
+    world = following(replicas=2)
+    usual_s = max(world.own_s)
+    world.slow[1] = 1.2
+    world.play(6)
+    world.slow = {0: 1.05}
+    world.play(12)
+    assert "replica 0 takes 5 % longer" in world.last_plan().reason
+    assert world.took_s[-1] == pytest.approx(1.05 * usual_s, rel=0.005)
+    world.slow.clear()
+    world.play(6)
+    assert world.took_s[-1] == pytest.approx(usual_s, rel=0.005)
+
+
 def test_noise_is_no_straggler() -> None:
     world = following(replicas=2, noise=0.01)
     world.play(60)
@@ -72,6 +86,9 @@ def test_noise_is_no_straggler() -> None:
 def test_a_power_budget_is_kept_by_clocks_that_its_limits_leave_and_the_usual_plan_returns() -> None:
     world = following()
     usual = world.last_plan()
+    world.shares |= {f"GPU-{stage}": Allocation("b", 390_000) for stage in range(4)}
+    world.play(2)
+    assert world.last_plan() == usual, "these limits allow every clock"
     world.shares |= {f"GPU-{stage}": Allocation("b", 160_000) for stage in range(4)}
     world.play(18)
     plan = world.last_plan()

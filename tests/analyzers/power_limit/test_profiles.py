@@ -14,6 +14,7 @@ from analyzers.power_limit.profiles import MAX_ALIKE, Identity, Profile, learned
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit
 from analyzers.state_files import forgotten_profiles
+from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
@@ -176,10 +177,10 @@ def test_the_archive_gives_back_what_was_kept(tmp_path: Path) -> None:
         profile(f"{n % 200}", at_ns, who=some[n % 200 % 8], whole=rng.random() < 0.5, round_=1 + n // 200)
         for n, at_ns in enumerate(times)
     ]
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archive.put_rows([row for each in all_of_them for row in each.rows], {}, replaying=False)
     archive.close()
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     remembered = of_rows(archive.profiles())
     archive.close()
     assert len(remembered) == 8

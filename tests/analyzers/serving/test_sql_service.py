@@ -16,6 +16,7 @@ from analyzers.serving.query_worker import Source
 from analyzers.serving.sql_service import serve_sql
 from tests.analyzers.archives import fill
 from tests.directories import short_directory
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "energy.duckdb"
-    store = Archive.open(path, SETTINGS)
+    store = Archive.open(archive_at(path), SETTINGS)
     fill(store)
     store.close()
     return path

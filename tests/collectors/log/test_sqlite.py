@@ -16,8 +16,8 @@ from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log
 from collectors.log.store import SessionMemory
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Fetched, Welcome
-from zeus_stream.protocol.frames import Frame
-from zeus_stream.transport.follower import Break, Sequencer
+from zeus_stream.protocol.frames import Break, Frame
+from zeus_stream.transport.follower import Sequencer
 
 BOOT = "boot-1"
 HOUR_NS = 3_600_000_000_000

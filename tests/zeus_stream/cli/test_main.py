@@ -4,8 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -20,9 +19,11 @@ from analyzers.archive.query import Queries, answer_some
 from analyzers.archive.snapshot import opened
 from collectors.devices.simulated import SimulatedBus
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
+from tests.empty_archive import archive_at
+from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
-from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.paths import holder
 from zeus_stream.settings import Settings
 
 QUERIES = files("analyzers.archive") / "queries"
@@ -40,13 +41,6 @@ def serving(zeus: Cli, *arguments: str, **environment: str) -> Iterator["subproc
             yield process
         finally:
             process.terminate()
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
-    end_ns = monotonic_ns() + round(timeout_s * 1e9)
-    while not condition():
-        assert monotonic_ns() < end_ns, "it never came true"
-        time.sleep(0.01)
 
 
 def said(completed: "subprocess.CompletedProcess[str]") -> str:
@@ -79,14 +73,16 @@ def said(completed: "subprocess.CompletedProcess[str]") -> str:
 def test_what_cannot_be_is_one_sentence_with_the_cure(
     zeus: Cli, arguments: tuple[str, ...], wrong: str, cure: str
 ) -> None:
-    sentence = said(zeus(*arguments))
+    sentence = said(zeus.refused(*arguments))
     assert wrong in sentence
     assert cure in sentence
 
 
 def test_a_wrong_type_in_the_settings_file_is_named_with_file_and_key(zeus: Cli) -> None:
     (zeus.directory / "zeus-stream.toml").write_text('profile_steps = "many"\n', encoding="utf-8")
-    assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(zeus("analyze"))
+    assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(
+        zeus.refused("analyze")
+    )
 
 
 def test_a_budget_is_about_a_group_that_the_settings_file_names(zeus: Cli) -> None:
@@ -106,7 +102,7 @@ def test_a_budget_for_a_group_that_nothing_names_is_refused(zeus: Cli) -> None:
 
 
 def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
-    assert "search = 'wild': could not be understood" in said(zeus("analyze", "--search", "wild"))
+    assert "search = 'wild': could not be understood" in said(zeus.refused("analyze", "--search", "wild"))
 
 
 def test_an_archive_of_another_program_is_left_alone(zeus: Cli) -> None:
@@ -129,11 +125,11 @@ def test_an_archive_that_another_process_holds_names_that_process(zeus: Cli) -> 
     hold = f"import duckdb; c = duckdb.connect({str(path)!r}); print('held', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        assert str(holder.pid) in said(zeus("analyze", "--archive", str(path)))
-        holder.communicate("\n")
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert str(other.pid) in said(zeus("analyze", "--archive", str(path)))
+        other.communicate("\n")
 
 
 def test_a_missing_argument_is_a_usage_error(zeus: Cli) -> None:
@@ -194,9 +190,10 @@ def test_a_second_collector_in_a_directory_is_refused_with_the_pid_of_the_first(
         assert f"process {first.pid} already is the collector" in said(zeus("collect", "--device", SIMULATED))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    "arguments", [("collect", "--device", SIMULATED), ("analyze",)], ids=["collect", "analyze"]
+    ("arguments", "number"),
+    [(("collect", "--device", SIMULATED), signal.SIGTERM), (("analyze",), signal.SIGINT)],
+    ids=["collect", "analyze"],
 )
 def test_a_signal_ends_a_service_in_order(
     zeus: Cli, arguments: tuple[str, ...], number: signal.Signals
@@ -231,6 +228,17 @@ def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> N
         assert "Table with name nothing does not exist" in wrong.stderr
         assert "SELECT" in said(zeus("sql", "DROP TABLE trials"))
     assert json.loads(zeus("sql", COUNT, "--format", "json").stdout) == [{"trials": 0}]
+
+
+def test_a_run_says_what_it_cost_and_leaves_nothing_running(ran: Ran) -> None:
+    assert ran.completed.returncode == 0, ran.completed.stderr
+    assert ran.completed.stdout == "trained\n"
+    assert ran.completed.stderr.startswith("zeus-stream: starting the collector and the analyzer ...\n")
+    assert "failed" not in ran.completed.stderr
+    for words in ("train", "240 steps", "4 epochs", "J", "chosen", "250", "100", "zeus-stream sql"):
+        assert words in ran.completed.stderr, words
+    for process in ("collector", "analyzer"):
+        assert holder(ran.zeus.directory / f"{process}.lock") is None
 
 
 def test_every_format_says_the_same(ran: Ran) -> None:
@@ -329,7 +337,7 @@ def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> N
 
 
 def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> None:
-    archive = Archive.open(zeus.directory / "energy.duckdb", Settings(memory_mb=256))
+    archive = Archive.open(archive_at(zeus.directory / "energy.duckdb"), Settings(memory_mb=256))
     fill(archive)
     archive.close()
     seconds = [(BOOTED_NS // 10**9 + second, POWER_W[A] if second <= 60 else 50) for second in range(5, 115)]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.zeus_stream.cli.test_main import said, serving, until
+from tests.waiting import until
+from tests.zeus_stream.cli.test_main import said, serving
 from tests.zeus_stream.conftest import Cli
 from zeus_stream.paths import holder
 from zeus_stream.transport.client import Connection, connect

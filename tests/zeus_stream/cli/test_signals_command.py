@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.setup import until
+from tests.waiting import until
 from tests.zeus_stream.conftest import Cli, Ran
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from analyzers.results.rows import MetricRow, Row
-from tests.processes.pipeline import Setup, until
+from tests.processes.pipeline import Setup
+from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, Cli
 from tests.zeus_stream.exporters import counting
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError

@@ -18,6 +18,7 @@ from analyzers.archive.query import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import CLOSED, row
 from tests.analyzers.archives import BOOTED_NS, SECOND
+from tests.empty_archive import archive_at
 from zeus_stream.errors import SettingsError, UnreachableError
 from zeus_stream.integrations.trackers import BLOCK, EnergyLog, Mlflow, Point, Points, Wandb, sink_of
 from zeus_stream.protocol.queries import Query
@@ -29,7 +30,7 @@ BEGAN_S = BOOTED_NS / SECOND
 
 @pytest.fixture
 def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], Points]]:
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     queries = Queries(archive, Settings())
 
     def ask(sql: str) -> list[dict[str, Any]]:

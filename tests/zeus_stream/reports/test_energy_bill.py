@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file
 from tests.analyzers.measurement.test_named_windows import window
+from tests.empty_archive import archive_at
 from zeus_stream.reports.energy_bill import Bill, _shown, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 
@@ -90,7 +91,7 @@ def test_digits_that_are_shown_are_worth_less_than_the_bounds(value: float, widt
 @pytest.mark.sweep
 def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: Path) -> None:
     path, settings = tmp_path / "energy.duckdb", Settings()
-    archive = Archive.open(path, settings)
+    archive = Archive.open(archive_at(path), settings)
     ours = [window(1, 3, 10, gpu=gpu) for gpu in ("GPU-a", "GPU-b")]
     archive.put_rows([*ours, replace(ours[0], run="it's another")], {}, replaying=False)
     archive.close()

@@ -13,6 +13,7 @@ from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PlanRow
 from tests.analyzers import archives
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
+from tests.empty_archive import archive_at
 from zeus_stream.reports.html.document import run_report
 from zeus_stream.reports.pipeline_facts import pipeline_facts
 from zeus_stream.reports.run_cost import summarize, write_summary
@@ -33,7 +34,7 @@ def world() -> Stages:
 
 @pytest.fixture(scope="module")
 def answer(world: Stages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = Archive.open(tmp_path_factory.mktemp("report") / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
     started = replace(archives.RUN, session="s", run="run", job="job")
     archive.put_rows([started, *world.rows], {}, replaying=False)
     with archive.reading() as reader:

@@ -16,6 +16,7 @@ from analyzers.archive.query import Queries
 from analyzers.batch_size.history import MAX_TRIES
 from analyzers.results.rows import TryRow
 from tests.analyzers.batch_size.test_history import ROW, SETUP, a_try
+from tests.empty_archive import archive_at
 from zeus_stream.cli.main import main
 from zeus_stream.protocol.queries import Query
 from zeus_stream.reports.recurring_jobs import ALL, look_up, print_job
@@ -45,7 +46,7 @@ TRIES = (
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
-    made = Archive.open(tmp_path_factory.mktemp("archive") / "energy.duckdb", Settings())
+    made = Archive.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
     made.put_rows([replace(ROW, version=0, target=0.8), ROW, *TRIES], {}, replaying=False)
     yield made
     made.close()
@@ -107,7 +108,7 @@ def test_a_job_is_shown_with_its_tries_and_what_comes_next(queries: Queries, pol
 
 def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) -> None:
     assert look_up(asking(queries), "unheard of") is None
-    empty = Archive.open(tmp_path / "empty.duckdb", Settings())
+    empty = Archive.open(archive_at(tmp_path / "empty.duckdb"), Settings())
     none = Queries(empty, Settings())
     assert asking(none)(ALL).num_rows == 0
     none.stop()
@@ -116,7 +117,7 @@ def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) 
 
 def test_the_command_line_shows_jobs_and_names_the_cure(zeus_dir: Path) -> None:
     path = zeus_dir / "energy.duckdb"
-    made = Archive.open(path, Settings())
+    made = Archive.open(archive_at(path), Settings())
     made.put_rows([ROW, *TRIES[1:]], {}, replaying=False)
     made.close()
 

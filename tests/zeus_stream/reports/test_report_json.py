@@ -13,6 +13,7 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers import archives
+from tests.empty_archive import archive_at
 from zeus_stream.errors import SettingsError
 from zeus_stream.reports.html.questions import answered, find_last
 from zeus_stream.reports.run_cost import summarize, write_json, write_summary
@@ -27,7 +28,7 @@ Answer = Callable[[str], pa.Table]
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = Archive.open(tmp_path_factory.mktemp("report") / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
     archives.fill(archive)
     archive.put_rows([replace(archives.RUN, session="open", run="open", job="other")], {}, replaying=False)
     with archive.reading() as reader:

@@ -10,6 +10,7 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_own
 from analyzers.archive.snapshot import opened
 from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
+from tests.empty_archive import archive_at
 from zeus_stream.reports.html.questions import last_run
 from zeus_stream.reports.run_cost import Summary, print_summary, summarize
 from zeus_stream.settings import Settings
@@ -114,7 +115,7 @@ def of(tmp_path: Path) -> Summarize:
 
     def summary(rows: Sequence[Row]) -> Summary | None:
         path, settings = tmp_path / "energy.duckdb", Settings()
-        archive = Archive.open(path, settings)
+        archive = Archive.open(archive_at(path), settings)
         archive.put_rows(rows, {}, replaying=False)
         archive.close()
 

@@ -15,6 +15,7 @@ from analyzers.archive.query import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import AGAIN, CLOSED, EPOCH, KILLED, STEPS, WHOLE, later, resumed
 from tests.analyzers.archives import GPU, SECOND
+from tests.empty_archive import archive_at
 from tests.zeus_stream.conftest import Ran
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.queries import Query
@@ -27,7 +28,7 @@ KWH = 3.6e6
 
 @pytest.fixture
 def stated(tmp_path: Path) -> Iterator[Stated]:
-    archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     queries = Queries(archive, Settings())
 
     def answer(sql: str) -> pa.Table:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
-from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, Break, Sequencer, follow
+from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, Sequencer, follow
 
 
 def frame(offset: int, log_id: str = "log", size: int = 3, host: str = "host") -> Frame:

@@ -9,6 +9,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers.archive.rollups.test_retention import AGES, ask, at
 from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, frame
+from tests.empty_archive import archive_at
 from zeus_stream.protocol.events import RunStarted
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
@@ -22,7 +23,7 @@ PASSES = (("forward", 0, 0.2), ("forward", 1, 0.4), ("backward", 0, 0.6), ("back
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Iterator[Archive]:
-    made = Archive.open(tmp_path / "energy.duckdb", Settings())
+    made = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     yield made
     made.close()
 
@@ -76,7 +77,7 @@ def test_every_instruction_counts_once_by_stage_kind_and_minute(
         archive.put([part])  # stored already
         if begin == 14:
             archive.close()
-            archive = Archive.open(tmp_path / "energy.duckdb", Settings())
+            archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     found = by_minute(archive)
     archive.close()
     assert sum(row[3] for row in found) == 800

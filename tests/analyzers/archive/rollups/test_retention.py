@@ -29,6 +29,7 @@ from tests.analyzers.archives import (
     readings,
     rows,
 )  # fmt: skip
+from tests.empty_archive import archive_at
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings
@@ -43,7 +44,7 @@ ROLLED_UP = ("seconds", "minutes", "hours")
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Iterator[Archive]:
-    made = Archive.open(tmp_path / "energy.duckdb", Settings())
+    made = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     yield made
     made.close()
 
@@ -107,7 +108,7 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(archive: Archive, tmp_pa
     archive.put([world()])
     stored = world()
     for begin in range(0, len(stored), batch):
-        restarted = Archive.open(tmp_path / "restarted.duckdb", Settings())
+        restarted = Archive.open(archive_at(tmp_path / "restarted.duckdb"), Settings())
         part = stored[begin : begin + batch]
         restarted.put([part])
         restarted.put([part])  # stored already
@@ -119,7 +120,7 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(archive: Archive, tmp_pa
 
 def test_a_commit_that_fails_counts_nothing(archive: Archive, tmp_path: Path) -> None:
     archive.put([world()])
-    failing = Archive.open(tmp_path / "failing.duckdb", Settings())
+    failing = Archive.open(archive_at(tmp_path / "failing.duckdb"), Settings())
     stored = world()
     for begin in range(0, len(stored), 40):
         part = stored[begin : begin + 40]
@@ -220,13 +221,13 @@ def of_version_3(path: Path) -> None:
 
 def test_an_older_archive_gets_its_roll_ups_and_goes_on(tmp_path: Path) -> None:
     stored = world()
-    whole = Archive.open(tmp_path / "whole.duckdb", Settings())
+    whole = Archive.open(archive_at(tmp_path / "whole.duckdb"), Settings())
     whole.put([stored])
-    half = Archive.open(tmp_path / "filled.duckdb", Settings())
+    half = Archive.open(archive_at(tmp_path / "filled.duckdb"), Settings())
     half.put([stored[:100]])
     half.close()
     of_version_3(tmp_path / "energy.duckdb")
-    lifted = Archive.open(tmp_path / "energy.duckdb", Settings())
+    lifted = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     lifted.put([stored[100:]])
     for table in ROLLED_UP:
         figures = (

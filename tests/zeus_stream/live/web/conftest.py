@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import RunRow
 from tests.analyzers import archives
+from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import ArchiveSource
 from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
 from zeus_stream.live.web.app import build
@@ -24,7 +25,7 @@ LONG = "x" * 200
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     """The archive, with a run more whose names are hostile."""
     path = tmp_path_factory.mktemp("web") / "energy.duckdb"
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     archives.fill(archive)
     archive.put_rows([_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
     archive.close()

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers.batch_size.test_history import ROW
+from tests.empty_archive import archive_at
 from tests.zeus_stream.live.screens import SNAPSHOT, a_run
 from tests.zeus_stream.live.web.asking import Answered, ask
 from tests.zeus_stream.live.web.conftest import TOKEN
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     path = tmp_path_factory.mktemp("jobs") / "energy.duckdb"
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     archive.put_rows([ROW, *[row for row in TRIES if row.version]], {}, replaying=False)
     archive.close()
     source = ArchiveSource(path, Settings())

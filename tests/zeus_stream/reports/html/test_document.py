@@ -11,6 +11,7 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers import archives
+from tests.empty_archive import archive_at
 from tests.zeus_stream.live.web.test_routes import Elements
 from zeus_stream.cli.screens.report_files import picture, write_files
 from zeus_stream.errors import StorageError
@@ -26,7 +27,7 @@ ALL = Period(0, 2 * archives.BOOTED_NS)
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
     path = tmp_path_factory.mktemp("report") / "energy.duckdb"
-    archive = Archive.open(path, Settings())
+    archive = Archive.open(archive_at(path), Settings())
     archives.fill(archive)
     hostile = replace(archives.RUN, session="s2", run="<script>x</script>", job="</style><script>")
     archive.put_rows([hostile], {}, replaying=False)

@@ -1,0 +1,30 @@
+"""An empty archive is copied: its migrations take 0.3 s of processor time, a copy a tenth of it."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import duckdb
+
+from analyzers.archive.opening import connect, lift
+from zeus_stream.settings import Settings
+
+
+@cache
+def _empty() -> bytes:
+    """Return the content of an archive that no analyzer has opened yet."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "empty.duckdb"
+        with connect(path, Settings(memory_mb=128), read_only=False) as file:
+            lift(file, path)
+        return path.read_bytes()
+
+
+def archive_at(path: Path) -> Path:
+    """Make an empty archive with an identity of its own, if there is none at this path. Return the path."""
+    if not path.exists():
+        path.write_bytes(_empty())
+        with duckdb.connect(path) as file:
+            file.execute("UPDATE meta SET archive_id = $1", [str(uuid4())])
+    return path
