@@ -28,7 +28,7 @@ class Units:
     broker_messages_per_core_s: float = 9_500.0  # prototype of the design, three replicas on two cores
     messages_per_host_s: float = 2.0  # LINGER_S of the relay is 0.5 s
     broker_bytes_per_reading: float = 22.0  # python -m benchmarks.lake
-    lake_bytes_per_reading: float = 17.4  # python -m benchmarks.lake
+    lake_bytes_per_reading: float = 14.2  # python -m benchmarks.lake --hosts 4 --seconds 1200, merged
     seconds_bytes: float = 15.0  # prototype of the design, a row of ``seconds``
     minutes_bytes: float = 15.9  # prototype of the design, a row of ``minutes``
     replicas: int = 3

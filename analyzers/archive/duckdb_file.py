@@ -282,18 +282,19 @@ class Archive(OpenFile, Retained):
     def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
         """Store how far logs are stored and interpreted, within the transaction of `put`."""
         for log_id, log in logs.items():
+            row = [log_id, *astuple(log), interpreted.get(log_id, 0)]
             if log_id in self._logs:
                 self._connection.execute(
-                    "UPDATE logs SET host = $2, next_offset = $3, logged_ns = $4 WHERE log_id = $1",
-                    [log_id, *astuple(log)],
+                    "UPDATE logs SET host = $2, next_offset = $3, logged_ns = $4,"
+                    " interpreted_offset = greatest(interpreted_offset, $5) WHERE log_id = $1",
+                    row,
                 )
             else:
-                row = [log_id, *astuple(log)]
-                self._connection.execute("INSERT INTO logs VALUES ($1, $2, $3, $4, 0)", row)
-        for log_id, offset in interpreted.items():
+                self._connection.execute("INSERT INTO logs VALUES ($1, $2, $3, $4, $5)", row)
+        for log_id in interpreted.keys() - logs.keys():
             self._connection.execute(
                 "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
-                [log_id, offset],
+                [log_id, interpreted[log_id]],
             )
 
     def _add_hours(self) -> None:

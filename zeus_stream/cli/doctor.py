@@ -249,4 +249,5 @@ def _archive(settings: Settings, where: Places) -> Check:
             runs = read_file(path, count, settings)
     except ZeusStreamError as wrong:
         return _wrong("archive", wrong)
-    return Check("works", "archive", f"{path} opens and holds {runs['runs'][0]} runs.")
+    [number] = runs["runs"].to_pylist()
+    return Check("works", "archive", f"{path} opens and holds {number} run{'' if number == 1 else 's'}.")

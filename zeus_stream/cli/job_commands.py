@@ -41,6 +41,9 @@ def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
     write(table, form, sys.stdout)
 
 
+_NO_JOB = "No job recurs yet. A script asks for a batch size: see docs/how-to/recurring-jobs.md"
+
+
 @click.group(cls=Group, invoke_without_command=True)
 @output_options
 @settings_options(*QUERY)
@@ -50,7 +53,10 @@ def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
     if context.invoked_subcommand is None:
         from zeus_stream.reports.recurring_jobs import ALL, SHOWN
 
-        _write(ask_sql(settings, ALL), SHOWN, form)
+        found = ask_sql(settings, ALL)
+        _write(found, SHOWN, form)
+        if not found.num_rows:
+            click.echo(_NO_JOB, err=True)
 
 
 @jobs.command("show")

@@ -1,9 +1,7 @@
 """Options that commands share: flags of settings, output formats, and help in groups."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -149,9 +147,7 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
         RefusedError: the query is wrong, or its answer is too large.
         UnreachableError, StorageError: neither the analyzer nor the file answers.
     """
-    with _without_numpy():
-        import pyarrow as pa  # noqa: F401
-
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
     where = places(os.environ)
     running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
     if settings.archive is None and running:
@@ -162,17 +158,3 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
     from analyzers.archive.query import read_file
 
     return read_file(settings.archive or where.archive, query, settings)
-
-
-@contextmanager
-def _without_numpy() -> Iterator[None]:
-    """Let PyArrow be imported without NumPy: a third of its time. What is imported later finds NumPy."""
-    if "numpy" in sys.modules:
-        yield
-        return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
-    sys.modules["numpy"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["numpy"]

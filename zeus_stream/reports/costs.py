@@ -59,13 +59,20 @@ def _text(row: Mapping[str, Any]) -> str:
 
 def own_use_facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the line, as name and text; none while there are no records of that time."""
+    return [
+        (name, f"{share} of a core ({parts}), {energy}") for name, share, parts, energy in own_use_parts(rows)
+    ]
+
+
+def own_use_parts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Return name, share of a core, that of each service, and energy; none without records of that time."""
     if not rows:
         return []
     cores: dict[str, float] = {}
     for row in rows:
         cores[row["service"]] = cores.get(row["service"], 0.0) + row["core_percent"]
     parts = ", ".join(f"{service} {percent:.1f}" for service, percent in sorted(cores.items()))
-    return [("zeus-stream itself", f"{sum(cores.values()):.1f} % of a core ({parts}), {_energy(rows)}")]
+    return [("zeus-stream itself", f"{sum(cores.values()):.1f} %", parts, _energy(rows))]
 
 
 def _energy(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,23 +1,26 @@
--- How much energy did each GPU use between two instants, here in ten seconds up to its last reading?
-WITH asked AS (
-    SELECT gpu, log_id, max(t_lo_ns) - 10_000_000_000 AS begin_ns, max(t_lo_ns) AS end_ns
-    FROM readings WHERE energy_mj IS NOT NULL AND seen <> 'unchanged' GROUP BY gpu, log_id
+-- How much energy did each GPU use between two instants, here in ten seconds that end two seconds before the last reading?
+WITH asked AS (  -- in UTC; files and blocks of readings of other times are left out
+    SELECT max(read_at) - INTERVAL 12 SECOND AS begin_at, max(read_at) - INTERVAL 2 SECOND AS end_at
+    FROM readings WHERE read_at >= (SELECT coalesce(max(began_at), '-infinity') FROM minutes)
 ), changes AS (  -- the counter became energy_j between two reads: in their middle
-    SELECT gpu, log_id, (t_lo_ns + t_hi_ns) / 2 AS t_ns, energy_mj / 1000 AS energy_j,
+    SELECT gpu, log_id, energy_mj / 1000 AS energy_j,
+        epoch_us(read_at) / 1e6 - (t_hi_ns - t_lo_ns) / 2e9 AS t_s,
         count(*) FILTER (seen IN ('first', 'reset')) OVER (
             PARTITION BY gpu, log_id ORDER BY t_hi_ns ROWS UNBOUNDED PRECEDING) AS counter
-    FROM readings JOIN asked USING (gpu, log_id)
-    WHERE t_hi_ns BETWEEN begin_ns - 1_000_000_000 AND end_ns + 1_000_000_000 AND seen <> 'unchanged'
+    FROM readings
+    WHERE read_at >= (SELECT begin_at - INTERVAL 1 SECOND FROM asked)
+        AND read_at <= (SELECT end_at + INTERVAL 1 SECOND FROM asked) AND seen <> 'unchanged'
 ), pieces AS (
-    SELECT *, lead(t_ns) OVER one_counter AS next_ns, lead(energy_j) OVER one_counter AS next_j
-    FROM changes WINDOW one_counter AS (PARTITION BY gpu, log_id, counter ORDER BY t_ns)
+    SELECT *, lead(t_s) OVER one_counter AS next_s, lead(energy_j) OVER one_counter AS next_j
+    FROM changes WINDOW one_counter AS (PARTITION BY gpu, log_id, counter ORDER BY t_s)
 ), edges AS (
-    SELECT gpu, log_id, unnest([begin_ns, end_ns]) AS t_ns FROM asked
+    SELECT gpu, log_id, unnest([epoch_us(begin_at), epoch_us(end_at)]) / 1e6 AS t_s
+    FROM (SELECT DISTINCT gpu, log_id FROM changes), asked
 ), at_edges AS (
-    SELECT edges.gpu, edges.log_id, edges.t_ns, counter,
-        energy_j + (next_j - energy_j) * (edges.t_ns - pieces.t_ns) / (next_ns - pieces.t_ns) AS energy_j
+    SELECT edges.gpu, edges.log_id, edges.t_s, counter,
+        energy_j + (next_j - energy_j) * (edges.t_s - pieces.t_s) / (next_s - pieces.t_s) AS energy_j
     FROM edges ASOF JOIN pieces ON edges.gpu = pieces.gpu AND edges.log_id = pieces.log_id
-        AND edges.t_ns >= pieces.t_ns
+        AND edges.t_s >= pieces.t_s
 )
-SELECT gpu, (max(t_ns) - min(t_ns)) / 1e9 AS duration_s, max(energy_j) - min(energy_j) AS energy_j
+SELECT gpu, round(max(t_s) - min(t_s), 6) AS duration_s, max(energy_j) - min(energy_j) AS energy_j
 FROM at_edges GROUP BY gpu, log_id, counter HAVING count(energy_j) = 2 ORDER BY gpu;

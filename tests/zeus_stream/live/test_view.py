@@ -11,6 +11,7 @@ from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu, a_run, a_search, his
 from zeus_stream.live.figures import Line, bar, braille, clean, fit, scaled, significant, sparkline
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import FRAME, Looks, Panel
+from zeus_stream.live.panels.run_panel import search_lines
 from zeus_stream.live.view import View, view
 from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, State
 
@@ -194,6 +195,17 @@ def test_the_trials_of_the_chosen_run_are_shown() -> None:
         view(SNAPSHOT, History(), 120, Looks(run=run)).search.title for run in (None, second.run, "unknown")
     ]
     assert titles == [f"search: {first.job}", f"search: {second.job}", f"search: {first.job}"]
+
+
+def test_a_search_has_a_best_limit_until_it_has_chosen_one() -> None:
+    """What is chosen need not be the least cost measured: limits that cost the same within noise tie."""
+    search = SNAPSHOT.runs[0].search
+    assert search is not None
+    phases: tuple[tuple[Phase, bool], ...] = (("measuring", True), ("chosen", False))
+    for phase, marked in phases:
+        run = replace(SNAPSHOT.runs[0], search=replace(search, phase=phase, limit_mw=250_000))
+        drawn = "".join(map(text, search_lines(run, 80)))
+        assert ("best" in drawn) == marked
 
 
 @given(

@@ -53,7 +53,7 @@ def _gpu_columns(
     model_width = max((len(gpu.model or ABSENT) for gpu in gpus), default=18)
     model = Column(
         "model",
-        min(18 if width < 160 else 30, max(5, model_width)),
+        min(18 if width < 150 else 30, max(5, model_width)),
         lambda row: (Span(clean(gpus[row].model or ABSENT), "dim"),),
     )
     index = Column("gpu", 3, lambda row: (Span(_index(gpus[row])),), right=True)

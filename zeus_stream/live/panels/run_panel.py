@@ -122,13 +122,13 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
     """Return the trials of a run, the highest limit first, and what became of the search."""
     search = run.search
     if search is None:
-        return [(Span("No limit is searched for. Start the analyzer with --select energy.", "dim"),)]
+        return [(Span("No limit is searched for: no analyzer runs, or it has --select none.", "dim"),)]
     most_j = max((trial.step_j or 0.0 for trial in search.trials), default=0.0)
     wide = max(0, width - 34)
     lines: list[Line] = []
     for trial in sorted(search.trials, key=lambda trial: (-trial.limit_mw, trial.confirms)):
         chosen = search.phase != "measuring" and trial.limit_mw == search.limit_mw
-        best = trial.limit_mw == search.best_mw
+        best = search.phase == "measuring" and trial.limit_mw == search.best_mw
         mark = "again" if trial.confirms else "chosen" if chosen else "best" if best else ""
         lines.append(
             (

@@ -29,6 +29,8 @@ def seconds(value: float | None) -> str:
     """Format a duration."""
     if value is None:
         return ABSENT
+    if 0 < abs(value) < 0.1:
+        return figure(1000 * value, "ms", 3)
     if value < 120:
         return figure(value, "s", 3)
     if value < 7200:

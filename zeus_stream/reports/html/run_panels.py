@@ -5,7 +5,7 @@ A new panel is one function and one entry of `RUN_PANELS`.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from zeus_stream.reports.costs import OWN_USE, own_use_facts
+from zeus_stream.reports.costs import OWN_USE, own_use_parts
 from zeus_stream.reports.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.reports.forecast import FORECAST
 from zeus_stream.reports.html.elements import Markup, element
@@ -94,7 +94,7 @@ def result(run: Run) -> Asking[Panel]:
         costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
         items += [fact for row in forecasts for fact in _forecast(row, costs)]
     own_use = yield OWN_USE.format(run=quoted(run.run))
-    items += [(name, text, "") for name, text in own_use_facts(own_use)]
+    items += [(name, share, f"of a core: {parts}; {of}") for name, share, parts, of in own_use_parts(own_use)]
     if saving is not None and saving["power_limit_w"] is not None:
         items = [*_saving(saving), *items]
     body = element("div", element("p", headline(saving, totals), class_="headline"), facts(items))
@@ -164,7 +164,7 @@ def _saving(saving: Row) -> list[tuple[str, str, str]]:
         (f"time {verb}added", percent(saving["time_added_percent"]), note("time_added")),
     ]
     if saving["saved_j"] is not None and saving["applied"]:
-        items.append(("saved so far", joules(saving["saved_j"]), f"in {saving['steps_at_limit']:,} steps"))
+        items.append(("saved", joules(saving["saved_j"]), f"in {saving['steps_at_limit']:,} steps"))
     return items
 
 

@@ -6,9 +6,9 @@ from math import ceil, floor, isfinite, log10
 
 from zeus_stream.reports.html.elements import Markup, element
 
-LETTER = 6.2
+LETTER = 7.2
 """Mean width of a letter of a tick, in units of the drawing."""
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 36
+LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 42
 """Least margins."""
 
 
@@ -86,7 +86,7 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
     """Return the frame of a chart with two axes."""
     (x_low, x_high), (y_low, y_high) = _range(x), _range(y)
     upward = _ticks(y, y_low, y_high, max(3, round(height / 55)))
-    left = max(LEFT, LETTER * max((len(text) for _, text in upward), default=0) + 26)
+    left = max(LEFT, LETTER * max((len(text) for _, text in upward), default=0) + 14)
     right, top, bottom = width - RIGHT, TOP, height - BOTTOM
     across = Scale(x_low, x_high, left, right)
     up = Scale(y_low, y_high, bottom, top)
@@ -103,15 +103,11 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
         parts.append(
             element("text", text, class_="tick", x=f"{at:.1f}", y=f"{bottom + 17:.1f}", text_anchor="middle")
         )
-    middle = (top + bottom) / 2
     parts += [
         element("path", class_="axis", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}"),
         element("text", x.label, class_="label", x=f"{right:.1f}", y=f"{height - 4:.1f}", text_anchor="end"),
-        element(
-            "text", y.label, class_="label", transform=f"translate(12 {middle:.1f}) rotate(-90)",
-            text_anchor="middle",
-        ),
-    ]  # fmt: skip
+        element("text", y.label, class_="label", x="0", y="13"),
+    ]
     return Frame(
         width=width, height=height, across=across, up=up, grid=Markup("".join(parts)),
         left=left, right=right, top=top, bottom=bottom,

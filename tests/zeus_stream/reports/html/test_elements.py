@@ -91,6 +91,12 @@ def test_a_figure_that_is_not_known_is_a_dash_and_never_zero() -> None:
     assert joules(0.0) == "0 J"
     assert joules(12_326.4) == "12,326 J"
     assert joules(7.2e6) == "2.000 kWh"
+    assert [seconds(each) for each in (0.0, 0.00308, -0.53, 600)] == [
+        "0 s",
+        "3.08 ms",
+        "-0.530 s",
+        "10.0 min",
+    ]
 
 
 def test_csv_has_empty_cells_for_what_is_missing_and_no_formula() -> None:
