@@ -69,6 +69,8 @@ class Site:
         self.links: dict[str, Link] = {}
         self.where: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ended = 0
+        """Services that ended by themselves and were started again, as a supervisor does."""
         for host in HOSTS:
             self._host(host)
         for number in (1, 2):
@@ -106,6 +108,13 @@ class Site:
             command = ["analyze", "--shards", str(SHARDS), "--lease-database", dsn, *feed]
         self._spawn(name, "-m", "zeus_stream", *command)
 
+    def supervise(self) -> None:
+        """Start services again that ended by themselves."""
+        for name, process in tuple(self.processes.items()):
+            if not name.startswith("training") and process.poll() is not None:
+                self.ended += 1
+                self.start(name)
+
     def train(self, host: str) -> None:
         """Start the training of a host."""
         self.where[f"training-{host}"] = self.where[host]
@@ -128,6 +137,7 @@ class Site:
 
     def fault(self) -> str:
         """Let one thing go wrong, and mend it. Return its name."""
+        self.supervise()
         rng = self._rng
         victims = [name for name in self.processes if not name.startswith("training")]
         match rng.choices(("kill", "stop", "cut", "servers"), (4, 3, 3, 2))[0]:
@@ -237,10 +247,11 @@ async def _relay_all(log: Log, host: str, url: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds. Raises TimeoutError."""
+def wait_for(condition: Callable[[], bool], what: str, between: Callable[[], None] = lambda: None) -> None:
+    """Wait until a condition holds, and do something between two looks. Raises TimeoutError."""
     deadline_s = time.monotonic() + END_S
     while not condition():
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"not in time: {what}")
+        between()
         time.sleep(1)

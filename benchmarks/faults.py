@@ -147,7 +147,8 @@ def look(site: Site, faults: int) -> list[Row]:
     """Compare what is archived so far, and print a line. Raises StorageError."""
     ends = {host: site.stored(host) for host in HOSTS}
     logs = {host: site.frames(host) for host in HOSTS}  # after that: an archiver may have gone on
-    rows = [*compared(site, logs, ends), *commanded(logs)]
+    ended: Row = "services that ended by themselves, and were started again", site.ended, ""
+    rows = [*compared(site, logs, ends), *commanded(logs), ended]
     wrong = missed(rows, whole=False)
     print(
         f"after {faults} faults: {rows[0][1]} readings, {wrong or 'no goal missed'}",

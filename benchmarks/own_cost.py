@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import ROOT, directory, peer_python, process, table
+from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, table
 from tests.gpu import stand_in
 
 SETTLE_S = 34
@@ -34,6 +34,8 @@ WARM_S = 50
 """From the start of a training: the search is over, and nobody waits for its events any more."""
 PEER_START_S = 60
 PEER_WARM_S = 2
+PEER_LEAST_S = 16
+"""CodeCarbon measures each 15 s."""
 PEER_GPUS = 8
 MODELS = {20: "v100", 100: "a40"}
 """By period of the counter, ms."""
@@ -118,6 +120,11 @@ def used(pid: int) -> Use:
     return Use(cpu_ns / 1e9, wake_ups)
 
 
+def used_by_ticks(pid: int) -> Use:
+    """Return the same in ticks of 10 ms, with threads that have ended: some tools make one for each look."""
+    return Use(sum(map(cpu_seconds, family(pid))), used(pid).wake_ups)
+
+
 def words(before: Use, after: Use, seconds: float) -> tuple[str, str]:
     """Return share of a core and wake-ups a second."""
     share = max(after.cpu_s - before.cpu_s, 0) / seconds * 100
@@ -186,35 +193,47 @@ def group_rows(
     return rows
 
 
+@contextmanager
+def peer(script: Path, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run another tool from the environment of the peers."""
+    tool = subprocess.Popen(
+        [peer_python(), script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield tool
+    finally:
+        tool.terminate()
+        tool.wait(20)
+
+
 def peer_rows(seconds: float) -> list[list[object]]:
-    """Return a row for each other tool, all over the same GPUs."""
-    with tempfile.TemporaryDirectory() as made:
-        library = stand_in.build(Path(made))
-        host = stand_in.StandIn(Path(made) / "host", PEER_GPUS)
+    """Return a row for each other tool: all over the same GPUs, in the same seconds."""
+    with ExitStack() as stack:
+        made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        library = stand_in.build(made)
+        host = stand_in.StandIn(made / "host", PEER_GPUS)
         for gpu in host.gpus:
             gpu.latency_us = 50
             gpu.run(250_000, 100_000_000)
-        environment = os.environ | host.environment(library)
-        rows = []
-        for name, script in PEERS.items():
-            file = Path(made) / "tool.py"
+        tools = {}
+        for number, (name, script) in enumerate(PEERS.items()):
+            file = made / f"tool{number}.py"
             file.write_text(script + GO_ON)
-            tool = subprocess.Popen(
-                [peer_python(), file], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            tools[name] = stack.enter_context(peer(file, os.environ | host.environment(library)))
+        begun = {}
+        for name, tool in tools.items():
             assert tool.stdout is not None
-            try:
-                begun = bool(select.select([tool.stdout], [], [], PEER_START_S)[0]) and tool.stdout.read(5)
-                time.sleep(PEER_WARM_S)
-                before = used(tool.pid) if begun and tool.poll() is None else None
-                time.sleep(seconds)
-                works = before is not None and tool.poll() is None
-                found = words(before, used(tool.pid), seconds) if before and works else ("it ended", "")
-            finally:
-                tool.terminate()
-                tool.wait(20)
-            rows.append([name, PEER_GPUS, *found])
-        return rows
+            ready = select.select([tool.stdout], [], [], PEER_START_S)[0]
+            begun[name] = bool(ready and tool.stdout.read(len("ready")))
+        time.sleep(PEER_WARM_S)
+        before = {name: used_by_ticks(tool.pid) for name, tool in tools.items() if begun[name]}
+        time.sleep(seconds)
+        return [
+            [name, PEER_GPUS, *words(before[name], used_by_ticks(tool.pid), seconds)]
+            if name in before and tool.poll() is None
+            else [name, PEER_GPUS, "it ended", ""]
+            for name, tool in tools.items()
+        ]
 
 
 def main() -> None:
@@ -240,7 +259,7 @@ def main() -> None:
     table(f"Use of zeus-stream itself, share of a core (windows of {given.seconds:g} s)", head, rows)
     if not given.no_peers:
         what = "Others at their defaults, share of a core"
-        table(what, ["tool", "GPUs", "share", "wake-ups"], peer_rows(given.seconds))
+        table(what, ["tool", "GPUs", "share", "wake-ups"], peer_rows(max(given.seconds, PEER_LEAST_S)))
 
 
 if __name__ == "__main__":

@@ -347,7 +347,7 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
 
 
 def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:
-    gpus, rows = 25, steady(250, 600)  # a minute, ten a second
+    gpus, rows = 10, steady(250, 600)  # a minute, ten a second
     heard = Interpreter(QUICK)
     tracemalloc.start()
     try:

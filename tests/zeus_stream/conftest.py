@@ -1,7 +1,9 @@
 """The command line as a person uses it: real processes, in a setup of their own."""
 
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from unittest.mock import patch
 
@@ -135,11 +138,38 @@ class Ran:
 
 
 @pytest.fixture(scope="session")
-def ran() -> Iterator[Ran]:
-    """One short training under ``zeus-stream run``, with its archive."""
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """One short training under ``zeus-stream run`` with its archive; each worker has a copy."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    kept = shared / "ran"
+    with (shared / "ran.lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not kept.exists():
+            _train(kept)
     with short_directory() as directory:
-        zeus = Cli(directory)
+        shutil.copytree(kept, directory, dirs_exist_ok=True)
+        code, out, err = json.loads((directory / ENDED).read_text(encoding="utf-8"))
+        yield Ran(Cli(directory), subprocess.CompletedProcess((), code, out, err))
+
+
+ENDED = "ended.json"
+"""Exit code, stdout and stderr of the training."""
+
+
+def _train(kept: Path) -> None:
+    """Train, and keep the files of the setup in a directory that is not there before they are."""
+    with short_directory() as directory:
         script = directory / "train.py"
         script.write_text(SCRIPT, encoding="utf-8")
         command = ("run", "--device", SIMULATED, *QUICK, "--", sys.executable, str(script), "240")
-        yield Ran(zeus, zeus(*command))
+        done = Cli(directory)(*command)
+        ended = [done.returncode, done.stdout, done.stderr]
+        (directory / ENDED).write_text(json.dumps(ended), encoding="utf-8")
+        made = Path(shutil.copytree(directory, kept.with_name("ran.part"), ignore=_no_files))
+        made.rename(kept)
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """Return what cannot be copied: sockets."""
+    return [name for name in names if not ((path := Path(folder, name)).is_file() or path.is_dir())]
