@@ -43,6 +43,7 @@ from collectors.log.sqlite import Log
 from tests.analyzers.archives import fill
 from tests.processes.pipeline import pipeline
 from tests.simulation.troubled_world import TroubledWorld
+from tests.waiting import until
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -286,8 +287,16 @@ def pauses(where: Path, pause_s: float, between_s: float = FIRST_S) -> Outcome:
 
 
 def _store_of(analyzer: int) -> int:
-    """Return the process that has the archive open."""
-    return int(Path(f"/proc/{analyzer}/task/{analyzer}/children").read_text().split()[0])
+    """Return the process that has the archive open, once there is one: a thread may have started another."""
+
+    def children() -> list[str]:
+        tasks = Path(f"/proc/{analyzer}/task").iterdir()
+        try:
+            return [child for task in tasks for child in (task / "children").read_text().split()]
+        except FileNotFoundError:  # a thread has ended since
+            return []
+
+    return int(until(children)[0])
 
 
 # ---- clocks and schemas -----------------------------------------------------------------------------------

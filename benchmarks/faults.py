@@ -41,6 +41,11 @@ WHEN_WHOLE = "steps missing", "rows of gaps"
 """Beginnings of the names of goals that hold when all is archived, not before."""
 QUESTIONS = (
     ("rows of gaps for frames", "SELECT count(*) FROM gaps WHERE what = 'frames'", 0),
+    (
+        "events that scripts could not hand over, as gaps name them",
+        """SELECT coalesce(sum("count"), 0) FROM gaps WHERE what = 'events'""",
+        "",
+    ),
     ("runs in the lake", "SELECT count(*) FROM runs", ""),
     ("decisions in the lake", "SELECT count(*) FROM decisions", ""),
     ("windows in the lake", "SELECT count(*) FROM windows", ""),

@@ -108,6 +108,7 @@ class Channel:
         """Those that were accepted, as far as `note_accepted` or `Failures.count` has come."""
         self.newcomers: Newcomers | None = None
         """Connections of other hosts that have not shown a key; None: other hosts may not come."""
+        self._monitor: zmq.Socket[bytes] | None = None
         self._cutting = anyio.Lock()
         self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
@@ -248,8 +249,17 @@ class Channel:
                     self.connections.accepted(event["value"], monotonic_ns())
 
     def monitor(self) -> "zmq.Socket[bytes]":
-        """Return the socket that reports connections, from the first call on. It has to be read then."""
-        return self._socket.get_monitor_socket(BROKEN_OFF | zmq.EVENT_ACCEPTED)
+        """Return the socket that reports connections, from the first call on. It has to be read then.
+
+        Its queue has no end: ZeroMQ's own thread would wait at a full one, and `bind` for that thread.
+        """
+        if self._monitor is None:
+            where = f"inproc://monitor-{id(self._socket)}"
+            self._socket.monitor(where, BROKEN_OFF | zmq.EVENT_ACCEPTED)
+            self._monitor = self._socket.context.socket(zmq.PAIR)
+            self._monitor.setsockopt(zmq.RCVHWM, 0)
+            self._monitor.connect(where)
+        return self._monitor
 
     async def cut(self) -> None:
         """Cut all connections, and listen again."""
@@ -291,6 +301,8 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close(linger=0)
+        if self._monitor is not None:
+            self._monitor.close(linger=0)
 
 
 def _most_files() -> int:

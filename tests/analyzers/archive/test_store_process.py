@@ -17,6 +17,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
 from tests.empty_archive import archive_at
+from tests.waiting import until
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -132,9 +133,8 @@ def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
         queries.cancel("mine")
         with pytest.raises(RefusedError, match="it was cancelled"):
             answered.result(timeout=30)
-    while children.read_text().split():
-        time.sleep(0.01)
-    assert not list(tmp_path.glob("*.tmp/*"))
+    until(lambda: not children.read_text().split())
+    until(lambda: not list(tmp_path.glob("*.tmp/*")))
 
 
 @pytest.mark.sweep

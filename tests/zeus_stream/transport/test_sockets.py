@@ -1,6 +1,8 @@
 import grp
 import os
+import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,9 +27,17 @@ class Sockets:
         self._opened: list[sockets.Channel] = []
 
     def listen(
-        self, path: Path, *, feed: bool = False, mode: int = 0o600, group: str | None = None
+        self,
+        path: Path,
+        *,
+        feed: bool = False,
+        mode: int = 0o600,
+        group: str | None = None,
+        watched: bool = False,
     ) -> sockets.Channel:
-        return self._keep(sockets.listen(self._context, path, feed=feed, mode=mode, group=group))
+        return self._keep(
+            sockets.listen(self._context, path, feed=feed, mode=mode, group=group, watched=watched)
+        )
 
     def ask(self, path: Path) -> sockets.Channel:
         return self._keep(sockets.ask(self._context, path))
@@ -81,6 +91,23 @@ async def test_a_socket_of_a_group_is_the_group_s_after_a_cut_as_well(
     assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) == (0o660, os.getegid())
     with pytest.raises(SettingsError, match="no-such-group"):
         opened.listen(zeus_dir / "other", group="no-such-group")
+
+
+async def test_a_flood_of_connections_whose_reports_are_not_read_yet_stops_nothing(
+    opened: Sockets, zeus_dir: Path
+) -> None:
+    listener = opened.listen(zeus_dir / "any", watched=True)
+    for _ in range(3_000):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
+            peer.connect(str(zeus_dir / "any"))
+    await listener.cut()
+    asking = opened.ask(zeus_dir / "any")
+    with anyio.fail_after(PATIENCE_S):
+        while not asking.send(b"", b"still there"):
+            await anyio.sleep(0.01)
+        [message, *_] = await listener.receive()
+    assert message.parts == [b"", b"still there"]
 
 
 async def test_a_send_to_nobody_is_refused_and_never_waits(opened: Sockets, zeus_dir: Path) -> None:
