@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 SOURCES = [
@@ -65,6 +67,7 @@ def messages() -> list[str]:
     return [quoted for row in rows[1:] for quoted in re.findall(r"`([^`]+)`", row.split("|")[1])]
 
 
+@pytest.mark.sweep
 def test_every_error_says_what_to_do() -> None:
     found = list(sentences())
     assert len(found) > 150, "the sentences are found"

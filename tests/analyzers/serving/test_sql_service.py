@@ -60,6 +60,7 @@ async def rows(client: Connection, sql: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.sweep
 async def test_a_file_is_answered_and_a_query_that_takes_too_much_harms_no_other(archive: Path) -> None:
     async with served(archive) as (client, where):
         assert await rows(client, "SELECT run, power_limit_w FROM decisions") == [

@@ -21,6 +21,7 @@ def frames(first: int, count: int, host: str = "alpha") -> list[Frame]:
     ]
 
 
+@pytest.mark.sweep
 @given(st.integers(0, 2**40), st.integers(1, 20), st.text(min_size=1, max_size=50))
 def test_what_goes_in_comes_out(first: int, count: int, host: str) -> None:
     given_frames = frames(first, count, host)

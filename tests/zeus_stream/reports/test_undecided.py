@@ -153,6 +153,7 @@ def test_the_archive_shows_the_situations(of: Summarize) -> None:
     assert "the energy of 1 of 3 steps is less exact" in text
 
 
+@pytest.mark.sweep
 def test_the_archive_shows_ranks_that_never_came(of: Summarize) -> None:
     text = shown(of([replace(RUN, world_size=2), WHOLE, *STEPS]))
     assert "1 of its 2 ranks never came" in text

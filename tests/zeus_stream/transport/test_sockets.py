@@ -133,6 +133,7 @@ async def test_a_receive_that_is_cancelled_leaves_the_message_to_the_next(
     assert message.parts == [b"hello"]
 
 
+@pytest.mark.sweep
 async def test_a_message_that_comes_in_while_another_task_sends_is_not_forgotten(
     opened: Sockets, zeus_dir: Path
 ) -> None:

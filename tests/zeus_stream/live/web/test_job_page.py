@@ -50,6 +50,7 @@ def app_of(source: ArchiveSource, feed: NowFeed | None = None, **more: object) -
     return build(made, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
 
 
+@pytest.mark.sweep
 async def test_the_page_says_what_the_command_says(source: ArchiveSource) -> None:
     answered = await page(app_of(source), f"/jobs/{ROW.job}")
     assert answered.status == 200
