@@ -3,12 +3,10 @@
 For `benchmarks.faults`.
 """
 
-import os
 import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -22,7 +20,7 @@ from benchmarks.links import Link, Network
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import Log
 from tests.directories import short_directory
-from tests.scale.servers import nats, postgres
+from tests.scale.servers import nats, postgres, spawn
 from zeus_stream.broker.batches import part_of
 from zeus_stream.clock import boot_id
 from zeus_stream.protocol import codec
@@ -122,16 +120,7 @@ class Site:
 
     def _spawn(self, name: str, *arguments: str) -> None:
         where = self.where[name]
-        with (where / f"{name}.txt").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"ZEUS_STREAM_DIR": str(where)},
-            )
-        self.processes[name] = process
-        self._running.callback(process.wait)
-        self._running.callback(process.kill)
+        self.processes[name] = spawn(self._running, where / f"{name}.txt", where, *arguments)
 
     # ---- faults
 

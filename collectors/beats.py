@@ -16,7 +16,7 @@ from collectors.controls.supervisor import Guards
 from collectors.ingest.pace import Pace
 from collectors.log.feed import Journal
 from collectors.sampling import schedule
-from zeus_stream.clock import monotonic_ns
+from zeus_stream.clock import monotonic_ns, to_next_ns
 
 BEAT_NS = 50_000_000
 REST_NS = 250_000_000
@@ -79,10 +79,10 @@ class Beats:
             self._kept_ns = now_ns
             self._forgets = bool(self._journal.prune(self._log_bytes, self._log_ns))
         if not gather_ns or self._forgets:
-            return to_next(now_ns, BEAT_NS) / 1e9
+            return to_next_ns(now_ns, BEAT_NS) / 1e9
         if resting and self._journal.trouble is None:
-            return to_next(now_ns - AFTER_READING_NS, schedule.RELAXED_NS) / 1e9
-        rest_ns = to_next(now_ns, REST_NS)
+            return to_next_ns(now_ns - AFTER_READING_NS, schedule.RELAXED_NS) / 1e9
+        rest_ns = to_next_ns(now_ns, REST_NS)
         return min((rest_ns, *(max(due_ns - now_ns, 0) for due_ns in self._due_ns(now_ns)))) / 1e9
 
     def _resting(self) -> bool:
@@ -100,8 +100,3 @@ class Beats:
                     yield each.state.lease.deadline_ns
                 elif each.state.limits.changed and each.state.retry_ns > now_ns:
                     yield each.state.retry_ns
-
-
-def to_next(now_ns: int, every_ns: int) -> int:
-    """Return the time to the next whole multiple, ns: tasks that wait for the same multiple wake together."""
-    return every_ns - now_ns % every_ns

@@ -42,5 +42,9 @@ def to_next_s(every_s: float) -> float:
 
     Tasks that sleep so long wake together: to wake an event loop costs more than what most of them do then.
     """
-    every_ns = round(every_s * 1e9)
-    return (every_ns - monotonic_ns() % every_ns) / 1e9
+    return to_next_ns(monotonic_ns(), round(every_s * 1e9)) / 1e9
+
+
+def to_next_ns(now_ns: int, every_ns: int) -> int:
+    """Return the time to the next whole multiple of ``every_ns``, ns."""
+    return every_ns - now_ns % every_ns

@@ -6,10 +6,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,28 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def spawn(processes: ExitStack, log: Path, where: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start Python with a directory of zeus-stream's own; it is killed at the end of ``processes``."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"ZEUS_STREAM_DIR": str(where)},
+        )
+    processes.callback(process.wait)
+    processes.callback(process.kill)
+    return process
+
+
+def _await(answers: Callable[[], bool], log: Path) -> None:
+    """Return once a server answers; a test that waits too long fails with its log."""
+    deadline_s = time.monotonic() + STARTS_S
+    while not answers():
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.05)
+
+
 class Postgres:
     """A PostgreSQL server at a socket in a directory of its own."""
 
@@ -80,10 +103,7 @@ class Postgres:
             self.process = subprocess.Popen(
                 command, cwd=self._directory, env=self._environ, stdout=log, stderr=log, **self._as
             )
-        deadline_s = time.monotonic() + STARTS_S
-        while not self._answers():
-            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
-            time.sleep(0.05)
+        _await(self._answers, self._directory / "log")
 
     def _answers(self) -> bool:
         try:
@@ -156,13 +176,6 @@ class Listening:
         with (self._directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
-    def _await(self) -> None:
-        """Return once it answers."""
-        deadline_s = time.monotonic() + STARTS_S
-        while not self._answers():
-            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
-            time.sleep(0.05)
-
     def _answers(self) -> bool:
         """Tell whether it takes connections."""
         try:
@@ -203,7 +216,7 @@ class Nats(Listening):
             *self._rules,
         ]
         self._launch(command)
-        self._await()
+        _await(self._answers, self._directory / "log")
 
     def _answers(self) -> bool:
         try:
@@ -257,7 +270,7 @@ class ObjectStore(Listening):
                    str(self._directory / "files")]  # fmt: skip
         self._launch(command)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
-        self._await()
+        _await(self._answers, self._directory / "log")
 
 
 @contextmanager

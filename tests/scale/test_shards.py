@@ -1,7 +1,6 @@
 """Analyzers that share a site, with the real PostgreSQL and NATS: one decides, another takes over."""
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from analyzers.shards.shard_leases import Held, Memory, ShardLeases
 from tests.directories import short_directory
-from tests.scale.servers import Nats, nats
+from tests.scale.servers import Nats, nats, spawn
 from tests.scale.test_lake import ask
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
@@ -140,16 +139,8 @@ class Site:
         processes.callback(self.leases.close)
 
     def _run(self, name: str, where: Path, *arguments: str) -> None:
-        with (where / f"{name}.txt").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"ZEUS_STREAM_DIR": str(where)},
-            )
-        self.running[name], self.where[name] = process, where
-        self._processes.callback(process.wait)
-        self._processes.callback(process.kill)
+        self.running[name] = spawn(self._processes, where / f"{name}.txt", where, *arguments)
+        self.where[name] = where
 
     def collect(self) -> None:
         self._run("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
