@@ -15,7 +15,8 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import GiveAnswer, Instruction
-from analyzers.results.rows import CheckpointRow, JobRow, OwnUseRow, Row, TryRow
+from analyzers.results.rows import CheckpointRow, JobRow, OwnUseRow, TryRow
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import to_next_s
 from zeus_stream.protocol.frames import Break
 
@@ -36,7 +37,7 @@ CHOICES = {TryRow, JobRow}
 class Publish(Protocol):
     """A function that takes rows which were stored. It never waits."""
 
-    def __call__(self, rows: Sequence[Row], *, replayed: bool) -> None:
+    def __call__(self, rows: Sequence[Derived], *, replayed: bool) -> None:
         """``replayed``: they were derived again after a start, and may have been stored before."""
 
 
@@ -50,7 +51,7 @@ class Commits:
         self._followed = followed
         self._one_at_a_time = anyio.Lock()
         self._received: list[Received] = []
-        self._rows: list[Row] = []
+        self._rows: list[Derived] = []
         self._interpreted: dict[str, int] = {}
         self._bytes = 0
         self._choices = False
@@ -76,7 +77,7 @@ class Commits:
             await self.commit()
 
     async def add_derived(
-        self, rows: Sequence[Row], interpreted: Mapping[str, int], instructions: Sequence[Instruction]
+        self, rows: Sequence[Derived], interpreted: Mapping[str, int], instructions: Sequence[Instruction]
     ) -> None:
         """Add rows, and return when the instructions that came with them may leave.
 

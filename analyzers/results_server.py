@@ -10,7 +10,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers.results.feed import MAX_RESULTS, Page, Place, ResultsFeed
-from analyzers.results.rows import Row
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import AskResults, No, ResultsPage
 
@@ -31,7 +31,7 @@ class ResultsServer:
         self.missed = 0
         """Results that readers were too slow for."""
 
-    def publish(self, rows: Sequence[Row], *, replayed: bool) -> None:
+    def publish(self, rows: Sequence[Derived], *, replayed: bool) -> None:
         """Take in rows that were stored. Never waits."""
         if rows:
             self._feed.add(rows, replayed=replayed)

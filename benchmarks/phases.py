@@ -24,7 +24,7 @@ from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner
-from analyzers.results.window_rows import PhaseRow
+from analyzers.results.windows.window_rows import PhaseRow
 from benchmarks.common import table
 from tests.simulation.played import Counter, readings
 from zeus_stream.protocol.phases import PhasesRan, pack_marks

@@ -30,7 +30,8 @@ from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING
 from analyzers.results.result import in_order
-from analyzers.results.rows import GapRow, Row, WindowRow
+from analyzers.results.rows import GapRow, WindowRow
+from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import RunStarted, StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -173,7 +174,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bo
     interpreter, live, parts = Interpreter(RunSettings(selector=None)), LiveSite(), Parts()
     archive = Archive.open(where / f"{sessions}.duckdb", Settings())
     offset, counts = 0, Counter[type]()
-    waiting, rows = list[Received](), list[Row]()
+    waiting, rows = list[Received](), list[Derived]()
     for slot, group in groupby(logged, key=lambda each: each[0] // SLICE_NS):
         received = []
         for t_ns, data in group:
@@ -191,7 +192,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bo
             live.take(decoded, given.rows, received[-1].t_ns, live=True)
         waiting.append(decoded)
         rows += given.rows
-        counts.update(map(type, given.rows))
+        counts.update(map(type, each_row(given.rows)))
         if slot % SLICES == 0 or offset == len(logged):
             with parts.part("to the store"):
                 sent = pickle.loads(pickle.dumps((list(map(packed, waiting)), values_of(rows)), 5))  # noqa: S301

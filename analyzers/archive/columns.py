@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from analyzers.archive.event_rows import COLUMNS, EventRows
 from analyzers.results.readings import READING, SEEN
+from analyzers.results.windows.step_columns import VARIED, StepColumns
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
@@ -82,6 +83,21 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
         if not isinstance(values, pa.Array):
             columns[name] = pa.array(values, schema.field(name).type)
     return pa.table(columns)
+
+
+def from_steps(schema: pa.Schema, steps: Sequence[StepColumns]) -> pa.Table:
+    """Return steps, at least one, as rows of the table ``windows``."""
+    sizes, same = [len(each) for each in steps], [each.same for each in steps]
+    columns = []
+    for field in schema:
+        if field.name in VARIED:
+            values = chain.from_iterable([getattr(each, field.name) for each in steps])
+            columns.append(pa.array(list(values), field.type))
+        elif field.type == pa.string():
+            columns.append(_repeated([each[field.name] for each in same], sizes).dictionary_decode())
+        else:
+            columns.append(pa.array(np.repeat([each[field.name] for each in same], sizes), field.type))
+    return pa.table(columns, schema=schema)
 
 
 def _numbers(sizes: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -40,8 +40,9 @@ from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
 from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
-from analyzers.results.rows import Row
+from analyzers.results.rows import WindowRow
 from analyzers.results.table import Table
+from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
@@ -140,7 +141,7 @@ class Archive(OpenFile, Retained):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] | Values = (),
+        rows: Sequence[Derived] | Values = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,
@@ -201,7 +202,7 @@ class Archive(OpenFile, Retained):
         """Store frames; see `put`."""
         self.put([frames])
 
-    def put_rows(self, rows: Sequence[Row], interpreted: Mapping[str, int], *, replaying: bool) -> None:
+    def put_rows(self, rows: Sequence[Derived], interpreted: Mapping[str, int], *, replaying: bool) -> None:
         """Store derived rows, and how far each log is interpreted with them; see `put`."""
         self.put([], rows, interpreted, replaying=replaying)
 
@@ -307,9 +308,15 @@ class Archive(OpenFile, Retained):
 
     # ---- what was derived ---------------------------------------------------------------------------
 
-    def _derived_tables(self, rows: Sequence[Row] | Values, *, replaying: bool) -> dict[str, pa.Table]:
+    def _derived_tables(self, rows: Sequence[Derived] | Values, *, replaying: bool) -> dict[str, pa.Table]:
         """Return derived rows by the table that they go into."""
-        tables, values = {}, rows if isinstance(rows, Mapping) else values_of(rows)
+        tables, (values, steps) = {}, rows if isinstance(rows, Values) else values_of(rows)
+        if replaying and steps:  # a row may replace one that is in columns
+            values = {
+                **values,
+                WindowRow: [*values_of(each_row(steps)).of[WindowRow], *values.get(WindowRow, ())],
+            }
+            steps = ()
         for kind, table in TABLES.items():
             chosen = values.get(kind, ())
             if table.replaces or replaying:
@@ -318,6 +325,11 @@ class Archive(OpenFile, Retained):
             if chosen:
                 schema = pa.schema([self._schemas[table.name].field(name) for name in COLUMNS[kind]])
                 tables[table.name] = columns.columnar(schema, chosen)
+        if steps:
+            schema = pa.schema([self._schemas["windows"].field(name) for name in COLUMNS[WindowRow]])
+            of_steps = columns.from_steps(schema, steps)
+            others = tables.get("windows")
+            tables["windows"] = of_steps if others is None else pa.concat_tables([others, of_steps])
         return tables
 
     def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:

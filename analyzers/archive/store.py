@@ -18,9 +18,9 @@ from analyzers.results.rows import (
     JobRow,
     ProfileRow,
     RecallRow,
-    Row,
     TryRow,
 )
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.protocol.frames import Body, Break, Frame
 from zeus_stream.settings import Settings
 
@@ -74,7 +74,7 @@ class Store(Protocol):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

@@ -11,7 +11,8 @@ from analyzers.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
-from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row
+from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.protocol.frames import Body, Frame
 
@@ -52,7 +53,7 @@ class CheckpointTaker:
         self,
         interpreter: Interpreter,
         frames: Iterable[tuple[Frame, Body]],
-        rows: Sequence[Row],
+        rows: Sequence[Derived],
         spent_ns: int,
         *,
         hurried: bool = False,
@@ -106,7 +107,7 @@ def with_live(result: Result, live: LiveSite) -> Result:
     """Return a result whose checkpoint, if it has one, has the live state as well."""
     if CheckpointRow not in set(map(type, result.rows)):
         return result
-    rows: list[Row] = [row for row in result.rows if not isinstance(row, CheckpointRow)]
+    rows: list[Derived] = [row for row in result.rows if not isinstance(row, CheckpointRow)]
     try:
         state = zlib.compress(machine_state.live_state_of(live), FAST)
     except object_graph.UnknownObjectError as wrong:

@@ -7,7 +7,8 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from analyzers.results.result import OWN
-from analyzers.results.rows import OwnUseRow, Row, RunRow
+from analyzers.results.rows import OwnUseRow, RunRow
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_cost import PAUSE_S, OwnUseMeter, RecordTimes
 from zeus_stream.own_energy import OwnEnergy
@@ -50,7 +51,7 @@ class AnalyzerUse:
         self._energy: OwnEnergy | None = None
         self._reason = "the first record comes after a minute, or at the end of a run"
 
-    def take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[Derived]) -> None:
         """Note the rows of runs that have ended, for the next record is due, and those of earlier records."""
         for row in rows:
             match row:

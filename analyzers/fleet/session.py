@@ -1,5 +1,6 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
@@ -102,6 +103,17 @@ class Session:
         if ended_ns is not None:
             # Steps in a row are measured from begin to begin; the last before a pause to its end.
             self._whole[index] = ended_ns if began_ns is None else began_ns
+        self._forget()
+
+    def note_all(self, boundaries: Sequence[StepBoundary]) -> None:
+        """Remember boundaries at which a step ended and another one began."""
+        began_ns = {boundary.index: boundary.began_ns for boundary in boundaries[-self._keep :]}
+        known_ns = {index: t_ns for index, t_ns in began_ns.items() if t_ns is not None}
+        self._began |= known_ns
+        self._whole |= known_ns
+        self._forget()
+
+    def _forget(self) -> None:
         for kept in (self._began, self._whole):
             while len(kept) > self._keep:
                 del kept[next(iter(kept))]

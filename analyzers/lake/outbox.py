@@ -8,11 +8,12 @@ replaces the one of its key.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from analyzers.archive.tables import KINDS
 from analyzers.results.rows import CheckpointRow, Row
+from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 
@@ -27,9 +28,9 @@ class Packed(NamedTuple):
     body: bytes
 
 
-def pack(rows: Sequence[Row]) -> Iterator[Packed]:
+def pack(rows: Iterable[Derived]) -> Iterator[Packed]:
     """Yield rows as batches. Checkpoints stay out: they are large, and only the next holder needs them."""
-    chosen = [row for row in rows if not isinstance(row, CheckpointRow)]
+    chosen = [row for row in each_row(rows) if not isinstance(row, CheckpointRow)]
     for begin in range(0, len(chosen), BATCH_ROWS):
         part = chosen[begin : begin + BATCH_ROWS]
         yield Packed(len(part), zlib.compress(codec.encode_records(part), 1))

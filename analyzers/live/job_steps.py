@@ -1,6 +1,7 @@
 """Histograms of the steps of jobs, for metrics. Pure."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import frexp
 
@@ -26,9 +27,10 @@ class _Histogram:
     counts: Counter[int] = field(default_factory=Counter)
     total: float = 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[exponent(value)] += 1
-        self.total += value
+    def add(self, values: Iterable[float]) -> None:
+        for value in values:
+            self.counts[exponent(value)] += 1
+            self.total += value
 
     def buckets(self) -> tuple[Bucket, ...]:
         return tuple(sorted(self.counts.items()))
@@ -42,14 +44,17 @@ class StepsByJob:
 
     def add(self, job: str, joules: float | None, seconds: float) -> None:
         """Take in a measured step. ``joules``: None: not measured."""
+        self.add_many(job, (joules,), (seconds,))
+
+    def add_many(self, job: str, joules: Iterable[float | None], seconds: Iterable[float]) -> None:
+        """Take in measured steps."""
         if (known := self._jobs.get(job)) is None:
             if len(self._jobs) >= MAX_JOB_ROWS - 1:
                 job = OTHER
             known = self._jobs.setdefault(job, (_Histogram(), _Histogram()))
         energy, duration = known
         duration.add(seconds)
-        if joules is not None:
-            energy.add(joules)
+        energy.add([each for each in joules if each is not None])
 
     def rows(self) -> tuple[JobSteps, ...]:
         """Return the histograms by job."""

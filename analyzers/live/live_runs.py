@@ -1,7 +1,6 @@
 """The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure.
 
-Figures of savings are those of the view ``savings``: all steps of a run at the limit chosen, against as many
-steps at the limit found.
+Savings are those of the view ``savings``: all steps at the limit chosen, against as many at the limit found.
 """
 
 from collections import deque
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from analyzers.live.job_steps import StepsByJob
 from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
+from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Events
@@ -77,7 +77,7 @@ class _Run:
     open_steps: dict[int, _Step] = field(default_factory=dict)
     recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Energy (J) and duration (s) of the last closed steps."""
-    at_limits: list[_AtLimit] = field(default_factory=list)
+    at_limits: dict[float, _AtLimit] = field(default_factory=dict)
     trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
     decision: DecisionRow | None = None
     forecast: ForecastRow | None = None
@@ -97,6 +97,13 @@ class _Run:
                 rows += len(rank.gpus) or 1
         return rows
 
+    def add_at_limit(self, energy_j: float, limit_w: float) -> None:
+        """Take in a measured step under a power limit."""
+        at = self.at_limits.setdefault(limit_w, _AtLimit(limit_w))
+        at.steps, at.energy_j = at.steps + 1, at.energy_j + energy_j
+        if len(self.at_limits) > MAX_LIMITS:
+            del self.at_limits[next(iter(self.at_limits))]
+
     @property
     def saved(self) -> tuple[float, float] | None:
         """Return the joules saved, and those that its steps would have taken at the limit found."""
@@ -104,7 +111,7 @@ class _Run:
         if decision is None or decision.power_limit_w is None or not decision.applied:
             return None
         default_j = decision.default_energy_per_step_j
-        at = self.at_limits
+        at: Iterable[_AtLimit] = self.at_limits.values()
         if decision.clock_mhz is None:
             at = [each for each in at if abs(each.limit_w - decision.power_limit_w) < SAME_W]
         steps = sum(each.steps for each in at)
@@ -154,6 +161,9 @@ class LiveRuns:
         """
         for row in rows:
             match row:
+                case StepColumns():
+                    if (run := self._runs.get(row.run)) is not None:
+                        self._steps(run, row)
                 case WindowRow(kind="step"):
                     if (run := self._runs.get(row.run)) is not None:
                         self._step(run, row)
@@ -208,6 +218,24 @@ class LiveRuns:
             for session in run.ranks:
                 self._of_session.pop(session, None)
 
+    def _steps(self, run: _Run, steps: StepColumns) -> None:
+        """Take in steps; those of a run with one GPU at once."""
+        rank = run.ranks.get(steps.session)
+        first = run.steps.get(steps.session, (0, -1))[0]
+        late = run.open_steps or min(steps.index) < first
+        if rank is None or len(run.ranks) > 1 or rank.gpus != (steps.gpu,) or rank.ended_ns or late:
+            for row in steps.rows():
+                self._step(run, row)
+            return
+        energies, seconds = steps.energy_j, steps.duration_s
+        steps_j = run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS))
+        steps_j.extend([energy_j for energy_j in energies if energy_j is not None])
+        run.recent.extend(zip(energies[-RECENT_STEPS:], seconds[-RECENT_STEPS:], strict=True))
+        self.steps_by_job.add_many(run.job, energies, seconds)
+        for energy_j, limit_w in zip(energies, steps.power_limit_w, strict=True):
+            if energy_j is not None and limit_w is not None:
+                run.add_at_limit(energy_j, limit_w)
+
     def _step(self, run: _Run, row: WindowRow) -> None:
         if row.gpu is not None:
             if of_host(row.gpu):
@@ -230,15 +258,7 @@ class LiveRuns:
         self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
-        for at in run.at_limits:
-            if at.limit_w == step.highest_w:
-                break
-        else:
-            at = _AtLimit(step.highest_w)
-            run.at_limits.append(at)
-            del run.at_limits[:-MAX_LIMITS]
-        at.steps += 1
-        at.energy_j += step.energy_j
+        run.add_at_limit(step.energy_j, step.highest_w)
 
     # ---- the answer
 

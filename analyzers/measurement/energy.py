@@ -15,7 +15,6 @@ see differs from what it saw as readings differ from each other, the same way fo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,9 @@ from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
+from analyzers.results.windows.energies import NO_JOULES, Energies, Energy, Estimator, Missing
+
+__all__ = ("NO_JOULES", "Energies", "Energy", "Estimator", "Meter", "Missing", "energy", "measure")
 
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
@@ -33,55 +35,9 @@ SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """There is no energy, for this reason."""
-
-    reason: str
-
-
 SEES_A_PART = "the sensor sees a part of the time"
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
-Estimator = Literal["counter", "power", "shaped"]
-Joules = tuple[float | None, float | None, float | None, float | None, float | None]
-"""An energy, its hard bounds and its 95 % interval."""
-NO_JOULES: Joules = (None, None, None, None, None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
-    """The energy that a GPU used between two instants."""
-
-    energy_uj: int
-    low_uj: int | None
-    """Hard bound; None where there is none: power readings, and counters that do not see all."""
-    high_uj: int | None
-    p2_5_uj: int
-    """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
-    p97_5_uj: int
-    phase_coverage: float | None
-    """See `analyzers.measurement.energy_fit.Shape.phase_coverage`."""
-    estimator: Estimator
-    quality: str
-    """``ok``, or what is wrong, separated by ``; ``."""
-
-    @property
-    def joules(self) -> Joules:
-        """In joules."""
-        low_uj, high_uj = self.low_uj, self.high_uj
-        return (
-            self.energy_uj / 1e6,
-            None if low_uj is None else low_uj / 1e6,
-            None if high_uj is None else high_uj / 1e6,
-            self.p2_5_uj / 1e6,
-            self.p97_5_uj / 1e6,
-        )
-
-    @property
-    def seen(self) -> bool:
-        """There were readings all the while, and more than one refresh."""
-        return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +57,30 @@ class Meter:
         knots = timeline.knots()
         return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
 
+    def mixes(self) -> bool:
+        """Return whether an energy is the mean of two hypotheses, each of which may be right."""
+        return self.shape.rival is not None and not self.hurried
+
     def identify(self, now_ns: int) -> bool:
         """Learn the counter's kind from what has come. Return whether it is open what steps used."""
         return not self.hurried and self.shape.identify(self.timeline, now_ns)
 
     def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
         """Return the energies of windows like `measure`, shaped by the events received until ``now_ns``."""
-        if self.hurried:
-            self.shape.shed(self.timeline, max(end_ns))
-        else:
-            self.shape.advance(self.timeline, max(end_ns), now_ns)
-        energies = measure(self.timeline, begin_ns, end_ns, self.shape)
-        if (rival := self.shape.rival) is None or self.hurried:
+        energies = self.measure_columns(begin_ns, end_ns, now_ns).each()
+        if (rival := self.shape.rival) is None or not self.mixes():
             return energies
         others = measure(self.timeline, begin_ns, end_ns, rival)
         share = self.shape.counter.boxcar_share
         return [mixed(*both, share) for both in zip(energies, others, strict=True)]
+
+    def measure_columns(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> Energies:
+        """Return the energies of `measure` as columns, by the first hypothesis where two may be right."""
+        if self.hurried:
+            self.shape.shed(self.timeline, max(end_ns))
+        else:
+            self.shape.advance(self.timeline, max(end_ns), now_ns)
+        return measure_columns(self.timeline, begin_ns, end_ns, self.shape)
 
 
 def mixed(one: Energy | Missing, other: Energy | Missing, share: float) -> Energy | Missing:
@@ -183,16 +147,17 @@ class _Figures:
     bounded: bool
     """``low_uj`` and ``high_uj`` are hard."""
 
-    def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Return energy, bounds and likely bounds of each window."""
-        likely = self.likely_low_uj.tolist(), self.likely_high_uj.tolist()
-        bounds = self.low_uj.tolist(), self.high_uj.tolist()
-        return zip(self.used_uj.tolist(), *bounds, *likely, strict=True)
-
 
 def measure(
     timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: Shape | None = None
 ) -> list[Energy | Missing]:
+    """Return the energies of `measure_columns`, one by one."""
+    return measure_columns(timeline, begin_ns, end_ns, shape).each()
+
+
+def measure_columns(
+    timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: Shape | None = None
+) -> Energies:
     """Return the energies of many windows at the price of one. Nothing is extrapolated.
 
     Args:
@@ -203,7 +168,7 @@ def measure(
     """
     count, knots = len(begin_ns), timeline.knots()
     if len(knots.mid_ns) < 2:
-        return [Missing("no readings of this GPU")] * count
+        return Energies.missing(["no readings of this GPU"] * count)
     edges = _locate(knots, np.array((*begin_ns, *end_ns), np.int64))
     before, after = edges.before, edges.after
     whole = ~edges.early & ~edges.late & (knots.epoch[before] == knots.epoch[after])
@@ -215,40 +180,51 @@ def measure(
     # A counter's first value (odd epoch) is not yet a change.
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
-    unseen_ns = _between(edges.at(knots.unseen_ns)).tolist()
-    coarse_ns = np.maximum(edges.width_ns[:count], edges.width_ns[count:]).tolist()
+    unseen_ns, coarse_ns = _between(edges.at(knots.unseen_ns)), _widest(edges)
     one_refresh = (edges.left[:count] == edges.left[count:]).tolist()
-    known, shaped, straight = (whole & ordered).tolist(), figures.shaped.tolist(), timeline.estimator
+    known, shaped = whole & ordered, figures.shaped.tolist()
     sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
-    coverage = shape.phase_coverage if shape and timeline.follows_events else None
-    beats = figures.beats.tolist()
-    found: list[Energy | Missing] = []
-    for i, (used_uj, low_uj, high_uj, p2_5_uj, p97_5_uj) in enumerate(figures.rows()):
+    gapless = ((unseen_ns <= 0) & (coarse_ns <= GAP_NS)).tolist()
+    said: dict[tuple[bool, bool, str | None], str] = {}
+    """Of windows without a gap."""
+    quality: list[str] = []
+    for i, beats in enumerate(figures.beats.tolist()):
         if not known[i]:
-            why = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
-            found.append(Missing(why))
+            quality.append(_reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i]))
             continue
-        estimator: Estimator = "shaped" if shaped[i] else straight
-        words = [
-            *_gaps(unseen_ns[i], coarse_ns[i]),
-            *(["within one refresh"] if one_refresh[i] and estimator != "shaped" else []),
-            *sensor_words[beats[i]],
-        ]
-        if estimator != "shaped" and shape and (unfitted := shape.left_out.why(begin_ns[i], end_ns[i])):
-            words.append(unfitted)
-        found.append(
-            Energy(
-                energy_uj=used_uj,
-                low_uj=low_uj if figures.bounded else None,
-                high_uj=high_uj if figures.bounded else None,
-                p2_5_uj=p2_5_uj,
-                p97_5_uj=p97_5_uj,
-                phase_coverage=coverage,
-                estimator=estimator,
-                quality="; ".join(words) or "ok",
-            )
-        )
-    return found
+        coarse = one_refresh[i] and not shaped[i]
+        unfitted = None if shaped[i] or shape is None else shape.left_out.why(begin_ns[i], end_ns[i])
+        words = said.get((beats, coarse, unfitted)) if gapless[i] else None
+        if words is None:
+            parts = [
+                *_gaps(int(unseen_ns[i]), int(coarse_ns[i])),
+                *(["within one refresh"] if coarse else []),
+                *sensor_words[beats],
+                *([unfitted] if unfitted else []),
+            ]
+            words = "; ".join(parts) or "ok"
+            if gapless[i]:
+                said[beats, coarse, unfitted] = words
+        quality.append(words)
+    straight: Estimator = timeline.estimator
+    return Energies(
+        known=known,
+        energy_uj=figures.used_uj,
+        low_uj=figures.low_uj if figures.bounded else None,
+        high_uj=figures.high_uj if figures.bounded else None,
+        p2_5_uj=figures.likely_low_uj,
+        p97_5_uj=figures.likely_high_uj,
+        phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
+        estimator=["shaped" if each else straight for each in shaped],
+        quality=quality,
+    )
+
+
+def _widest(edges: _Edges) -> Ints:
+    """Return how far apart the readings around the edges of each window are, at most."""
+    count = len(edges.t_ns) // 2
+    wide_ns: Ints = np.maximum(edges.width_ns[:count], edges.width_ns[count:])
+    return wide_ns
 
 
 def _locate(knots: Knots, t_ns: Ints) -> _Edges:

@@ -18,7 +18,7 @@ model observed through another row. Its total says nothing of what it did not se
 is, it shows itself (`analyzers.measurement.counter_kind`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -118,6 +118,12 @@ class Shape:
         self._cuts.mark(who, t_ns, phase, uncertainty_ns)
         if self.rival is not None:
             self.rival.mark(who, t_ns, phase, uncertainty_ns)
+
+    def mark_all(self, who: str, marks: Sequence[tuple[int, str, int]]) -> None:
+        """Take in marks of one: instant, phase and uncertainty (ns) of each."""
+        self._cuts.mark_all(who, marks)
+        if self.rival is not None:
+            self.rival.mark_all(who, marks)
 
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.

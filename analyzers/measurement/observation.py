@@ -3,6 +3,7 @@
 The equations (1) to (5) are those of docs/explanation/measurement.md, "The model behind a step's energy".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -82,6 +83,14 @@ class Cuts:
         if len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
+    def mark_all(self, who: str, marks: Sequence[tuple[int, str, int]]) -> None:
+        """See `analyzers.measurement.energy_fit.Shape.mark_all`."""
+        if len(self._marks) + len(marks) <= MAX_CUTS:
+            self._marks += [(t_ns, who, phase, uncertainty_ns) for t_ns, phase, uncertainty_ns in marks]
+        else:
+            for t_ns, phase, uncertainty_ns in marks:
+                self.mark(who, t_ns, phase, uncertainty_ns)
+
     def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
         due = sorted((mark for mark in self._marks if mark[0] <= until_ns), key=itemgetter(0))
@@ -92,7 +101,7 @@ class Cuts:
         limits = timeline.limits_mw(stamps, stamps)
         newest_ns = int(self.t_ns[-1])
         fresh: list[tuple[int, int, int, int]] = []
-        state, brief = self._now(), False
+        state, brief, limit = self._now(), False, str(self._limit_mw)
         following_ns = [*stamps[1:], stamps[-1] + BRIEF_NS]
         for (marked_ns, who, phase, uncertainty_ns), limit_mw, next_ns in zip(
             due, limits, following_ns, strict=True
@@ -101,8 +110,10 @@ class Cuts:
                 self._state.pop(who, None)
             else:
                 self._state[who] = phase
-            self._limit_mw = self._limit_mw if limit_mw is None else limit_mw
-            became = self._now()
+            if limit_mw is not None and limit_mw != self._limit_mw:
+                self._limit_mw = limit_mw
+                limit = str(limit_mw)
+            became = (limit, phase) if phase is not None and len(self._state) == 1 else self._now()
             if became == state and not brief:
                 continue
             brief = next_ns - marked_ns < BRIEF_NS

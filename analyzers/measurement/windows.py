@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
 from analyzers.results.rows import WindowRow
+from analyzers.results.windows.step_columns import StepColumns
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.fields import of_host
 
 MAX_OPEN = 1_000
@@ -24,10 +26,13 @@ MAX_WAITING = 100_000
 BATCH_NS = 1_000_000_000
 """Steps are measured together, at most this often: one fit of many refreshes costs a fraction of many fits.
 A window, an epoch or the end of a run is measured as soon as it can be, with the steps until then."""
+MANY = 8
+"""Steps that are measured together are columns if they are so many, and nothing else ended."""
 UNDECIDED_NS = 10_000_000_000
 """So long steps wait until the kind of a counter is known, which decides what they used."""
 
 Kind = Literal["step", "epoch", "window", "run"]
+STEP: Kind = "step"
 Shared = Callable[[str, int, int], bool]
 """Whether another run used a GPU or part of the host (UUID) between two instants."""
 
@@ -85,6 +90,27 @@ class Windows:
             self._ended.append(_Ended(window, t_ns, now_ns, remark))
             self._urgent |= kind != "step"
 
+    def pass_steps(self, boundaries: Sequence[StepBoundary], under_way: int | None, now_ns: int) -> bool:
+        """End and open a step at each boundary. Returns False, and does not, if `MAX_OPEN` are open.
+
+        Args:
+            boundaries: each ends a step and begins one.
+            under_way: the step that is open; its end was lost if it is another than the first that ends.
+            now_ns: frame time of the session's host.
+        """
+        opened, ended = self._open, self._ended
+        if len(opened) >= MAX_OPEN:
+            return False
+        window = None if under_way is None else opened.pop((STEP, under_way), None)
+        for boundary in boundaries:
+            index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
+            if window is not None and window.number == index - 1 and ended_ns is not None:
+                ended.append(_Ended(window, ended_ns, now_ns, None))
+            window = None if began_ns is None else _Window(STEP, index, STEP, began_ns)
+        if window is not None:
+            opened[STEP, window.number] = window
+        return True
+
     def cancel(self, kind: Kind, index: int) -> None:
         """Forget an open window."""
         self._open.pop((kind, index), None)
@@ -118,8 +144,10 @@ class Windows:
         opened = [window.begin_ns for window in self._open.values()]
         return opened + [t for ended in self._ended for t in (ended.window.begin_ns, ended.end_ns)]
 
-    def measured(self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared) -> list[WindowRow]:
-        """Return the rows of windows that need wait no longer.
+    def measured(
+        self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared
+    ) -> list[WindowRow | StepColumns]:
+        """Return the rows of windows that need wait no longer, of many steps as columns.
 
         Args:
             meters: by UUID, of all GPUs of the session and all parts of its host. None: its GPUs are not
@@ -134,14 +162,19 @@ class Windows:
         if not due:
             return []
         self._measured_ns = now_ns
-        gone = set(map(id, due))
-        self._ended = [ended for ended in self._ended if id(ended) not in gone]
+        if len(due) == len(self._ended):
+            self._ended = []
+        else:
+            gone = set(map(id, due))
+            self._ended = [ended for ended in self._ended if id(ended) not in gone]
         self._urgent = any(ended.window.kind != "step" for ended in self._ended)
         if meters is None:
             return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
-        rows = [
-            row for gpu, meter in meters.items() for row in self._measure(due, gpu, meter, now_ns, shared)
-        ]
+        rows: list[WindowRow | StepColumns] = []
+        columns = len(due) >= MANY and all(map(_is_plain, due))
+        for gpu, meter in meters.items():
+            steps = self._columns(due, gpu, meter, now_ns, shared) if columns else None
+            rows += self._measure(due, gpu, meter, now_ns, shared) if steps is None else [steps]
         if all(map(of_host, meters)):
             rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
         return rows
@@ -153,9 +186,11 @@ class Windows:
             return []
         if meters is not None:
             # Readings that have passed an instant have passed all before it.
-            ends_ns = sorted({ended.end_ns for ended in self._ended})
+            ends_ns = sorted([ended.end_ns for ended in self._ended])
             passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, now_ns))  # noqa: FBT003
             settled_ns = ends_ns[passed - 1] if passed else None
+            if passed == len(ends_ns):
+                return self._ended
         return [
             ended
             for ended in self._ended
@@ -171,6 +206,45 @@ class Windows:
         if any(waits):
             self._measured_ns = now_ns
         return any(waits)
+
+    def _columns(
+        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
+    ) -> StepColumns | None:
+        """Return the rows of steps as columns; None where each energy is worked out for itself."""
+        if meter.mixes() or meter.timeline.gain is not None or meter.timeline.doubt is not None:
+            return None
+        begins, ends = tuple(ended.window.begin_ns for ended in due), tuple(ended.end_ns for ended in due)
+        found = meter.measure_columns(begins, ends, now_ns)
+        if meter.mixes():
+            return None
+        limits_mw = meter.timeline.limits_mw(begins, ends)
+        energy_j, low_j, high_j, p2_5_j, p97_5_j = found.joules()
+        alone, owner = not shared(gpu, min(begins), max(ends)), self._owner
+        known = found.known.tolist()
+        return StepColumns(
+            session=owner.session,
+            run=owner.run,
+            job=owner.job,
+            rank=owner.rank,
+            host=owner.host,
+            gpu=gpu,
+            index=tuple(ended.window.number for ended in due),
+            begin_ns=begins,
+            end_ns=ends,
+            duration_s=tuple((end - begin) / 1e9 for begin, end in zip(begins, ends, strict=True)),
+            energy_j=tuple(energy_j),
+            energy_low_j=tuple(low_j),
+            energy_high_j=tuple(high_j),
+            energy_p2_5_j=tuple(p2_5_j),
+            energy_p97_5_j=tuple(p97_5_j),
+            phase_coverage=tuple(found.phase_coverage if one else None for one in known),
+            power_limit_w=tuple(None if mw is None else mw / 1000 for mw in limits_mw),
+            estimator=tuple(one if sure else None for sure, one in zip(known, found.estimator, strict=True)),
+            quality=tuple(found.quality),
+            shared=(False,) * len(due)
+            if alone
+            else tuple(shared(gpu, begin, end) for begin, end in zip(begins, ends, strict=True)),
+        )
 
     def _measure(
         self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
@@ -227,6 +301,10 @@ class Windows:
             quality=quality,
             shared=shared,
         )
+
+
+def _is_plain(ended: _Ended) -> bool:
+    return ended.window.kind == "step" and ended.remark is None
 
 
 def _settled(meters: Mapping[str, Meter], t_ns: int, now_ns: int) -> bool:

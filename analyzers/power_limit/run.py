@@ -15,7 +15,7 @@ After a choice, where the plan wants it, a second machine (`per_gpu`) looks for 
 and may have a lower limit. It works while the first one keeps watch, and ends with whatever moves that on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from analyzers.dispatch.pending import ControlOfGpu, Pending
@@ -48,9 +48,10 @@ from analyzers.power_limit.run_events import (
     SetAside,
     ShareChanged,
     StepPassed,
+    StepsPassed,
 )
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.result import NOTHING, Result
+from analyzers.results.result import NOTHING, Result, in_order
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlRefused
 
@@ -98,6 +99,8 @@ class Run:
         match event:
             case StepPassed(session, boundary):
                 return self._step_passed(session, boundary)
+            case StepsPassed(session, boundaries):
+                return self._steps_passed(session, boundaries)
             case EpochPassed(session):
                 return self._epoch_passed(session)
             case SearchAsked(wish):
@@ -138,6 +141,19 @@ class Run:
             elif (began_ns := session.began_ns(boundary.index - 1)) is not None:  # it was cancelled
                 result |= self._search.feed_both(StepsPaused(boundary.index - 1, began_ns))
         return result | self._search.land()
+
+    def _steps_passed(self, session: Session, boundaries: Sequence[StepBoundary]) -> Result:
+        """Take in steps, one after the other; at once where nothing is searched for."""
+        *before, last = boundaries
+        search = self._search
+        if search.state is None and search.settings.selector is None and self._ranks.lead is not None:
+            session.note_all(before)
+            return self._step_passed(session, last)
+        results = []
+        for boundary in boundaries:
+            session.step = boundary.index
+            results.append(self._step_passed(session, boundary))
+        return in_order(results)
 
     def _epoch_passed(self, session: Session) -> Result:
         if session is not self._ranks.lead or session.step is None:

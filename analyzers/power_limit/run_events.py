@@ -1,5 +1,6 @@
 """The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +15,14 @@ class StepPassed(NamedTuple):
 
     session: Session
     boundary: StepBoundary
+
+
+class StepsPassed(NamedTuple):
+    """A rank went on to its next step, several times."""
+
+    session: Session
+    boundaries: Sequence[StepBoundary]
+    """Each ends a step and begins one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ class SetAside:
 
 RunEvent: TypeAlias = (
     StepPassed
+    | StepsPassed
     | EpochPassed
     | SearchAsked
     | PipelineJoined

@@ -9,8 +9,10 @@ holes. A slow reader learns how many results it missed. No reader slows the anal
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from analyzers.results.rows import CheckpointRow, Row
+from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""
@@ -49,7 +51,8 @@ class Page:
 class _Chunk:
     first: int
     replayed: bool
-    rows: list[Row]
+    rows: list[Row] | StepColumns
+    """Columns are made rows when a reader asks for them."""
 
 
 class ResultsFeed:
@@ -68,20 +71,22 @@ class ResultsFeed:
         """Return the number of the oldest result that is kept."""
         return self._chunks[0].first if self._chunks else self.end
 
-    def add(self, rows: Sequence[Row], *, replayed: bool) -> None:
+    def add(self, rows: Sequence[Derived], *, replayed: bool) -> None:
         """Take in what was stored; let go of the oldest where there is no room.
 
         Checkpoints are left out: they are large, and no result.
         """
-        rows = [row for row in rows if not isinstance(row, CheckpointRow)]
-        for begin in range(0, len(rows), MAX_PAGE):
-            part = rows[begin : begin + MAX_PAGE]
-            last = self._chunks[-1] if self._chunks else None
-            if last is not None and last.replayed == replayed and len(last.rows) + len(part) <= MAX_PAGE:
-                last.rows += part
+        for row in rows:
+            if isinstance(row, CheckpointRow):
+                continue
+            last = self._chunks[-1].rows if self._chunks and self._chunks[-1].replayed == replayed else None
+            if isinstance(row, StepColumns):
+                self._chunks.append(_Chunk(self.end, replayed, row))
+            elif isinstance(last, list) and len(last) < MAX_PAGE:
+                last.append(row)
             else:
-                self._chunks.append(_Chunk(self.end, replayed, list(part)))
-            self.end += len(part)
+                self._chunks.append(_Chunk(self.end, replayed, [row]))
+            self.end += len(row) if isinstance(row, StepColumns) else 1
         while self.end - self.oldest > self._room:
             del self._chunks[0]
 
@@ -98,5 +103,7 @@ class ResultsFeed:
         if at >= self.end or which < 0:
             return Page(feed=self.name, first=at, rows=(), missed=missed, replayed=False)
         chunk = self._chunks[which]
-        rows = tuple(chunk.rows[at - chunk.first :])
+        begin = at - chunk.first
+        stored = [chunk.rows] if isinstance(chunk.rows, StepColumns) else chunk.rows
+        rows = tuple(islice(each_row(stored), begin, begin + MAX_PAGE))
         return Page(feed=self.name, first=at, rows=rows, missed=missed, replayed=chunk.replayed)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from analyzers.results.instructions import Instruction
-from analyzers.results.rows import Row
+from analyzers.results.windows.step_columns import Derived
 
 OWN = ""
 """Host of the frames that are the analyzer's own; no collector can speak for it."""
@@ -16,7 +16,7 @@ OWN = ""
 class Result(NamedTuple):
     """Rows to be stored and instructions to be carried out, each in its order."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Derived, ...] = ()
     instructions: tuple[Instruction, ...] = ()
 
     def __or__(self, later: "Result") -> "Result":
@@ -36,7 +36,7 @@ def in_order(results: Iterable[Result]) -> Result:
     results = [result for result in results if result is not NOTHING]
     if len(results) < 2:
         return results[0] if results else NOTHING
-    rows: list[Row] = []
+    rows: list[Derived] = []
     instructions: list[Instruction] = []
     for result in results:
         rows += result.rows
@@ -44,6 +44,6 @@ def in_order(results: Iterable[Result]) -> Result:
     return Result(tuple(rows), tuple(instructions))
 
 
-def rows_only(rows: Iterable[Row]) -> Result:
+def rows_only(rows: Iterable[Derived]) -> Result:
     """Return rows that ask for nothing."""
     return Result(tuple(rows))

@@ -15,7 +15,7 @@ from analyzers.results.pipeline.pipeline_rows import (
     PlanRow,
 )
 from analyzers.results.signal_rows import SignalRow
-from analyzers.results.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
+from analyzers.results.windows.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
 
 __all__ = [
     "AtLimit",

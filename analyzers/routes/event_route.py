@@ -1,7 +1,9 @@
 """The route of events of training processes: to sessions, windows, runs and jobs. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import groupby
+from typing import cast
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
@@ -11,7 +13,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
@@ -87,9 +89,14 @@ class EventRoute:
 
         If one of them fails, what came before it stays.
         """
-        for event in events:
-            if (result := self._event(session, event, now)) is not NOTHING:
-                given.append(result)  # noqa: PERF401  (what came before a failure stays)
+        for plain, group in groupby(events, _is_plain_step):
+            part = tuple(group)
+            steps = cast("tuple[StepBoundary, ...]", part)
+            if plain and session.ended is None and self._steps(session, steps, now, given):
+                continue
+            for event in part:
+                if (result := self._event(session, event, now)) is not NOTHING:
+                    given.append(result)  # noqa: PERF401  (what came before a failure stays)
         return NOTHING
 
     def _event(self, session: Session, event: Event, now: Clocks) -> Result:
@@ -139,6 +146,20 @@ class EventRoute:
         session.step = None if began_ns is None else index
         result = NOTHING if began_ns is None else _begin(session, "step", index, "step", began_ns)
         return result | self._sessions.runs[session.started.run].handle(StepPassed(session, event), now)
+
+    def _steps(
+        self, session: Session, steps: Sequence[StepBoundary], now: Clocks, given: list[Result]
+    ) -> bool:
+        """Take in steps in a row at once, as `_step` does one by one. Return False if that cannot be done."""
+        if not session.windows.pass_steps(steps, session.step, now[session.host]):
+            return False
+        session.placed = steps[-1].placed
+        self._sessions.mark_steps(session, steps)
+        session.step = steps[-1].index
+        result = self._sessions.runs[session.started.run].handle(StepsPassed(session, steps), now)
+        if result is not NOTHING:
+            given.append(result)
+        return True
 
     def _epoch(self, session: Session, event: EpochBegan | EpochEnded, now: Clocks) -> Result:
         began = isinstance(event, EpochBegan)
@@ -193,6 +214,11 @@ class EventRoute:
                     epoch=event.epoch,
                 )
                 return result | rows_only([metric])
+
+
+def _is_plain_step(event: Event) -> bool:
+    """Return whether an event ends a step and begins one."""
+    return isinstance(event, StepBoundary) and event.ended_ns is not None and event.began_ns is not None
 
 
 def _begin(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:

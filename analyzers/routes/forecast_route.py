@@ -13,7 +13,8 @@ from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import Energy, Missing, measure
 from analyzers.results.result import NOTHING, Result, rows_only
-from analyzers.results.rows import ForecastRow, Row, WindowRow
+from analyzers.results.rows import ForecastRow, WindowRow
+from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
 from analyzers.routes.open_sessions import OpenSessions
 from zeus_stream.protocol.events import RunPlanned
 from zeus_stream.protocol.fields import of_host
@@ -39,14 +40,15 @@ class ForecastRoute:
         self._fleet = fleet
         self._runs: dict[str, _Followed] = {}
 
-    def handle(self, body: Body, rows: Iterable[Row]) -> Result:
+    def handle(self, body: Body, rows: Iterable[Derived]) -> Result:
         """Take in the plans in a frame, and the windows that were measured after it. Return forecasts."""
         if isinstance(body, Events):
             self._plan(body)
         if not self._runs:
             return NOTHING
         made = []
-        for row in rows:
+        followed_rows = (row for row in rows if not isinstance(row, StepColumns) or row.run in self._runs)
+        for row in each_row(followed_rows):
             if isinstance(row, WindowRow) and row.kind in ("step", "epoch"):
                 followed = self._runs.get(row.run)
                 if followed is not None and (forecast := self._take(followed, row)) is not None:

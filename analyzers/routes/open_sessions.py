@@ -21,7 +21,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
-from zeus_stream.protocol.events import RunStarted
+from zeus_stream.protocol.events import RunStarted, StepBoundary
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import RunAdmitted
@@ -237,6 +237,25 @@ class OpenSessions:
         name, phase = session.session, session.phase
         for gpu in session.admitted.gpus:
             self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
+
+    def mark_steps(self, session: Session, boundaries: Iterable[StepBoundary]) -> None:
+        """Mark the ends and begins of steps of a session on its GPUs."""
+        session.loop = "gap"
+        gap = session.phase
+        session.loop = "step"
+        step = session.phase
+        if session.admitted is None:
+            return
+        marks: list[tuple[int, str, int]] = []
+        for boundary in boundaries:
+            uncertainty_ns = boundary.uncertainty_ns or 0
+            if uncertainty_ns > MAX_UNCERTAINTY_NS:
+                continue
+            for t_ns, phase in ((boundary.ended_ns, gap), (boundary.began_ns, step)):
+                if t_ns is not None:
+                    marks.append((t_ns, phase, uncertainty_ns))
+        for gpu in session.admitted.gpus:
+            self._fleet.gpus[gpu].shape.mark_all(session.session, marks)
 
     # ---- ends
 

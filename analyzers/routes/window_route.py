@@ -15,6 +15,7 @@ from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import ReadingsCame
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import WindowRow
+from analyzers.results.windows.step_columns import StepColumns
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.open_sessions import OpenSessions
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -139,17 +140,18 @@ class WindowRoute:
             now_ns -= PLACED_NS
         if not session.windows.ready(now_ns):
             return NOTHING
-        rows = session.windows.measured(
+        measured = session.windows.measured(
             self._meters(session, hurried=hurried), now_ns, partial(self._shared, session)
         )
-        remarks = {gpu: self._remarks(gpu) for gpu in {row.gpu for row in rows}}
-        rows = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in rows]
+        remarks = {gpu: self._remarks(gpu) for gpu in {row.gpu for row in measured}}
+        measured = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in measured]
+        rows = [row for row in measured if not isinstance(row, StepColumns)]
         instructions = self._jobs.handle(job_events.WindowsMeasured(rows), now).instructions
         for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
             of_window = [row for row in rows if row.kind == "window" and row.index == window]
             answer = answer_of(of_window)
             instructions += tuple(self._questions.settle(session.session, window, answer))
-        return Result(tuple(rows), instructions)
+        return Result(tuple(measured), instructions)
 
     def _phases(self, session: Session, now_ns: int, *, ended: bool) -> Result:
         """Return rows of the phases of a session, as far as readings have come."""
@@ -183,7 +185,13 @@ class WindowRoute:
         return [*whole, "whole module, with its CPU"] if found.scope == "module" else whole
 
 
-def _remarked(row: WindowRow, remarks: list[str]) -> WindowRow:
-    """Return a row whose quality has these remarks as well."""
-    known = [] if row.quality == "ok" else [row.quality]
-    return replace(row, quality="; ".join([*known, *remarks]))
+def _remarked(row: WindowRow | StepColumns, remarks: list[str]) -> WindowRow | StepColumns:
+    """Return rows whose quality has these remarks as well."""
+    if isinstance(row, StepColumns):
+        return replace(row, quality=tuple(_with_remarks(quality, remarks) for quality in row.quality))
+    return replace(row, quality=_with_remarks(row.quality, remarks))
+
+
+def _with_remarks(quality: str, remarks: list[str]) -> str:
+    known = [] if quality == "ok" else [quality]
+    return "; ".join([*known, *remarks])

@@ -14,6 +14,7 @@ from analyzers.archive.store import Received
 from analyzers.archive.tables import TABLES
 from analyzers.lake.outbox import pack
 from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
+from analyzers.results.windows.step_columns import Derived
 from analyzers.shards.shard_leases import Memory, ShardLeases
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
@@ -52,7 +53,7 @@ class ShardStore(StoreClient):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,
@@ -91,7 +92,7 @@ def _gap(shard: int, rows: int) -> GapRow:
     return GapRow(f"shard-{shard}", "rows", monotonic_ns(), rows, reason)
 
 
-def _memories(rows: Sequence[Row]) -> list[Memory]:
+def _memories(rows: Sequence[Derived]) -> list[Memory]:
     """Return the rows to be remembered; of one key the last."""
     found: dict[tuple[str, str], Memory] = {}
     for row in rows:

@@ -16,6 +16,7 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.replay import interpret
 from analyzers.results.instructions import RestoreControl
 from analyzers.results.rows import GapRow, RunRow, WindowRow
+from analyzers.results.windows.step_columns import each_row
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, World, outputs_of, replayed
@@ -118,7 +119,7 @@ def test_an_analyzer_that_is_behind_measures_every_step_by_the_counter_and_says_
     rows = [
         row
         for frame, body in recorded()
-        for row in interpreter.handle(Logged(frame, body, hurried=True), frame.t_ns).rows
+        for row in each_row(interpreter.handle(Logged(frame, body, hurried=True), frame.t_ns).rows)
     ]
     steps = [row for row in rows if isinstance(row, WindowRow) and row.kind == "step"]
     assert len(steps) == STEPS

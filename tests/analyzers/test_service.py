@@ -24,7 +24,7 @@ from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
-from analyzers.results.rows import Row
+from analyzers.results.windows.step_columns import Derived
 from analyzers.service import Analyzer, analyze
 from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
@@ -122,7 +122,7 @@ class StalledArchive(Archive):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] | Values = (),
+        rows: Sequence[Derived] | Values = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

@@ -11,6 +11,7 @@ from analyzers.archive.query import read_own
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import in_order
+from analyzers.results.windows.step_columns import each_row
 from collectors.log.sqlite import Log
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Events
@@ -50,7 +51,8 @@ def test_a_log_of_the_first_version_is_continued_archived_and_measured(path: Pat
     log.close()
     decoded = [(frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in frames]
     interpreter = Interpreter(RunSettings(selector=None))
-    rows = in_order(interpreter.handle(Logged(frame, body), frame.t_ns) for frame, body in decoded).rows
+    given = in_order(interpreter.handle(Logged(frame, body), frame.t_ns) for frame, body in decoded)
+    rows = list(each_row(given.rows))
     archive = Archive.open(tmp_path / "energy.duckdb", Settings())
     archive.put([decoded], rows)
     with archive.reading() as reader:

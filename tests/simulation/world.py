@@ -12,6 +12,7 @@ from analyzers.interpreter import Asked, Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
 from analyzers.results.rows import Row
+from analyzers.results.windows.step_columns import each_row
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
 from tests.simulation.simulated_site import START_NS, Gpu, Host, Site, Training, collector_started
@@ -43,7 +44,7 @@ R = TypeVar("R")
 def outputs_of(interpreter: Interpreter, frame: Frame, body: Body, *, hurried: bool = False) -> list[Output]:
     """Return what a frame gives: rows, then instructions."""
     rows, instructions = interpreter.handle(Logged(frame, body, hurried), frame.t_ns)
-    return [*rows, *instructions]
+    return [*each_row(rows), *instructions]
 
 
 def replayed(interpreter: Interpreter, frames: Iterable[tuple[Frame, Body]]) -> list[Output]:
@@ -54,7 +55,7 @@ def replayed(interpreter: Interpreter, frames: Iterable[tuple[Frame, Body]]) -> 
 def asked(interpreter: Interpreter, host: str, ask: Ask | AskTry) -> list[Output]:
     """Return what a question of a script gives at once."""
     rows, instructions = interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
-    return [*rows, *instructions]
+    return [*each_row(rows), *instructions]
 
 
 class WatchedHost(Host):

@@ -203,20 +203,21 @@ def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check
 
     Compiled, for events come by the thousand: only fields that are not plain have their check called.
     """
-    values = [f"v{number}" for number in range(len(checks))]
-    known: dict[str, Any] = {"cls": cls, "names": list(_field_names(cls))}
-    known |= {f"check{number}": check for number, check in enumerate(checks)}
-    conditions, given = ["True"], []
+    values, names = [f"v{number}" for number in range(len(checks))], list(_field_names(cls))
+    known: dict[str, Any] = {"cls": cls, "names": names, "new": cls.__new__}
+    for number, (name, check) in enumerate(zip(names, checks, strict=True)):
+        known |= {f"check{number}": check, f"set{number}": vars(cls)[name].__set__}
+    conditions, sets = ["True"], []
     for field, value in zip(fields(cls), values, strict=True):
         if (condition := _condition(hints[field.name], value)) is not None:
             conditions.append(condition)
         part = value if condition is not None else f"check{value[1:]}({value})"
-        given.append(f"{field.name}={part}" if field.kw_only else part)
+        sets.append(f"set{value[1:]}(made, {part})")  # as __init__ of a frozen class, by a quicker call
     source = f"""def at_once(content):
-    if list(content) == names:
+    if type(content) is dict and list(content) == names:
         [{", ".join(values)}] = content.values()
         if {" and ".join(conditions)}:
-            return cls({", ".join(given)})"""
+            made = new(cls); {"; ".join(sets)}; return made"""
     exec(source, known)  # noqa: S102  (made of the names of our own fields)
     return cast("Check", known["at_once"])
 
@@ -363,11 +364,7 @@ def _each(checks: list[Check]) -> Check:
 
 def _named(hint: type) -> Check:
     each = _each([_check(part) for part in get_type_hints(hint, include_extras=True).values()])
-
-    def checked(value: Any) -> Any:
-        return hint(*each(value))
-
-    return checked
+    return lambda value: hint(*each(value))
 
 
 def _integer(value: Any) -> Any:

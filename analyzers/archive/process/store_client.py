@@ -42,9 +42,9 @@ from analyzers.results.rows import (
     JobRow,
     ProfileRow,
     RecallRow,
-    Row,
     TryRow,
 )
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
@@ -110,7 +110,7 @@ class StoreClient:
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Row] = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

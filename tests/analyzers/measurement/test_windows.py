@@ -4,6 +4,7 @@ from analyzers.measurement.energy import Meter
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
 from analyzers.results.rows import WindowRow
+from analyzers.results.windows.step_columns import each_row
 from tests.analyzers.readings import MS, S, readings, row, steady
 from zeus_stream.protocol.readings import Seen
 
@@ -23,7 +24,8 @@ def line(changes: int = 10) -> Meter:
 def measured(
     open_windows: Windows, meters: dict[str, Meter] | None, now_ns: int = 1 * S, *, shared: bool = False
 ) -> list[WindowRow]:
-    return open_windows.measured(meters, now_ns, lambda *_: shared)
+    rows = each_row(open_windows.measured(meters, now_ns, lambda *_: shared))
+    return [row for row in rows if isinstance(row, WindowRow)]
 
 
 def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:

@@ -18,6 +18,7 @@ from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.readings import READING
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row
+from analyzers.results.windows.step_columns import each_row
 from zeus_stream.protocol.events import RunStarted
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted
@@ -224,7 +225,7 @@ class Stages:
 
     def _take(self, result: Result) -> None:
         """Keep rows, and carry out instructions at once."""
-        self.rows += result.rows
+        self.rows += each_row(result.rows)
         for instruction in result.instructions:
             self.sent.append(instruction)
             follows = NOTHING

@@ -1,0 +1,1 @@
+"""Measured windows, as rows and as columns."""

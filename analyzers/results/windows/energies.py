@@ -1,0 +1,127 @@
+"""Energies of windows, with their bounds, or why there is none. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Estimator = Literal["counter", "power", "shaped"]
+Joules = tuple[float | None, float | None, float | None, float | None, float | None]
+"""An energy, its hard bounds and its 95 % interval."""
+NO_JOULES: Joules = (None, None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no energy, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """The energy that a GPU used between two instants."""
+
+    energy_uj: int
+    low_uj: int | None
+    """Hard bound; None where there is none: power readings, and counters that do not see all."""
+    high_uj: int | None
+    p2_5_uj: int
+    """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
+    p97_5_uj: int
+    phase_coverage: float | None
+    """See `analyzers.measurement.energy_fit.Shape.phase_coverage`."""
+    estimator: Estimator
+    quality: str
+    """``ok``, or what is wrong, separated by ``; ``."""
+
+    @property
+    def joules(self) -> Joules:
+        """In joules."""
+        low_uj, high_uj = self.low_uj, self.high_uj
+        return (
+            self.energy_uj / 1e6,
+            None if low_uj is None else low_uj / 1e6,
+            None if high_uj is None else high_uj / 1e6,
+            self.p2_5_uj / 1e6,
+            self.p97_5_uj / 1e6,
+        )
+
+    @property
+    def seen(self) -> bool:
+        """There were readings all the while, and more than one refresh."""
+        return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energies:
+    """Energies of windows, as columns of shape (n,)."""
+
+    known: npt.NDArray[np.bool_]
+    """Where it is not, the energy is `Missing`, ``quality`` is why, and the other columns mean nothing."""
+    energy_uj: Ints
+    low_uj: Ints | None
+    """Hard bounds, as those of `Energy`."""
+    high_uj: Ints | None
+    p2_5_uj: Ints
+    p97_5_uj: Ints
+    phase_coverage: float | None
+    estimator: Sequence[Estimator]
+    quality: Sequence[str]
+
+    @classmethod
+    def missing(cls, reasons: Sequence[str]) -> "Energies":
+        """Return energies of which none is known, for these reasons."""
+        nothing = np.zeros(len(reasons), np.int64)
+        return cls(
+            known=nothing != 0,
+            energy_uj=nothing,
+            low_uj=None,
+            high_uj=None,
+            p2_5_uj=nothing,
+            p97_5_uj=nothing,
+            phase_coverage=None,
+            estimator=["power"] * len(reasons),
+            quality=reasons,
+        )
+
+    def each(self) -> list[Energy | Missing]:
+        """Return the energies one by one."""
+        unbounded = [None] * len(self.quality)
+        bounds = (unbounded if bound is None else bound.tolist() for bound in (self.low_uj, self.high_uj))
+        columns = self.known.tolist(), self.energy_uj.tolist(), *bounds
+        likely = self.p2_5_uj.tolist(), self.p97_5_uj.tolist()
+        return [
+            Energy(
+                energy_uj=used_uj,
+                low_uj=low_uj,
+                high_uj=high_uj,
+                p2_5_uj=p2_5_uj,
+                p97_5_uj=p97_5_uj,
+                phase_coverage=self.phase_coverage,
+                estimator=estimator,
+                quality=quality,
+            )
+            if known
+            else Missing(quality)
+            for known, used_uj, low_uj, high_uj, p2_5_uj, p97_5_uj, estimator, quality in zip(
+                *columns, *likely, self.estimator, self.quality, strict=True
+            )
+        ]
+
+    def joules(self) -> list[list[float | None]]:
+        """Return the columns of `Energy.joules`; None where the energy is not known."""
+        every = (self.energy_uj, self.low_uj, self.high_uj, self.p2_5_uj, self.p97_5_uj)
+        return [self._joules(uj) for uj in every]
+
+    def _joules(self, uj: Ints | None) -> list[float | None]:
+        if uj is None:
+            return [None] * len(self.quality)
+        joules: list[float | None] = (uj / 1e6).tolist()
+        if not self.known.all():
+            for at in np.flatnonzero(~self.known):
+                joules[at] = None
+        return joules
