@@ -217,7 +217,7 @@ def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check
     if type(content) is dict and list(content) == names:
         [{", ".join(values)}] = content.values()
         if {" and ".join(conditions)}:
-            made = new(cls); {"; ".join(sets)}; return made"""
+            {"; ".join(("made = new(cls)", *sets, "return made"))}"""
     exec(source, known)  # noqa: S102  (made of the names of our own fields)
     return cast("Check", known["at_once"])
 
