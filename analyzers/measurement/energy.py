@@ -185,8 +185,6 @@ def measure_columns(
     known, shaped = whole & ordered, figures.shaped.tolist()
     sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
     gapless = ((unseen_ns <= 0) & (coarse_ns <= GAP_NS)).tolist()
-    said: dict[tuple[bool, bool, str | None], str] = {}
-    """Of windows without a gap."""
     quality: list[str] = []
     for i, beats in enumerate(figures.beats.tolist()):
         if not known[i]:
@@ -194,18 +192,9 @@ def measure_columns(
             continue
         coarse = one_refresh[i] and not shaped[i]
         unfitted = None if shaped[i] or shape is None else shape.left_out.why(begin_ns[i], end_ns[i])
-        words = said.get((beats, coarse, unfitted)) if gapless[i] else None
-        if words is None:
-            parts = [
-                *_gaps(int(unseen_ns[i]), int(coarse_ns[i])),
-                *(["within one refresh"] if coarse else []),
-                *sensor_words[beats],
-                *([unfitted] if unfitted else []),
-            ]
-            words = "; ".join(parts) or "ok"
-            if gapless[i]:
-                said[beats, coarse, unfitted] = words
-        quality.append(words)
+        words = () if gapless[i] else tuple(_gaps(int(unseen_ns[i]), int(coarse_ns[i])))
+        words += (*(("within one refresh",) if coarse else ()), *sensor_words[beats])
+        quality.append("; ".join((*words, unfitted) if unfitted else words) or "ok")
     straight: Estimator = timeline.estimator
     return Energies(
         known=known,
