@@ -25,7 +25,7 @@ from analyzers.shards.shard_leases import ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced, EndedRun
+from zeus_stream.broker.requests import Announced, AnnouncedRun, EndedRun
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
@@ -218,9 +218,8 @@ def first_offsets(
     found: dict[str, int] = {}
     for name, announced in hosts.items():
         ended = [run for run in announced.ended if unmeasured(announced.log_id, run)]
-        offsets = [
-            run.first_offset for run in (*announced.runs, *ended) if shard_of(run.job, shards) == shard
-        ]
+        runs: list[AnnouncedRun | EndedRun] = [*announced.runs, *ended]
+        offsets = [run.first_offset for run in runs if shard_of(run.job, shards) == shard]
         if offsets:
             found[name] = min(offsets)
     return found
