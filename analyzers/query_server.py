@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias, cast, get_args
 
 import anyio
@@ -29,6 +28,7 @@ from zeus_stream.protocol.queries import (
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.channel import Connected
@@ -46,7 +46,7 @@ MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """A query that is not answered yet."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
@@ -25,6 +25,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
+from zeus_stream.records import record
 from zeus_stream.settings import Settings, read_back
 
 REPLAYED_OFFSETS = 200
@@ -37,7 +38,7 @@ _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     host: str | None
     next_offset: int

@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from analyzers.archive.sandbox.confinement import Limits, confine_worker
 from analyzers.archive.sandbox.query_process import DONE, HEAD, NICE, REFUSED, WORDS, answer, out_of_memory
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 IDLE = b"i"
@@ -44,7 +44,7 @@ LASTING = (
 """Errors of a query after which the connection is as it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Source:
     """The data that queries are about."""
 
