@@ -117,5 +117,6 @@ def _constructor(cls: type, all_fields: tuple[Field[Any], ...]) -> Callable[...,
     constructor: Callable[..., None] = known["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"
     constructor.__module__ = cls.__module__
-    constructor.__annotations__ = {each.name: each.type for each in all_fields if each.init}
+    types = {each.name: each.type for each in all_fields if each.init}
+    constructor.__annotations__ = types | {"return": None}
     return constructor

@@ -89,6 +89,7 @@ def test_a_record_is_made_and_shown_as_a_dataclass(arguments: Any, keywords: Any
 def test_its_signature_and_match_arguments_are_those_of_a_dataclass() -> None:
     mine, theirs = inspect.signature(Reading), inspect.signature(Expected)
     assert list(mine.parameters) == list(theirs.parameters)
+    assert mine.return_annotation is theirs.return_annotation
     for name, parameter in mine.parameters.items():
         other = theirs.parameters[name]
         assert (parameter.kind, parameter.annotation) == (other.kind, other.annotation)
