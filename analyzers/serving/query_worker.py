@@ -24,8 +24,9 @@ import pyarrow as pa
 
 from analyzers.archive.opening import MIGRATIONS, Connection, connect, schema_version
 from analyzers.archive.process.store_channel import receive
+from analyzers.archive.sandbox.answer_parts import DONE, HEAD, REFUSED, out_of_memory
 from analyzers.archive.sandbox.confinement import Limits, confine_worker
-from analyzers.archive.sandbox.query_process import DONE, HEAD, NICE, REFUSED, WORDS, answer, out_of_memory
+from analyzers.archive.sandbox.query_process import NICE, WORDS, answer
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
 from zeus_stream.records import record

@@ -15,8 +15,9 @@ import pytest
 
 from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.file_query import export, read_file
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Done, Queries, export, read_file
+from analyzers.archive.query import Done, Queries
 from analyzers.archive.sandbox.query_process import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from tests.empty_archive import archive_at

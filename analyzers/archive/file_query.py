@@ -1,0 +1,113 @@
+"""SQL on a file that no analyzer has open: one answer, or all tables as files."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from analyzers.archive.opening import Reader
+from analyzers.archive.query import Asked, Queries
+from analyzers.archive.snapshot import opened
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.settings import Settings
+
+EXPORT_ROWS = 120_000
+"""Rows of a Parquet row group."""
+_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+"""Of a table that a file can be named after."""
+
+
+def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
+    """Answer one query from the file. Raises StorageError, RefusedError."""
+    with opened(path, settings) as archive:
+        queries = Queries(archive, settings)
+        try:
+            table, truncated = answer_some(queries, sql, settings.query_rows, settings.query_seconds)
+        finally:
+            queries.stop()
+    if truncated:
+        raise RefusedError(
+            f"query: could not return everything: there are more than {settings.query_rows} rows."
+            " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
+        )
+    return table
+
+
+def read_own(reader: Reader, sql: str) -> pa.Table:
+    """Answer a query of ours, in this process: it needs no sandbox. Raises RefusedError."""
+    schema, batches = reader.batches(sql, EXPORT_ROWS)
+    return pa.Table.from_batches(batches, schema)
+
+
+def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
+    """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
+    done, parts = queries.answer(Asked(sql, max_rows, round(seconds * 1000)))
+    return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
+
+
+def export(
+    path: Path, directory: Path, form: Literal["parquet", "csv"], settings: Settings
+) -> Iterator[tuple[Path, int]]:
+    """Write each table and view into a file of its own; yield each file when it is whole, and its rows.
+
+    All of them show the same instant. A file that was there is replaced.
+
+    Raises:
+        StorageError: the archive cannot be read or has a table that no file can be named after, or the
+            directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with opened(path, settings) as archive, archive.reading() as reader:
+            archive.read_no_other_file()
+            _, batches = reader.batches("SELECT table_name FROM information_schema.tables ORDER BY ALL", 1000)
+            names = [name for batch in batches for name in batch.column(0).to_pylist()]
+            if unnamed := [name for name in names if not _NAME.fullmatch(name)]:
+                raise StorageError(
+                    f"{path}: could not be exported: no file can have the name of its table {unnamed[0]!r}."
+                    " Another program made that table: drop it, or name another archive."
+                )
+            for name in names:
+                target = directory / f"{name}.{form}"
+                yield target, _write(reader, name, target, form)
+    except OSError as wrong:
+        raise StorageError(
+            f"{directory}: could not be written: {wrong.strerror or wrong}."
+            " Make room, or name another directory."
+        ) from wrong
+
+
+def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "csv"]) -> int:
+    partial = target.with_suffix(target.suffix + ".partial")
+    source = f'FROM "{name}"' if form == "parquet" else _flat(reader, name)
+    schema, batches = reader.batches(source, EXPORT_ROWS)
+    from pyarrow.csv import CSVWriter  # noqa: PLC0415  (slow to import, and only an export needs them)
+    from pyarrow.parquet import ParquetWriter  # noqa: PLC0415
+
+    open_writer = ParquetWriter if form == "parquet" else CSVWriter
+    rows = 0
+    try:
+        with open_writer(partial, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return rows
+
+
+def _flat(reader: Reader, name: str) -> str:
+    """Return a query for a table as CSV can hold it: lists as words, bytes as hexadecimal digits."""
+    schema, _ = reader.batches(f'FROM "{name}" LIMIT 0', 1)
+    columns = []
+    for field in schema:
+        column = '"' + field.name.replace('"', '""') + '"'
+        if pa.types.is_list(field.type):
+            columns.append(f"array_to_string({column}, ' ') AS {column}")
+        elif pa.types.is_binary(field.type):
+            columns.append(f"hex({column}) AS {column}")
+    replaced = f" REPLACE ({', '.join(columns)})" if columns else ""
+    return f'SELECT *{replaced} FROM "{name}"'  # noqa: S608  (quoted names)
