@@ -34,7 +34,6 @@ LEAD_NS = 5_000_000_000
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
-
 R = TypeVar("R")
 
 
