@@ -9,8 +9,8 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from analyzers.archive import query
-from analyzers.archive.query import CANCELLED
+from analyzers.archive.sandbox import bounded_queries
+from analyzers.archive.sandbox.bounded_queries import CANCELLED
 from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
@@ -61,7 +61,7 @@ class QueryServer:
 
     def __init__(
         self,
-        queries: query.Queries,
+        queries: bounded_queries.Queries,
         status: Callable[[Gate], Status],
         forget: Callable[[str], Awaitable[int | None]],
         now: Callable[[AskNow, int], bytes],
@@ -69,7 +69,7 @@ class QueryServer:
         commit: Callable[[], Awaitable[None]],
         results: ResultsServer,
         *,
-        readers: int = query.THREADS,
+        readers: int = bounded_queries.THREADS,
         only_sql: str | None = None,
     ) -> None:
         """Begin with no query.

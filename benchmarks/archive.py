@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from analyzers.results.readings import READING
 from benchmarks.common import directory, table
 from zeus_stream.protocol.frames import Frame

@@ -20,7 +20,7 @@ from pathlib import Path
 import zmq
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_own
+from analyzers.archive.query import read_own
 from benchmarks.common import ROOT
 from collectors.devices.simulated_spec import parse
 from zeus_stream.clock import anchor, boot_id, monotonic_ns

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_own
+from analyzers.archive.query import read_own
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import in_order

@@ -252,7 +252,7 @@ def _report_run(ask: "Ask", settings: Settings, run: str | None, price: str | No
 @settings_options("archive")
 def export(settings: Settings, directory: Path, form: Literal["parquet", "csv"]) -> None:
     """Write every table of the archive into DIRECTORY, also while the analyzer runs."""
-    from analyzers.archive.file_query import export as write_tables
+    from analyzers.archive.query import export as write_tables
 
     for path, rows in write_tables(settings.archive or places(os.environ).archive, directory, form, settings):
         click.echo(f"{path}  {rows} rows")

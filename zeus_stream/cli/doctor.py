@@ -236,7 +236,7 @@ def _processes(where: Places) -> Iterator[Check]:
 def _archive(settings: Settings, where: Places) -> Check:
     if _only_collects():
         return Check("works", "archive", "It is where the analyzer runs: this environment has none.")
-    from analyzers.archive.file_query import read_file
+    from analyzers.archive.query import read_file
 
     path = settings.archive or where.archive
     count = "SELECT count(*) AS runs FROM runs"

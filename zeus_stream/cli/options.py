@@ -155,6 +155,6 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
 
         connection = Connection(analyzer(os.environ, settings.analyzer))
         return connection.sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
-    from analyzers.archive.file_query import read_file
+    from analyzers.archive.query import read_file
 
     return read_file(settings.archive or where.archive, query, settings)

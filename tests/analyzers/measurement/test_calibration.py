@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from analyzers.measurement.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.measurement.energy import Energy, Missing, energy, measure
 from analyzers.measurement.sensors import EXACT, PRIOR, Gain, prior, sensor

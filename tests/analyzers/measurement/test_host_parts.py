@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import GiveAnswer

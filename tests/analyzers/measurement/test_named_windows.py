@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from analyzers.results.rows import RunRow, WindowRow
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from tests.zeus_stream.conftest import Cli
 from zeus_stream.cli.simulate import Wanted, simulate
 from zeus_stream.errors import SettingsError, StorageError

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_file
+from analyzers.archive.query import read_file
 from tests.analyzers.measurement.test_named_windows import window
 from tests.empty_archive import archive_at
 from zeus_stream.reports.energy_bill import Bill, _shown, bill, print_bill, write_bill

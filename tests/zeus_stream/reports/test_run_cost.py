@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.file_query import read_own
+from analyzers.archive.query import read_own
 from analyzers.archive.snapshot import opened
 from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
 from tests.empty_archive import archive_at
