@@ -10,7 +10,6 @@ stream is read again from its first message, once; what is missing then is a gap
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -23,6 +22,7 @@ from analyzers.lake.row_archiver import keep_archiving_rows
 from zeus_stream.broker.jetstream import Broker, Reader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 COMMIT_S = 5.0
@@ -36,7 +36,7 @@ ABSENT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Work:
     """The work of an archiver process."""
 
@@ -90,8 +90,10 @@ async def _take_turn(work: Work, part: int, broker: Broker, *, again: bool) -> f
     last = await broker.last_sequence(part)
     if last is None:
         return ABSENT_S  # no host of this part has sent anything yet
-    taking = partial(LakeArchive.take, work.dsn, work.settings, part=f"frames-{part}", holder=work.holder)
-    taken = await run_sync(taking)
+    name = f"frames-{part}"
+    taken = await run_sync(
+        partial(LakeArchive.take, work.dsn, work.settings, part=name, holder=work.holder, renewing=True)
+    )
     if taken is None:
         return TTL_S / 4
     try:

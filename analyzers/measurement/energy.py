@@ -24,6 +24,7 @@ from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.windows.energies import NO_JOULES, Energies, Energy, Estimator, Missing
+from zeus_stream.records import record
 
 __all__ = ("NO_JOULES", "Energies", "Energy", "Estimator", "Meter", "Missing", "energy", "measure")
 
@@ -40,7 +41,7 @@ Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Meter:
     """One GPU: what was read of it, and what its events tell beside."""
 
@@ -105,7 +106,7 @@ def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:
     return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class _Edges:
     """Where the edges of windows lie among the knots: begins, then ends; shape (2n,) each."""
 

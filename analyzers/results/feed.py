@@ -13,6 +13,7 @@ from itertools import islice
 
 from analyzers.results.rows import CheckpointRow, Row
 from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
+from zeus_stream.records import record
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""
@@ -20,7 +21,7 @@ MAX_PAGE = 200
 """Results of a page."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where a reader goes on."""
 
@@ -28,7 +29,7 @@ class Place:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Page:
     """Results that follow each other."""
 

@@ -11,7 +11,6 @@ Permissions of the broker say who may send on which subject; so the subject is t
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import msgpack
@@ -19,10 +18,13 @@ import msgpack
 from zeus_stream.broker.batches import token
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import Count, Name, Within
+from zeus_stream.records import record
 
 BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
 """Of a message: a reply to a fetch has three a frame."""
+MAX_ENDED = 32
+"""Ended sessions in an announcement: those of one host that end while no analyzer is there."""
 MAX_UNPACKED = 16_000_000
 COMPRESSED_BYTES = 16_000
 """Shorter messages go as they are."""
@@ -30,7 +32,7 @@ SUBJECTS: dict[BrokerRole, str] = {"command": "control", "follow": "watch"}
 """The word in the subject of those who have a role."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class AnnouncedRun:
     """A session that is open on a host."""
 
@@ -41,7 +43,19 @@ class AnnouncedRun:
     """Of the host's log, at the session's beginning or a little before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
+class EndedRun:
+    """A session that is over. An analyzer that was away interprets it to its end."""
+
+    session: Name
+    job: Name
+    first_offset: Count
+    """Of the host's log, at the session's beginning or a little before."""
+    next_offset: Count
+    """The one after its last event, or a little later."""
+
+
+@record(kw_only=True)
 class Announced:
     """The runs of a host, as its collector announces them. An index: the truth is in the host's log."""
 
@@ -51,6 +65,8 @@ class Announced:
     standing: Annotated[bytes, Within(0, 500_000)]
     """Notes that hold now: its start, its clock, its devices. One encoded `Notes`."""
     runs: Annotated[tuple[AnnouncedRun, ...], Within(0, 2000)]
+    ended: Annotated[tuple[EndedRun, ...], Within(0, 100)] = ()
+    """Those that ended last, at most MAX_ENDED. Older collectors name none."""
 
 
 def request_subject(site: str, host: str, role: BrokerRole) -> str:

@@ -1,11 +1,12 @@
 """Energies of windows, with their bounds, or why there is none. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
 Estimator = Literal["counter", "power", "shaped"]
@@ -14,14 +15,14 @@ Joules = tuple[float | None, float | None, float | None, float | None, float | N
 NO_JOULES: Joules = (None, None, None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """There is no energy, for this reason."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Energy:
     """The energy that a GPU used between two instants."""
 
@@ -56,7 +57,7 @@ class Energy:
         return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Energies:
     """Energies of windows, as columns of shape (n,)."""
 

@@ -1,17 +1,18 @@
 """Steps that were measured together, as columns: a row object each would take most of their time. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from analyzers.results.rows import Row, WindowRow
+from zeus_stream.records import record
 
 _OWNER = ("session", "run", "job", "rank", "host", "gpu")
 KIND = "step"
 """Kind and name of all of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class StepColumns:
     """Rows of `WindowRow` of one session on one GPU; all columns have the same length."""
 
