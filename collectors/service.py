@@ -223,7 +223,7 @@ class Collector:
                         self._brokered.run,
                         self._incarnation,
                         self._journal.standing,
-                        lambda: self._intake.sessions,
+                        lambda: (*self._intake.earlier, *self._intake.sessions),
                     )
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
