@@ -7,11 +7,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.records import record
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect, quoted
@@ -30,7 +30,7 @@ _warned: set[str] = set()
 Agree = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunBudget:
     """The energy that a run may use."""
 
