@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Protocol
 
 from collectors.real_time import take_real_time_priority
@@ -74,7 +74,7 @@ class _Turns:
         self.since_ns = 0
         """When that read began."""
         self.ended = False
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._bell: Queue[None] = Queue()
         self.thread = threading.Thread(target=self._run, name="poller")
 
     def ring(self) -> None:

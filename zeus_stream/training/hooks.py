@@ -9,7 +9,7 @@ from zeus_stream.protocol.events import Advice
 from zeus_stream.records import record
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 
-Box: TypeAlias = queue.SimpleQueue[Advice]
+Box: TypeAlias = queue.Queue[Advice]
 """Holds the analyzer's answer to a question, once it has arrived."""
 
 
