@@ -56,8 +56,9 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 		|| echo "The wheels of DuckDB's extensions are not to be had here: tests/scale is skipped."
 	touch $@
 
-test-scale: $(SCALE)/.installed ## test lake, broker and store with the real engines, in an environment with the DuckDB of their wheels
-	$(SCALE)/bin/python -m pytest tests/scale tests/conformance/test_store.py tests/analyzers/archive/test_queries.py
+test-scale: $(SCALE)/.installed ## test lake, broker and store with the real engines, and statements with SPDX's schema
+	$(SCALE)/bin/python -m pytest tests/scale tests/conformance/test_store.py tests/analyzers/archive/test_queries.py \
+		tests/zeus_stream/reports/test_statement_schema.py
 
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
@@ -121,7 +122,7 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
 		--extra png --extra scale --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
+	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
 	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus demo-out

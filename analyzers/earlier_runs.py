@@ -59,7 +59,11 @@ def remembered(archive: Store, sessions: Sequence[str] | None = None) -> Memory:
         sessions = archive.sessions_to_replay()
     known = profiles.of_rows(archive.profiles())
     return Memory(
-        known, archive.recalled(sessions), tuple(archive.pipeline_profiles()), known_counters(archive.gpus())
+        known,
+        archive.recalled(sessions),
+        tuple(archive.pipeline_profiles()),
+        known_counters(archive.gpus()),
+        tuple(archive.earlier_uses(sessions)),
     )
 
 

@@ -149,6 +149,7 @@ class Interpreter:
             known=self._known,
             began_under=began_under or {},
             shared_jobs=(jobs or Known()).shared,
+            earlier=() if memory is None else memory.uses,
         )
         self._lay_routes(settings.timeout_ns)
 

@@ -251,8 +251,7 @@ class Analyzer:
             return
         host.collector = collector
         collector.link.leases = lambda: self.interpretation.leases.get(name, frozenset())
-        log_id, next_offset = self.archive.position(name)
-        async for part in collector.follow(log_id, next_offset, pause_s=self.interpretation.pause_s):
+        async for part in collector.follow(*self.archive.position(name), pause_s=self.interpretation.pause_s):
             await send.send(part)
 
     # ---- frames
@@ -318,6 +317,9 @@ class Analyzer:
             for frame, _ in part:
                 self._hosts[frame.host].last = frame
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})
+
+    def last_frame(self, host: str) -> Frame | None:
+        return self._hosts[host].last if host in self._hosts else None
 
     def behind_ns(self) -> int:
         """Return how long the oldest frame waits."""

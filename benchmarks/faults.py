@@ -28,6 +28,7 @@ from analyzers.lake import catalog
 from benchmarks.common import table
 from benchmarks.fault_site import HOSTS, Site, wait_for
 from zeus_stream.errors import StorageError
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, Notes
 from zeus_stream.protocol.readings import READING_BYTES, Readings
@@ -37,7 +38,7 @@ Frames = Mapping[str, Mapping[int, Readings | Events | Notes]]
 """By host and offset."""
 Row = tuple[str, object, object]
 """Name, figure, goal."""
-WHEN_WHOLE = "steps missing", "rows of gaps"
+WHEN_WHOLE = "steps", "rows of gaps"
 """Beginnings of the names of goals that hold when all is archived, not before."""
 QUESTIONS = (
     ("rows of gaps for frames", "SELECT count(*) FROM gaps WHERE what = 'frames'", 0),
@@ -68,6 +69,31 @@ QUESTIONS = (
     ),
 )
 """Of the derived rows in the lake: name, query, goal."""
+
+
+def steps_missing(logs: Frames, stored: set[tuple[str, int]]) -> list[Row]:
+    """Return how many steps the hosts have logged, and how many of them are not stored.
+
+    Args:
+        logs: of the hosts.
+        stored: session and index of each step in the lake.
+    """
+    logged = {
+        (body.session, event.index - 1)
+        for frames in logs.values()
+        for body in frames.values()
+        if isinstance(body, Events)
+        for event in body.events
+        if isinstance(event, StepBoundary) and event.ended_ns is not None
+    }
+    missing = logged - stored
+    for session, each in itertools.groupby(sorted(missing), key=lambda step: step[0]):
+        indices = [index for _, index in each]
+        says(f"session {session}: {len(indices)} steps from {indices[0]} to {indices[-1]} are not stored")
+    return [
+        ("steps that the hosts logged", len(logged), ""),
+        ("steps of them that the lake has not", len(missing), 0),
+    ]
 
 
 def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
@@ -106,11 +132,13 @@ def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
         [(value,)] = connection.execute(sql).fetchall()
         return value
 
+    steps = connection.execute("SELECT DISTINCT session, index FROM windows WHERE kind = 'step'").fetchall()
     rows: list[Row] = [
         ("readings in the logs of the hosts, as far as they are archived", logged, ""),
         ("readings lost, twice in the lake", f"{lost}, {twice}", "0, 0"),
         ("frames of events and notes lost, twice", f"{frames_lost}, {frames_twice}", "0, 0"),
         *((what, one(sql), goal) for what, sql, goal in QUESTIONS),
+        *steps_missing(logs, set(steps)),
     ]
     connection.close()
     return rows

@@ -12,8 +12,8 @@ Each is made up, but for the pools of recorded GPU models. Kinds:
     pool         recurrences run on one of two or three GPU models
     mixed        scatter, failing runs and tails together
 
-The policy was improved on `hard_worlds(1)`; 2 to 4 are other draws, each played once at the end of a change. 5
-was not played yet.
+The policy was improved on `hard_worlds(1)`; 2 to 4 are other draws, each played once at the end of a change.
+5 was not played yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,11 +4,13 @@
     real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer
     real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
 
-python benchmarks/screens.py [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2]
+A tab is a program that reads the page's stream.
+With ``--chromium`` it is a visible window of a real Chromium.
+
+python benchmarks/screens.py [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2] [--chromium]
 """
 
 import argparse
-import http.client
 import os
 import pty
 import select
@@ -30,6 +32,7 @@ import anyio
 
 from benchmarks.common import ROOT, cpu_seconds, directory, process, sql, table
 from benchmarks.latency import LATENCY, SETTINGS, TRAINING
+from benchmarks.tabs import tabs
 from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import Latest
@@ -289,42 +292,6 @@ def watchers(seconds: float) -> None:
 
 
 @contextmanager
-def tabs(where: Path, count: int) -> Iterator[None]:
-    """Serve the page, and read its live stream as so many tabs do."""
-    if not count:
-        yield
-        return
-    environ = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0"]
-    server = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
-    stop = threading.Event()
-    assert server.stderr is not None
-    address = next(line for line in server.stderr if "token=" in line).split()[-1]
-    host, _, token = address.removeprefix("http://").partition("/?token=")
-
-    def read() -> None:
-        connection = http.client.HTTPConnection(host, timeout=30)
-        connection.request("GET", "/api/events?html", headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.status
-        while not stop.is_set() and answer.readline():
-            pass
-        connection.close()
-
-    readers = [threading.Thread(target=read) for _ in range(count)]
-    for reader in readers:
-        reader.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
-        server.terminate()
-        server.wait(20)
-
-
-@contextmanager
 def screens(where: Path, count: int) -> Iterator[None]:
     """Run so many real screens, each in a terminal of its own whose output is read."""
     opened = [Screen(where) for _ in range(count)]
@@ -348,7 +315,7 @@ def screens(where: Path, count: int) -> Iterator[None]:
             screen.close()
 
 
-def latency(rounds: int = 2) -> None:
+def latency(rounds: int = 2, *, chromium: bool = False) -> None:
     """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
     found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
     for _ in range(rounds):
@@ -358,7 +325,7 @@ def latency(rounds: int = 2) -> None:
                 process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
                 process(where, "analyze", ready="query", environ=os.environ | SETTINGS) as analyzer,
                 screens(where, terminals),
-                tabs(where, browsers),
+                tabs(where, browsers, chromium=chromium),
             ):
                 there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
                 began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
@@ -366,14 +333,22 @@ def latency(rounds: int = 2) -> None:
                 share = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
                 [(_, (p50, p99, worst))] = sql(where, LATENCY)
             runs.append((p50, p99, worst, share))
-    rows = []
-    for (browsers, terminals), runs in found.items():
-        p50, p99, worst, share = (statistics.median(run[place] for run in runs) for place in range(4))
-        rows.append(
-            [browsers, terminals, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms", f"{share:.1f} %"]
-        )
+    rows = [
+        [browsers, terminals, *(spread([run[place] for run in runs], unit) for place, unit in COLUMNS)]
+        for (browsers, terminals), runs in found.items()
+    ]
+    kind = "Chromium" if chromium else "readers of the stream"
     head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
-    table(f"Step begin to limit on the device, medians of {rounds} runs in turns", head, rows)
+    title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread); tabs: {kind}"
+    table(f"{title}; load {os.getloadavg()[0]:.0f}", head, rows)
+
+
+COLUMNS = ((0, "ms"), (1, "ms"), (2, "ms"), (3, "%"))
+
+
+def spread(values: list[float], unit: str) -> str:
+    """Write a median with the least and the greatest value."""
+    return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:
@@ -381,12 +356,15 @@ def main() -> None:
     parser.add_argument("--only", choices=("top", "answer", "watchers", "latency"))
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=2, help="of each row of the latency")
+    parser.add_argument(
+        "--chromium", action="store_true", help="real tabs, with the driver of `make screens`"
+    )
     given = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "top": lambda: tops(given.seconds),
         "answer": answer,
         "watchers": lambda: watchers(given.seconds),
-        "latency": lambda: latency(given.rounds),
+        "latency": lambda: latency(given.rounds, chromium=given.chromium),
     }
     for name, part in parts.items():
         if given.only in (None, name):

@@ -20,8 +20,8 @@ from zeus_stream.clock import monotonic_ns, to_next_ns
 
 BEAT_NS = 50_000_000
 REST_NS = 250_000_000
-AFTER_READING_NS = schedule.RELAXED_SPREAD_NS + 20_000_000
-"""From the instant at which the first unused device is read to when the readings of all are logged."""
+AFTER_READING_NS = 20_000_000
+"""From the instant at which the unused devices are read to when the readings of all are logged."""
 KEEP_NS = 2_000_000_000
 """Between two looks at what the log may forget while it grows fast."""
 KEEP_AT_REST_NS = 20_000_000_000
@@ -69,7 +69,7 @@ class Beats:
         if resting or now_ns - self._logged_ns >= gather_ns:
             self._guards.log_readings()
             self._logged_ns = now_ns
-        self._guards.beat()
+        check_ns = self._guards.beat()
         self._journal.flush()
         if now_ns - self._relaxed_ns >= RELAX_NS:
             self._relaxed_ns = now_ns
@@ -78,12 +78,16 @@ class Beats:
         if self._forgets or now_ns - self._kept_ns >= (KEEP_AT_REST_NS if resting else KEEP_NS):
             self._kept_ns = now_ns
             self._forgets = bool(self._journal.prune(self._log_bytes, self._log_ns))
-        if not gather_ns or self._forgets:
-            return to_next_ns(now_ns, BEAT_NS) / 1e9
+        pause_ns = self._pause_ns(now_ns, hurried=not gather_ns or self._forgets, resting=resting)
+        return (pause_ns if check_ns is None else min(pause_ns, max(check_ns - now_ns, 0))) / 1e9
+
+    def _pause_ns(self, now_ns: int, *, hurried: bool, resting: bool) -> int:
+        if hurried:
+            return to_next_ns(now_ns, BEAT_NS)
         if resting and self._journal.trouble is None:
-            return to_next_ns(now_ns - AFTER_READING_NS, schedule.RELAXED_NS) / 1e9
+            return to_next_ns(now_ns - AFTER_READING_NS, schedule.RELAXED_NS)
         rest_ns = to_next_ns(now_ns, REST_NS)
-        return min((rest_ns, *(max(due_ns - now_ns, 0) for due_ns in self._due_ns(now_ns)))) / 1e9
+        return min((rest_ns, *(max(due_ns - now_ns, 0) for due_ns in self._due_ns(now_ns))))
 
     def _resting(self) -> bool:
         """Tell whether no control is changed, or about to be, and no device is read closely."""

@@ -1,7 +1,7 @@
 """The interface of a device: NVML, RAPL, AMD, or simulated.
 
-A device blocks: it is called from one thread of its own. It never reads the clock for others: the
-caller stamps before and after each call. What a device cannot do is asked once (`Description`),
+A device blocks: it is called from one thread at a time, not always the same. It never reads the clock for
+others: the caller stamps before and after each call. What a device cannot do is asked once (`Description`),
 and a value it does not have is `None` in a `Sample`, never 0.
 """
 

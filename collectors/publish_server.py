@@ -86,6 +86,8 @@ class Intake:
         self._connected_ticks: dict[bytes, int] = {}
         """By connection: when its first message came."""
         self.senders = Senders()
+        self.earlier: tuple[Session, ...] = ()
+        """Sessions whose processes had gone before this collector began."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -94,10 +96,11 @@ class Intake:
     async def serve(self, memories: list[SessionMemory]) -> None:
         """Take in what comes, and go on with the sessions of an earlier collector."""
         async with anyio.create_task_group() as tasks:
-            for memory in memories:
-                session = from_json(memory.about)
-                if not session.gone:
-                    session = replace(session, next_sequence=memory.next_sequence)
+            known = [(from_json(memory.about), memory.next_sequence) for memory in memories]
+            self.earlier = tuple(session for session, _ in known if session.gone)
+            for before, next_sequence in known:
+                if not before.gone:
+                    session = self._placed(replace(before, next_sequence=next_sequence))
                     self._sessions[session.session] = session
                     self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                     self._attend(session, tasks)
@@ -182,7 +185,7 @@ class Intake:
             events = Events(batch.session, before.next_sequence, *peer, new)
             if not self._journal.events(session.job, events, _memory(session)):
                 return  # not acknowledged: it comes again
-            self._sessions[batch.session] = session
+            self._sessions[batch.session] = session = self._placed(session)
             if known is None:
                 self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                 self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
@@ -199,6 +202,12 @@ class Intake:
         return Session(
             session=name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
         )
+
+    def _placed(self, session: Session) -> Session:
+        """Return a session, with the place in the log after its last event if it is over."""
+        if not session.over or session.last_offset:
+            return session
+        return replace(session, last_offset=self._journal.next_offset)
 
     def _make_room(self) -> bool:
         """Forget the oldest session that is over, if there are too many."""
@@ -279,8 +288,9 @@ class Intake:
         if (session := self._sessions.get(name)) is None:
             return  # forgotten, to make room
         was_over = session.over
-        session = self._sessions[name] = replace(session, over=True, gone=True)
+        session = replace(session, over=True, gone=True)
         self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
+        session = self._sessions[name] = self._placed(session)
         self._journal.remember(_memory(session))
         self._end_run(session.run, known=was_over)
 

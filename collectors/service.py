@@ -1,13 +1,13 @@
 """The task tree of the collector: opens everything, runs one task a source, and closes everything.
 
-    device threads -- rows, news --> guards --+                    +-- feed
+    poller, devices -- rows, news -> guards --+                    +-- feed
           ^                            |      +--> journal (log) --+
           +------ instructions --------+      |
     publish socket -- events --> intake ------+
     control socket -- commands --> control_server --> guards
 
-One task a source, all in one thread. Calls to devices and writes of restore records block: they are made
-in the devices' own threads (`sampling`).
+One task a source, all in one thread. Calls to devices and writes of restore records block: devices are read
+in the poller's thread (`sampling`), and changed in threads of their own (`controls`).
 """
 
 import ctypes
@@ -223,7 +223,7 @@ class Collector:
                         self._brokered.run,
                         self._incarnation,
                         self._journal.standing,
-                        lambda: self._intake.sessions,
+                        lambda: (*self._intake.earlier, *self._intake.sessions),
                     )
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()

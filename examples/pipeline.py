@@ -16,7 +16,9 @@ import os
 import sys
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 
 import zeus_stream
 
@@ -41,8 +43,9 @@ def train(
     before: Connection | None,
     after: Connection | None,
     all_ranks: Barrier,
+    last: "Synchronized[int]",
 ) -> None:
-    """Run one stage of one replica. ``before`` and ``after`` lead to its neighbours."""
+    """Run one stage of one replica to iteration ``last``. ``before`` and ``after`` lead to its neighbours."""
     ranks, stages, (replica, stage) = all_ranks.parties, asked.stages, divmod(rank, asked.stages)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "ZEUS_STREAM_GPUS": str(rank)}
@@ -62,7 +65,11 @@ def train(
                         gpu.run(2 * weight)
                 if target is not None:
                     target.send(received + 1)
+            if rank == 0 and asked.end_when is not None and asked.end_when.exists():
+                last.value = min(last.value, iteration + 1)
             all_ranks.wait()
+            if iteration >= last.value:
+                break
 
 
 def main() -> None:
@@ -72,6 +79,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1, help="pipelines that train the same model")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=600)
+    parser.add_argument("--end-when", type=Path, help="a file: once it exists, training ends")
     parser.add_argument("--work-ms", type=float, default=20.0, help="of a forward; a backward has twice that")
     parser.add_argument(
         "--straggler", type=float, default=1.0, help="work of the last replica, times the usual"
@@ -81,6 +89,7 @@ def main() -> None:
     asked = parser.parse_args()
     context = get_context("spawn")
     all_ranks = context.Barrier(asked.replicas * asked.stages)
+    last = context.Value("q", asked.iterations)
     ranks = []
     for replica in range(asked.replicas):
         links = [context.Pipe() for _ in range(asked.stages - 1)]
@@ -88,7 +97,7 @@ def main() -> None:
             before = links[stage - 1][1] if stage else None
             after = links[stage][0] if stage < asked.stages - 1 else None
             number = replica * asked.stages + stage
-            rank = context.Process(target=train, args=(number, asked, before, after, all_ranks))
+            rank = context.Process(target=train, args=(number, asked, before, after, all_ranks, last))
             rank.start()
             ranks.append(rank)
     for rank in ranks:

@@ -51,6 +51,16 @@ def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[i
     return pa.table(columns)
 
 
+def by_gpu(readings: pa.Table) -> pa.Table:
+    """Return rows of `from_readings` in the order of their GPUs; those of one GPU keep their order."""
+    gpus = readings["gpu"].chunk(0)
+    rank = np.argsort(np.argsort(gpus.dictionary.to_numpy(zero_copy_only=False)))
+    few = len(rank) <= np.iinfo(np.uint16).max  # then it is a radix sort
+    return readings.take(pa.array(np.argsort(
+        rank.astype(np.uint16 if few else np.int64)[gpus.indices.to_numpy()], kind="stable"
+    )))  # fmt: skip
+
+
 def _read_at(t_ns: np.ndarray[Any, Any], utc_ns: Sequence[int | None], sizes: Sequence[int]) -> pa.Array:
     known = np.repeat([each is not None for each in utc_ns], sizes)
     utc_us = (t_ns + np.repeat(np.array([each or 0 for each in utc_ns], np.int64), sizes)) // 1000

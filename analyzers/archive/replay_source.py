@@ -1,6 +1,6 @@
-"""Give back what is stored: frames to be interpreted again, and rows that a start needs."""
+"""Give back frames that are stored, to be interpreted again."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -10,22 +10,13 @@ from typing import Any, TypeVar
 
 from analyzers.archive import columns
 from analyzers.archive.opening import Connection
-from analyzers.archive.store import Begun
 from analyzers.results.rows import (
-    AtLimit,
     CheckpointRow,
-    GpuRow,
-    InstructionRow,
-    JobRow,
-    ProfileRow,
-    RecallRow,
-    TryRow,
 )  # fmt: skip
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
-from zeus_stream.settings import Settings, read_back
 
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time."""
@@ -221,34 +212,13 @@ class ReplaySource:
 
         return self._in_turn({log_id: until(log_id) for log_id in self._logs})
 
-    def profiles(self) -> list[ProfileRow]:
-        """Return what rounds of profiling have left for later runs."""
-        with self.cursor() as cursor:
-            names = ", ".join(column.name for column in fields(ProfileRow))
-            rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
-        return [_as(ProfileRow, row) for row in rows]
-
-    def pipeline_profiles(self) -> list[InstructionRow]:
-        """Return the profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
-        names = ", ".join(column.name for column in fields(InstructionRow))
-        with self.cursor() as cursor:
-            rows = cursor.execute(f"SELECT {names} FROM known_instructions").fetchall()  # noqa: S608  (our own names)
-        return [_as(InstructionRow, row) for row in rows]
-
-    def gpus(self) -> list[GpuRow]:
-        """Return the GPUs, as they were seen last."""
-        names = ", ".join(f'"{column.name}"' for column in fields(GpuRow))
-        with self.cursor() as cursor:
-            rows = cursor.execute(f"SELECT {names} FROM gpus").fetchall()  # noqa: S608  (our own names)
-        return [_as(GpuRow, row) for row in rows]
-
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
         names = ", ".join(column.name for column in fields(CheckpointRow))
         with self.cursor() as cursor:
             found = cursor.execute(f"SELECT {names} FROM checkpoints WHERE name = $1", [name])  # noqa: S608
             rows = found.fetchall()
-        return _as(CheckpointRow, rows[0]) if rows else None
+        return as_row(CheckpointRow, rows[0]) if rows else None
 
     def interpreted(self) -> dict[str, int]:
         """Return by log the offset that is to be interpreted next."""
@@ -272,21 +242,6 @@ class ReplaySource:
             ).fetchall()
         return [session for (session,) in begun]
 
-    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
-        """Return which runs began under which settings, the first to begin first.
-
-        ``sessions``: only of these.
-        """
-        with self.cursor() as cursor:
-            rows = cursor.execute(
-                """
-                SELECT session, run, start, ended_ns IS NOT NULL FROM runs
-                WHERE $1 IS NULL OR list_contains($1, session) ORDER BY start, began_wall_ns, session
-                """,
-                [sessions],
-            ).fetchall()
-        return [Begun(*row) for row in rows]
-
     def runs_without_readings(self) -> set[str]:
         """Return the runs that began before the oldest reading that retention has left."""
         with self.cursor() as cursor:
@@ -298,71 +253,6 @@ class ReplaySource:
             ).fetchall()
         return {run for (run,) in rows}
 
-    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
-        """Return the settings of the analyzer at these starts, as far as they are known.
-
-        Raises:
-            SettingsError: some are none of this version.
-        """
-        with self.cursor() as cursor:
-            rows = cursor.execute(
-                "SELECT start, name, value FROM settings WHERE list_contains($1, start) ORDER BY start",
-                [list(starts)],
-            ).fetchall()
-        then: dict[int, dict[str, str]] = {}
-        for start, name, value in rows:
-            then.setdefault(start, {})[name] = value
-        return {start: read_back(values, f"{self.path}") for start, values in then.items()}
-
-    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
-        """Return what runs remembered as their profiling began, by session of their lead and round.
-
-        ``sessions``: only of these.
-        """
-        with self.cursor() as cursor:
-            rows = cursor.execute(
-                """
-                SELECT session, run, round, profile_run, profile_round, measured_wall_ns, limits FROM recalls
-                WHERE $1 IS NULL OR list_contains($1, session)
-                """,
-                [sessions],
-            ).fetchall()
-        return {
-            (row[0], row[2]): _as(RecallRow, (*row, tuple(AtLimit(**limit) for limit in limits)))
-            for *row, limits in rows
-        }
-
-    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
-        """Return the latest version of every job that recurs, and its latest tries of all versions.
-
-        Args:
-            most_tries: of each job.
-        """
-        job_columns, try_columns = (
-            ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
-        )
-        with self.cursor() as cursor:
-            jobs = cursor.execute(
-                f"SELECT {job_columns} FROM jobs"  # noqa: S608  (names of our own columns)
-                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1"
-            ).fetchall()
-            tries = cursor.execute(
-                f"SELECT {try_columns} FROM tries"  # noqa: S608  (see above)
-                " QUALIFY row_number() OVER (PARTITION BY job ORDER BY number DESC) <= $1"
-                " ORDER BY job, number",
-                [most_tries],
-            ).fetchall()
-        return tuple(_as(JobRow, row) for row in jobs), tuple(_as(TryRow, row) for row in tries)
-
-    def job_owners(self) -> dict[str, int]:
-        """Return, by job that recurs, the user whose try was its first, where that is known."""
-        with self.cursor() as cursor:
-            rows = cursor.execute(
-                "SELECT tries.job, arg_min(runs.uid, tries.number) FROM tries JOIN runs USING (session)"
-                " WHERE runs.uid IS NOT NULL GROUP BY tries.job"
-            ).fetchall()
-        return dict(rows)
-
 
 def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:
     rows = cursor.execute(
@@ -371,7 +261,7 @@ def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Ite
         [log_id, first, until],
     ).fetchall()
     for row in rows:
-        frame = _as(Frame, row)
+        frame = as_row(Frame, row)
         try:
             body: Body = codec.decode(frame.body, *_KEPT)
         except MalformedError:
@@ -394,7 +284,7 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
         )
 
 
-def _as(kind: type[R], row: Sequence[Any]) -> R:
+def as_row(kind: type[R], row: Sequence[Any]) -> R:
     """Return a row of the archive, its lists as tuples."""
     values = (tuple(value) if isinstance(value, list) else value for value in row)
     return kind(**dict(zip((field.name for field in fields(kind)), values, strict=True)))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from analyzers.archive.event_rows import EventRows
 from analyzers.archive.sandbox.question import Question
+from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import (
     CheckpointRow,
     GpuRow,
@@ -123,6 +124,9 @@ class Store(Protocol):
 
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered as their profiling began, by session of their lead and round."""
+
+    def earlier_uses(self, sessions: Sequence[str]) -> list[EarlierUse]:
+        """Return the uses of GPUs that ended after the first of these sessions of their host began."""
 
     def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
         """Return the latest version of every job that recurs, and its latest tries of all versions."""

@@ -90,8 +90,10 @@ async def _take_turn(work: Work, part: int, broker: Broker, *, again: bool) -> f
     last = await broker.last_sequence(part)
     if last is None:
         return ABSENT_S  # no host of this part has sent anything yet
-    taking = partial(LakeArchive.take, work.dsn, work.settings, part=f"frames-{part}", holder=work.holder)
-    taken = await run_sync(taking)
+    name = f"frames-{part}"
+    taken = await run_sync(
+        partial(LakeArchive.take, work.dsn, work.settings, part=name, holder=work.holder, renewing=True)
+    )
     if taken is None:
         return TTL_S / 4
     try:

@@ -9,20 +9,25 @@ commit was.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
 import duckdb
 import pyarrow as pa
 
+from analyzers.archive import columns
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.event_rows import EventRows
 from analyzers.archive.opening import Connection
 from analyzers.archive.replay_source import Log
+from analyzers.archive.rollups.placing import Placing
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.lake.holders import Held, Holders
+from analyzers.lake.renewal import Renewal
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 
 
@@ -38,12 +43,21 @@ class LakeArchive(Archive):
             each.log_id: Log(each.host, each.next_offset, each.logged_ns) for each in holders.positions()
         }
         self._until = held.next
+        self._renewal: Renewal | None = None
         self._declared: dict[str, object] = {}
         """What the commit under way changes beside rows: positions of logs, or batches of the outbox."""
 
     @classmethod
-    def take(cls, dsn: str, settings: Settings, *, part: str, holder: str) -> Self | None:
+    def take(
+        cls, dsn: str, settings: Settings, *, part: str, holder: str, renewing: bool = False
+    ) -> Self | None:
         """Take a part and open the lake for it. None: another process holds the part.
+
+        Args:
+            dsn, settings: of the lake.
+            part: its name.
+            holder: this process.
+            renewing: extend the time of the holder from now on, until it is closed.
 
         Raises:
             StorageError: the lake cannot be opened, or is one of another version.
@@ -54,20 +68,29 @@ class LakeArchive(Archive):
             if held is None:
                 holders.close()
                 return None
+        except BaseException:
+            holders.close()
+            raise
+        with ExitStack() as on_failure:
+            on_failure.callback(holders.close)
+            renewal = Renewal(dsn, held) if renewing else None
+            if renewal is not None:
+                on_failure.callback(renewal.end)
             connection = attach(dsn, settings)
-        except BaseException:
-            holders.close()
-            raise
-        try:
+            on_failure.callback(connection.close)
             check(connection)
-            return cls(connection, holders, held)
-        except BaseException:
-            connection.close()
-            holders.close()
-            raise
+            try:
+                taken = cls(connection, holders, held)
+            except duckdb.Error as wrong:
+                raise StorageError(f"{LAKE}: could not be opened: {why(str(wrong))}") from wrong
+            taken._renewal = renewal
+            on_failure.pop_all()
+        return taken
 
     def close(self) -> None:
         """Close the connections. The part stays held until its time is over."""
+        if self._renewal is not None:
+            self._renewal.end()
         super().close()
         self._holders.close()
 
@@ -77,6 +100,8 @@ class LakeArchive(Archive):
 
     def renew(self) -> bool:
         """Extend the time of the holder. False: another process has taken the part."""
+        if self._renewal is not None:
+            self._renewal.step()
         return self._holders.renew(self.held)
 
     def rewind(self) -> None:
@@ -92,6 +117,15 @@ class LakeArchive(Archive):
         """
         self._until = until
         self.put(received)
+
+    def _received_tables(
+        self, fresh: Sequence[tuple[Frame, Body | EventRows | None]], placing: Placing
+    ) -> dict[str, pa.Table]:
+        """Return the rows of frames by table; readings by GPU and time, as the lake has them."""
+        tables = super()._received_tables(fresh, placing)
+        if "readings" in tables:
+            tables["readings"] = columns.by_gpu(tables["readings"])
+        return tables
 
     def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
         if interpreted:

@@ -87,7 +87,9 @@ async def keep_archiving_rows(dsn: str, holder: str, settings: Settings) -> None
     trouble: str | None = None
     while True:
         try:
-            archive = await run_sync(partial(RowArchive.take, dsn, settings, part=ROWS, holder=holder))
+            archive = await run_sync(
+                partial(RowArchive.take, dsn, settings, part=ROWS, holder=holder, renewing=True)
+            )
             if archive is not None:
                 trouble = None
                 await _archive(archive)

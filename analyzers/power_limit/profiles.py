@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
+from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
 
@@ -98,6 +99,8 @@ class Memory:
     """Profiles of pipelines."""
     counters: Mapping[str, KnownCounter] = field(default_factory=dict)
     """The kinds of the counters of GPUs."""
+    uses: tuple[EarlierUse, ...] = ()
+    """Of GPUs, by runs that are not interpreted again."""
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:

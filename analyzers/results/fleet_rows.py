@@ -256,3 +256,14 @@ class OwnUseRow:
     """higher estimate: ``host_energy_j * cpu_s / host_cpu_s``"""
     reason: str
     """why there are no joules; else empty"""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierUse:
+    """A run's use of GPUs of a host that was over when the analyzer started."""
+
+    host: str
+    run: str
+    gpus: tuple[str, ...]
+    began_ns: int
+    ended_ns: int

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 from analyzers.batch_size import job_events
@@ -18,6 +19,7 @@ from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_events import RankEnded, SetAside
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
@@ -56,6 +58,7 @@ class OpenSessions:
         known: KnownProfiles,
         began_under: Mapping[str, RunSettings],
         shared_jobs: Collection[str],
+        earlier: Iterable[EarlierUse] = (),
     ) -> None:
         """Begin with none.
 
@@ -71,6 +74,7 @@ class OpenSessions:
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
             shared_jobs: names of jobs whose runs are every user's.
+            earlier: uses that were over when the analyzer started.
         """
         self.of: dict[str, Session] = {}
         """By name."""
@@ -89,6 +93,10 @@ class OpenSessions:
         self._known = known
         self._began_under = began_under
         self._shared_jobs = shared_jobs
+        self._earlier: defaultdict[str, list[EarlierUse]] = defaultdict(list)
+        """By host."""
+        for use in earlier:
+            self._earlier[use.host].append(use)
         self._unknown: dict[str, None] = {}
         """Sessions whose beginning is not in the log."""
         self._host_uses: defaultdict[str, list[Use]] = defaultdict(list)
@@ -116,7 +124,12 @@ class OpenSessions:
 
     def uses(self, host: str, uuid: str) -> Iterable[Use]:
         """Return the uses of a GPU, or of a part of a host, by runs."""
-        return self._host_uses[host] if of_host(uuid) else self._fleet.gpus[uuid].uses
+        earlier = (
+            Use(use.run, use.began_ns, use.ended_ns)
+            for use in self._earlier.get(host, ())
+            if of_host(uuid) or uuid in use.gpus
+        )
+        return chain(earlier, self._host_uses[host] if of_host(uuid) else self._fleet.gpus[uuid].uses)
 
     def needed_ns(self, users: Iterable[Session]) -> list[int]:
         """Return the instants at which the energy of what they use is still to be asked for."""
@@ -276,6 +289,7 @@ class OpenSessions:
     def host_restarted(self, host: str) -> None:
         """Forget the uses of a host, whose clock began again."""
         self._host_uses.pop(host, None)
+        self._earlier.pop(host, None)
 
     def set_aside(self, session: Session, t_ns: int, now: Clocks) -> Result:
         """End a session that cannot be interpreted; its later events are left out."""

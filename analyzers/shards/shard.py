@@ -1,13 +1,13 @@
 """One shard of a site, under one epoch: its file, its interpreter, and the hosts of its runs.
 
-It begins with an empty file and the memory of the shard. A host with an open run of the shard's jobs is
-followed from the last checkpoint on, or from the beginning of that run: the same frames give the same
-decisions. It ends when its lease is over, when another analyzer has taken the shard over, or when it is
-cancelled.
+It begins with an empty file and the memory of the shard. A host with a run of the shard's jobs is followed
+from the last checkpoint on, or from the beginning of that run: the same frames give the same decisions. So
+is a host whose run ended while nobody decided on the shard. A shard ends when its lease is over, when
+another analyzer has taken it over, or when it is cancelled.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from analyzers.shards.shard_leases import ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced
+from zeus_stream.broker.requests import Announced, AnnouncedRun, EndedRun
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
@@ -110,7 +110,8 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 tasks.start_soon(analyzer.queries.run, channel, gate)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
-                tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {})
+                progress = Progress(archive.interpreted(), archive.unfinished())
+                tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {}, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
@@ -118,8 +119,36 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 channel.close()
 
 
-async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int]) -> None:
-    """Let the hosts of the shard's runs join, and leave when their runs are over.
+class Progress:
+    """The frames that a shard has interpreted, under this holder and the ones before."""
+
+    def __init__(self, interpreted: Mapping[str, int], unfinished: Collection[str]) -> None:
+        """Begin with a checkpoint.
+
+        Args:
+            interpreted: by log, the offset that is to be interpreted next.
+            unfinished: sessions that are not measured to their end there.
+        """
+        self._next = dict(interpreted)
+        self._unfinished = set(unfinished)
+
+    def follow(self, announced: Announced) -> None:
+        """A host is followed from now on, so its sessions are measured to their end."""
+        self._unfinished -= {run.session for run in announced.ended}
+
+    def reach(self, log_id: str, next_offset: int) -> None:
+        """Take in how far a log is interpreted."""
+        self._next[log_id] = max(next_offset, self._next.get(log_id, 0))
+
+    def unmeasured(self, log_id: str, run: EndedRun) -> bool:
+        """Return whether frames of a run that has ended are still to be interpreted."""
+        return run.session in self._unfinished or run.next_offset > self._next.get(log_id, 0)
+
+
+async def _follow_hosts(
+    site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int], progress: Progress
+) -> None:
+    """Let the hosts of the shard's runs join, and leave when their runs are over and measured.
 
     ``since``: by log, the offset of the checkpoint.
     """
@@ -133,8 +162,12 @@ async def _follow_hosts(site: Site, lease: Lease, analyzer: Analyzer, since: Map
 
     while True:
         now_ns = monotonic_ns()
-        firsts = first_offsets(site.roll.hosts, lease.shard, shards)
+        for frame in map(analyzer.last_frame, followed):
+            if frame is not None:
+                progress.reach(frame.log_id, frame.offset + 1)
+        firsts = first_offsets(site.roll.hosts, lease.shard, shards, progress.unmeasured)
         for host, first in firsts.items():
+            progress.follow(site.roll.hosts[host])
             if host in followed:
                 followed[host] = followed[host][0], now_ns
                 continue
@@ -169,11 +202,24 @@ def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begi
     return Begin(announced, first)
 
 
-def first_offsets(hosts: Mapping[str, Announced], shard: int, shards: int) -> dict[str, int]:
-    """Return, by host with open runs of a shard, the offset at which the first of them began."""
+def first_offsets(
+    hosts: Mapping[str, Announced],
+    shard: int,
+    shards: int,
+    unmeasured: Callable[[str, EndedRun], bool] = lambda _log_id, _run: False,
+) -> dict[str, int]:
+    """Return, by host with runs of a shard, the offset at which the first of them began.
+
+    Args:
+        hosts: as they announced themselves.
+        shard, shards: this one, and the number of them.
+        unmeasured: tells of a log and a run that has ended whether it counts. Else open runs count alone.
+    """
     found: dict[str, int] = {}
     for name, announced in hosts.items():
-        offsets = [run.first_offset for run in announced.runs if shard_of(run.job, shards) == shard]
+        ended = [run for run in announced.ended if unmeasured(announced.log_id, run)]
+        runs: list[AnnouncedRun | EndedRun] = [*announced.runs, *ended]
+        offsets = [run.first_offset for run in runs if shard_of(run.job, shards) == shard]
         if offsets:
             found[name] = min(offsets)
     return found

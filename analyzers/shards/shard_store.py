@@ -80,6 +80,10 @@ class ShardStore(StoreClient):
         row = self._checkpoint
         return super().interpreted() if row is None else dict(zip(row.log_ids, row.offsets, strict=True))
 
+    def unfinished(self) -> tuple[str, ...]:
+        """Return the sessions that were not measured to their end at the checkpoint."""
+        return () if self._checkpoint is None else self._checkpoint.sessions
+
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what all runs remembered: it is not known which of them go on."""
         del sessions

@@ -11,7 +11,7 @@ import anyio
 from collectors.ingest.sessions import Session
 from zeus_stream.broker import requests
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced, AnnouncedRun
+from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec
 
 LOOK_S = 0.1
@@ -33,6 +33,22 @@ def announced_runs(sessions: Iterable[Session], oldest: int) -> tuple[AnnouncedR
         )
         for session in sessions
         if not session.over and session.run
+    )
+
+
+def ended_runs(sessions: Iterable[Session], oldest: int) -> tuple[EndedRun, ...]:
+    """Return the sessions that ended last. ``oldest``: offset of the log's oldest frame."""
+    ended = sorted(
+        (each for each in sessions if each.last_offset > oldest), key=lambda each: each.last_offset
+    )
+    return tuple(
+        EndedRun(
+            session=session.session,
+            job=session.job,
+            first_offset=max(session.first_offset - LEAD_FRAMES, oldest, 0),
+            next_offset=session.last_offset,
+        )
+        for session in ended[-MAX_ENDED:]
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from collectors.broker.announcer import Announcer, announced_runs
+from collectors.broker.announcer import Announcer, announced_runs, ended_runs
 from collectors.broker.relay import Relay
 from collectors.ingest.sessions import Session
 from collectors.log.sqlite import Log
@@ -38,13 +38,14 @@ class HostAtBroker:
         """Relay, announce and take in requests until cancelled."""
 
         def announced() -> Announced:
-            extent = self._log.extent
+            extent, known = self._log.extent, sessions()
             return Announced(
                 host=self._host,
                 log_id=extent.log_id,
                 incarnation=incarnation,
                 standing=standing.notes(),
-                runs=announced_runs(sessions(), extent.first_offset),
+                runs=announced_runs(known, extent.first_offset),
+                ended=ended_runs(known, extent.first_offset),
             )
 
         async with anyio.create_task_group() as tasks:

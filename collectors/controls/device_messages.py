@@ -41,8 +41,8 @@ class SeeProcesses:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadNow:
-    """A session uses the device: do not wait for the end of a pause."""
+class FindAgain:
+    """The device was lost: look for it from time to time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Stop:
     pass
 
 
-Job: TypeAlias = Do | ChangeClock | SeeProcesses | ReadNow | Stop
+Job: TypeAlias = Do | ChangeClock | SeeProcesses | FindAgain | Stop
 
 
 # ---- what a thread has to say ------------------------------------------------------------------------

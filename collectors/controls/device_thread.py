@@ -1,7 +1,7 @@
-"""One thread a device: it reads at the times of the schedule, and carries out instructions between two reads.
+"""One device: the `Poller` reads it at the times of the schedule, its own thread carries out instructions.
 
-Every call to a device is made here, and every write of its restore record. What comes of it, and what
-happens to the device, goes to the event loop through the `Mail`.
+Every call to a device is made here, one at a time, and every write of its restore record. What comes of it,
+and what happens to the device, goes to the event loop through the `Mail`.
 """
 
 import logging
@@ -18,6 +18,7 @@ from collectors.controls.device_messages import (
     ChangeFailed,
     Crashed,
     Do,
+    FindAgain,
     Found,
     FoundControl,
     Gone,
@@ -25,7 +26,6 @@ from collectors.controls.device_messages import (
     Job,
     Mail,
     ProcessesSeen,
-    ReadNow,
     SeeProcesses,
     Stop,
 )
@@ -34,6 +34,7 @@ from collectors.controls.restore_record import Record, RecordFile, place, put, p
 from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
+from collectors.sampling.poller import Poller
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -49,21 +50,35 @@ from zeus_stream.protocol.readings import Seen
 
 MAX_ROWS = 20_000
 """Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
-_NEVER_NS = 2**63
-_LONGEST_NS = 3_600_000_000_000
+_BUSY_NS = 1_000_000
+"""From when it could not be read, since an instruction is carried out, to the next try; doubled up to
+_BUSY_MOST_NS."""
+_BUSY_MOST_NS = 50_000_000
 _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A device's thread. It carries out instructions in order; its attributes may be read at any time."""
+    """A device. Its thread carries out instructions in order; its attributes may be read at any time."""
 
     def __init__(
-        self, device: Device, place: int, mail: Mail, records: Path, *, poll_ns: int, heartbeat_ns: int
+        self,
+        device: Device,
+        place: int,
+        mail: Mail,
+        poller: Poller,
+        records: Path,
+        *,
+        poll_ns: int,
+        heartbeat_ns: int,
     ) -> None:
-        """``place`` is the device's place in `Readings.gpus`."""
+        """``place`` is the device's place in `Readings.gpus`; ``poller`` reads it once it was found."""
         self._device = device
+        self._gate = threading.Lock()
+        """Held by the thread that uses the device."""
+        self._busy_ns = _BUSY_NS
         self._place = place
         self._mail = mail
+        self._poller = poller
         self._records = records
         self._poll_ns = poll_ns
         self._heartbeat_ns = heartbeat_ns
@@ -75,6 +90,8 @@ class Watch:
         self._seen = change_detector.State()
         self._schedule = schedule.Schedule(0)
         self._rows: deque[bytes] = deque()
+        self._find_ns: int | None = 0
+        """When to look for it; None: it is there."""
         self.gpu = ""
         """Known once it was found."""
         self.requested_mw: int | None = None
@@ -107,9 +124,9 @@ class Watch:
 
     def relax(self, *, relaxed: bool) -> None:
         """Read about once a second from now on, or as closely as ever, and then at once."""
-        if self._relaxed and not relaxed:
-            self._jobs.put(ReadNow())
-        self._relaxed = relaxed
+        sooner, self._relaxed = self._relaxed and not relaxed, relaxed
+        if sooner:
+            self._poller.read_now(self)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
@@ -127,41 +144,38 @@ class Watch:
 
     def _run(self) -> None:
         take_real_time_priority()
-        due_ns = 0
         try:
-            while not isinstance(job := self._wait(due_ns), Stop):
+            while not isinstance(job := self._wait(), Stop):
                 try:
-                    due_ns = self._turn(job, due_ns)
+                    with self._gate:
+                        if job is not None:
+                            self._carry_out(job)
+                        elif self._description is None:
+                            self._find_ns = self._open()
                 except Exception as wrong:  # noqa: BLE001  (the event loop raises it; it can still restore)
                     self._mail.put(self, Crashed(wrong))
-                    due_ns = _NEVER_NS
+                    self._find_ns = None
         finally:
             if self._record is not None:
                 self._record.close()
-            self._device.close()
+            with self._gate:
+                self._description = None
+                self._device.close()
 
-    def _wait(self, due_ns: int) -> Job | None:
-        """Return the next job, or None when it is time to read."""
-        wait_ns = min(due_ns - monotonic_ns(), _LONGEST_NS)
+    def _wait(self) -> Job | None:
+        """Return the next job, or None when it is time to look for the device."""
+        if self._find_ns is None:
+            return self._jobs.get()
+        wait_ns = self._find_ns - monotonic_ns()
         try:
             return self._jobs.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._jobs.get_nowait()
         except queue.Empty:
             return None
 
-    def _turn(self, job: Job | None, due_ns: int) -> int:
-        """Do one thing; return when to read next."""
-        if isinstance(job, ReadNow):
-            return monotonic_ns() if self._paused else due_ns
-        if job is not None:
-            self._carry_out(job)
-        elif due_ns <= monotonic_ns():
-            return self._open() if self._description is None else self._read()
-        return due_ns
-
     # ---- reading ---------------------------------------------------------------------------------
 
-    def _open(self) -> int:
-        """Find out what the device is; return when to do what is next."""
+    def _open(self) -> int | None:
+        """Find out what the device is, and have it read; return when to try again, None: it is there."""
         try:
             description = self._device.describe()
             requested_mw = self._requested_mw()
@@ -177,7 +191,8 @@ class Watch:
         self._seen = change_detector.State()
         self._schedule, self._paused = schedule.Schedule(now_ns, self._poll_ns), False
         self._mail.put(self, Found(now_ns, description, requested_mw, controls))
-        return now_ns
+        self._poller.add(self)
+        return None
 
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
         for control in CONTROLS:
@@ -205,8 +220,25 @@ class Watch:
         except UnsupportedError:
             return None
 
-    def _read(self) -> int:
-        """Read the device; return when to read next."""
+    def poll(self) -> int | None:
+        """Read the device, unless an instruction is carried out; return when to read next, None: it is lost.
+
+        Called by the poller's thread.
+        """
+        if not self._gate.acquire(blocking=False):
+            self._busy_ns = min(2 * self._busy_ns, _BUSY_MOST_NS)
+            return monotonic_ns() + self._busy_ns
+        try:
+            self._busy_ns = _BUSY_NS
+            return None if self._description is None else self._read()
+        except Exception as wrong:  # noqa: BLE001  (the event loop raises it; it can still restore)
+            self._mail.put(self, Crashed(wrong))
+            return None
+        finally:
+            self._gate.release()
+
+    def _read(self) -> int | None:
+        """Read the device; return when to read next, None: it is lost."""
         before_ns = monotonic_ns()
         try:
             sample = self._device.sample()
@@ -215,8 +247,10 @@ class Watch:
         except DeviceError as wrong:
             self.trouble = str(wrong)
             self._description = None
+            self._find_ns = monotonic_ns() + schedule.RETURN_NS
             self._mail.put(self, Gone(monotonic_ns(), str(wrong)))
-            return monotonic_ns() + schedule.RETURN_NS
+            self._jobs.put(FindAgain())
+            return None
         after_ns = monotonic_ns()
         self.reads += 1
         self.trouble = None
@@ -234,7 +268,7 @@ class Watch:
         self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
         relaxed_ns = None
         if self._relaxed:
-            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns, self._place)
+            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
         self._paused = relaxed_ns is not None
         return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
@@ -261,7 +295,7 @@ class Watch:
             case SeeProcesses():
                 self._mail.put(self, ProcessesSeen(self._processes()))
             case _:
-                pass  # a Stop ends the thread
+                pass  # a Stop ends the thread, and a FindAgain has woken it
 
     def _report(self, control: Control, event: lease_messages.Event) -> None:
         self._mail.put(self, Happened(monotonic_ns(), control, event))

@@ -30,6 +30,7 @@ from collectors.device import Bus, Description
 from collectors.devices.read_only import ObservedDevice
 from collectors.log.feed import Journal
 from collectors.sampling import schedule
+from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.protocol.commands import RenewLeases
@@ -99,7 +100,7 @@ class Guards:
         self._reply = reply
         self._unguarded = unguarded
         self._boot_id = boot_id()
-        self._mail = Mail()
+        self._mail, self._poller = Mail(), Poller()
         self._watches: dict[int, Watch] = {}
         """By the identity of the bus's device."""
         self._guards: dict[str, Guard] = {}
@@ -126,8 +127,7 @@ class Guards:
     @property
     def looked(self) -> bool:
         """Every device that the bus named was found, or has given its reason."""
-        watches = self._watches.values()
-        return bool(watches) and all(watch.gpu or watch.trouble for watch in watches)
+        return bool(self._watches) and all(each.gpu or each.trouble for each in self._watches.values())
 
     # ---- what the rest of the collector asks ---------------------------------------------------------
 
@@ -185,16 +185,14 @@ class Guards:
         guard = self._guards[gpu]
         seen = guard.pids_seen
         guard.watch.do(SeeProcesses())
-        with anyio.move_on_after(SEE_S):
+        with anyio.move_on_after(SEE_S) as waited:
             await seen.wait()
-            return guard.pids
-        return None
+        return None if waited.cancelled_caught else guard.pids
 
     def log_readings(self) -> None:
         """Log the readings that have come together."""
         rows: list[bytes] = []
-        watches = self._watches.values()
-        for watch in watches:
+        for watch in (watches := self._watches.values()):
             rows += watch.take_rows(MAX_ROWS - len(rows))
         if dropped := sum(watch.take_dropped() for watch in watches):
             self._journal.lose("readings", dropped, "the collector's event loop did not keep up")
@@ -202,14 +200,15 @@ class Guards:
             gpus = tuple(watch.gpu or "-" for watch in watches)
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
 
-    def beat(self) -> None:
-        """Let time pass for the leases."""
+    def beat(self) -> int | None:
+        """Let time pass for leases and reads; return when to look whether a read hangs, if there is one."""
         now_ns = monotonic_ns()
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
                 requested = guard.watch.requested_mw if control == "power_limit" else None
                 if not guarding.state.unmoved(requested):
                     self._tell(guard, control, lease_messages.Beat(requested), now_ns)
+        return self._poller.check(now_ns)
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -227,11 +226,11 @@ class Guards:
                 self.trouble = None
                 for device in devices:
                     if id(device) not in self._watches and len(self._watches) < MAX_DEVICES:
-                        watched = ObservedDevice(device) if self._settings.observe else device
                         watch = self._watches[id(device)] = Watch(
-                            watched,
+                            ObservedDevice(device) if self._settings.observe else device,
                             len(self._watches),
                             self._mail,
+                            self._poller,
                             self._records,
                             poll_ns=round(self._settings.poll_ms * 1e6),
                             heartbeat_ns=self._settings.heartbeat_ms * 1_000_000,
@@ -255,6 +254,7 @@ class Guards:
                 self._take_in_all()
                 self.beat()
                 await anyio.sleep(_TURN_S)
+        await run_sync(self._poller.stop, JOIN_S)
         for watch in self._watches.values():
             watch.do(Stop())
         for watch in self._watches.values():

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
-from collectors.devices.simulated_spec import Spec, parse
+from collectors.devices.simulated_spec import Fault, Spec, parse
 from collectors.devices.virtual_gpu import Counter, Draw, Refreshes, unit
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
@@ -150,6 +150,8 @@ class SimulatedDevice:
             "memory_clock": MEMORY_CLOCKS_MHZ,
         }
         self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
+        self._last: tuple[int, Sample] | None = None
+        """The newest refresh that was read, and its sample: a driver says the same until the next."""
         self.closed = False
 
     def describe(self) -> Description:
@@ -171,7 +173,13 @@ class SimulatedDevice:
     def sample(self) -> Sample:
         self._answer("be read")
         self._learn()
-        now_ns, model = self._now(), self._spec.model
+        now_ns = self._now()
+        if self._last is None or self._last[0] != self._refreshes.last(now_ns):
+            self._last = self._sample(now_ns)
+        return self._last[1]
+
+    def _sample(self, now_ns: int) -> tuple[int, Sample]:
+        model = self._spec.model
         refresh, energy_pj = self._counter.read_pj(now_ns)
         self._surroundings.save_counter(refresh, energy_pj // 1000)
         end_ns = self._refreshes.at_ns(refresh)
@@ -182,7 +190,7 @@ class SimulatedDevice:
         clock_mhz = model.idle_clock_mhz
         if load:
             clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, self.locked_mhz("graphics_clock"))
-        return Sample(
+        return refresh, Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
             limit_mw=limit_mw,
@@ -263,17 +271,24 @@ class SimulatedDevice:
 
     def _learn(self) -> None:
         """Take in what happened around since the last call."""
-        for change in self._surroundings.limits():
+        changes, loads = self._surroundings.limits(), self._surroundings.loads()
+        for change in changes:
             self._counter.rewind(self._draw.learn_limit(change))
-        for number, load in self._surroundings.loads():
+        for number, load in loads:
             self._counter.rewind(self._draw.learn_load(number, load))
-        for fault in self._resets[:]:
-            at_ns = self._opened_ns + _ns(fault.begin_s * 1000)
-            if at_ns <= self._now():
-                self._counter.reset(at_ns)
-                self._resets.remove(fault)
+        resets = [fault for fault in self._resets if self._begin_ns(fault) <= self._now()]
+        for fault in resets:
+            self._counter.reset(self._begin_ns(fault))
+            self._resets.remove(fault)
+        if changes or loads or resets:
+            self._last = None
+
+    def _begin_ns(self, fault: Fault) -> int:
+        return self._opened_ns + _ns(fault.begin_s * 1000)
 
     def _faulty(self, kind: str) -> bool:
+        if not self._spec.faults:
+            return False
         since_s = (self._now() - self._opened_ns) / 1e9
         faults = (fault for fault in self._spec.faults if fault.kind == kind)
         return any(fault.begin_s <= since_s < fault.end_s for fault in faults)

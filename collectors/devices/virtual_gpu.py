@@ -179,6 +179,8 @@ class Refreshes:
 
     def at_ns(self, index: int) -> int:
         """Return when refresh ``index`` happens."""
+        if not self.jitter_ns:
+            return index * self.period_ns + self.phase_ns
         off_ns = round(self.jitter_ns * (2 * unit(self.seed, index) - 1))
         return index * self.period_ns + self.phase_ns + off_ns
 

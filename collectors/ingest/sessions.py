@@ -54,6 +54,8 @@ class Session:
     """Its process is gone."""
     first_offset: int = 0
     """Of the log: that of its first event, or one a little before."""
+    last_offset: int = 0
+    """Of the log: the one after its last event, or a little later. 0: not over, or not known."""
     process_known: bool = True
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
 

@@ -43,11 +43,6 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
 RELAXED_NS = 900_000_000
 """Between two reads of a device that no session uses; an analyzer takes 1.5 s for a hang."""
-RELAXED_APART_NS = 3_000_000
-"""Between the reads of two such devices: threads that wake together wake again to wait for each other."""
-RELAXED_PLACES = 16
-RELAXED_SPREAD_NS = RELAXED_APART_NS * RELAXED_PLACES
-"""Between the first and the last of them."""
 RETRY_MOST_NS = 1_000_000_000
 """Failed reads double the distance, up to this."""
 RETURN_NS = 3_000_000_000
@@ -125,19 +120,16 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     return now_ns + round(mean_ns * (1 + DITHER * spread))
 
 
-def relax(schedule: Schedule, now_ns: int, place: int = 0) -> tuple[Schedule, int | None]:
+def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:
     """Return the schedule of a device that no session uses, and when to read it next.
 
-    All such devices are read soon after each other: their readings go into one frame.
+    All such devices are read at the same instant: their readings go into one frame.
     None: its period is not known yet, and the search for it goes on. A period set by a person is kept.
     """
     searching = schedule.period_ns is None and now_ns - schedule.begun_ns < SEARCH_FOR_NS
     if schedule.poll_ns or schedule.failures or searching:
         return schedule, None
-    after_ns = place % RELAXED_PLACES * RELAXED_APART_NS
-    return schedule._replace(expected_ns=None), (
-        (now_ns - after_ns) // RELAXED_NS + 1
-    ) * RELAXED_NS + after_ns
+    return schedule._replace(expected_ns=None), (now_ns // RELAXED_NS + 1) * RELAXED_NS
 
 
 def _look_ns(period_ns: int) -> int:

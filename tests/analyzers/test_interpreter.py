@@ -8,7 +8,9 @@ from analyzers.dispatch.pending import MAX_ASKED
 from analyzers.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
+from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.rows import (
     CommandRow,
@@ -344,6 +346,16 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
     for row in made.rows(WindowRow):
         if row.run == "run" and row.kind == "step":
             assert row.shared == (row.begin_ns < end_ns and row.end_ns > begin_ns)
+
+
+def test_a_run_that_was_over_at_the_start_of_the_analyzer_has_shared_the_gpu() -> None:
+    made, end_ns = world(), START_NS + 2 * S
+    use = EarlierUse(made.hosts[0].name, "earlier", (gpu(made),), START_NS, end_ns)
+    made.interpreter = Interpreter(QUICK, Memory(uses=(use,)))
+    made.run(4)
+    steps = [row for row in made.rows(WindowRow) if row.kind == "step"]
+    assert [row.shared for row in steps] == [row.begin_ns < end_ns for row in steps]
+    assert {row.shared for row in steps} == {False, True}
 
 
 def test_a_gpu_that_no_run_uses_takes_at_most_30_kb() -> None:

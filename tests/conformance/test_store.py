@@ -12,6 +12,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import Queries
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Store
+from analyzers.results.fleet_rows import EarlierUse, RunRow
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Break
@@ -116,6 +117,27 @@ def test_what_an_open_run_needs_comes_again_in_its_order(opened: Open) -> None:
     assert all(bodies[each.offset] == body for each, body in again)
     began = next(each.offset for each, body in stored if RUN.session in str(body))
     assert set(range(began, len(stored))) <= set(offsets)
+
+
+def test_it_knows_who_used_the_gpus_beside_runs_that_are_interpreted_again(opened: Open) -> None:
+    def ran(session: str, began_ns: int, ended_ns: int | None, wall_ns: int = 0) -> RunRow:
+        return replace(
+            RUN,
+            session=session,
+            run=session,
+            began_ns=began_ns,
+            ended_ns=ended_ns,
+            began_wall_ns=RUN.began_wall_ns + began_ns + wall_ns,
+        )
+
+    open_run = ran("open", 100, None)
+    beside, before = ran("beside", 50, 110), ran("before", 10, 90)
+    other_host = replace(ran("other host", 50, 110), host="other")
+    watched = replace(ran("only watched", 50, 110), world_size=0)
+    earlier_boot = ran("earlier boot", 50, 110, wall_ns=-(10**15))
+    opened().put([], [open_run, beside, before, other_host, watched, earlier_boot])
+    uses = opened().earlier_uses(["open"])
+    assert uses == [EarlierUse(HOST, "beside", RUN.gpus, 50, 110)]
 
 
 @pytest.mark.sweep

@@ -4,6 +4,7 @@ python -m tests.frameworks.on_simulated [--zeus] SCRIPT [ARGUMENTS...]
 
 With ``--zeus`` the script is one of Zeus's users: its imports of ``zeus`` become those of
 ``zeus_stream.zeus``, which is all that its author has to change, and what it asks of CUDA happens on the CPU.
+FSDP refuses a CPU: its parameters are sharded by ``fully_shard``, which torch runs on Gloo.
 Weights that it would quantize to 4 bits stay as they are: that needs CUDA.
 """
 
@@ -11,12 +12,14 @@ import re
 import runpy
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.fsdp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zeus_stream.simulated_gpu.accelerator import attach
@@ -71,6 +74,30 @@ def with_imports_changed(script: Path, directory: Path) -> Path:
     return copy
 
 
+class Event:
+    """An event of CUDA, on the clock of the CPU."""
+
+    def __init__(self, **_: Any) -> None:
+        self.at_s = 0.0
+
+    def record(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1000 * (other.at_s - self.at_s)
+
+
+def unless_a_gpu(move: Any) -> Any:
+    """Return ``to`` that does nothing when the place is the number of a GPU."""
+
+    def to(self: Any, *arguments: Any, **more: Any) -> Any:
+        if arguments and type(arguments[0]) is int:
+            return self
+        return move(self, *arguments, **more)
+
+    return to
+
+
 def compute_on_the_cpu() -> None:
     """Let a script that asks for CUDA and NCCL compute on the CPU, with Gloo."""
 
@@ -87,9 +114,21 @@ def compute_on_the_cpu() -> None:
     def no_4_bits(*_: Any, **__: Any) -> None:
         return None
 
+    def sharded(module: torch.nn.Module) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        whole = torch.distributed.fsdp.fully_shard(module, mesh=mesh)
+        whole.set_force_sum_reduction_for_comms(True)  # Gloo has no average
+        return whole
+
     begin = torch.distributed.init_process_group
     torch.cuda.set_device = lambda _: None
+    torch.cuda.Event = Event
     torch.nn.Module.cuda = torch.Tensor.cuda = stay
+    torch.nn.Module.to = unless_a_gpu(torch.nn.Module.to)
+    torch.Tensor.to = unless_a_gpu(torch.Tensor.to)
+    torch.distributed.fsdp.FullyShardedDataParallel = sharded
     torch.distributed.init_process_group = init_process_group
     torch.nn.parallel.DistributedDataParallel = OnCpu
     if find_spec("transformers") is not None:

@@ -2,6 +2,8 @@
 
 import random
 import re
+import shlex
+import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,7 @@ FROM trials WHERE NOT confirms
 CHOSEN = (
     "SELECT selector, applied, power_limit_w BETWEEN 125 AND 250 FROM decisions ORDER BY number DESC LIMIT 1"
 )
+RUNS = "SELECT count(DISTINCT run), any_value(world_size) FROM runs WHERE world_size > 0"
 HUGGING_FACE = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -69,6 +72,17 @@ def pictures(directory: Path, *, train: int) -> Path:
     return directory
 
 
+def digits(directory: Path, *, train: int) -> None:
+    """Write tiny sets of digits in the format and the place of MNIST's files."""
+    rng, folder = random.Random(1), directory / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, count in (("train", train), ("t10k", 4)):
+        images = struct.pack(">4i", 0x803, count, 28, 28) + rng.randbytes(count * 28 * 28)
+        labels = struct.pack(">2i", 0x801, count) + bytes(number % 10 for number in range(count))
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(images)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+
+
 def rows(zeus: Cli, query: str) -> list[str]:
     return zeus("sql", "--format", "csv", query).stdout.replace('"', "").splitlines()[1:]
 
@@ -92,11 +106,31 @@ def test_the_example_of_data_parallel_training_is_one_run(zeus_dir: Path) -> Non
     script = (*ON_SIMULATED, str(example("power_limit_optimizer/train_dp.py")))
     done = zeus(*RUN, *ranks, *script, str(data), *SMALL, "--batch_size", "2", "--epochs", "15")
     assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, "SELECT count(DISTINCT run), any_value(world_size) FROM runs WHERE world_size > 0") == [
-        "1,2"
-    ]
+    assert rows(zeus, RUNS) == ["1,2"]
     assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
     assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
+
+
+@needs_zeus
+def test_the_example_of_sharded_training_is_one_run(zeus_dir: Path) -> None:
+    zeus = Cli(zeus_dir)
+    digits(zeus_dir / "data", train=512)
+    ranks = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+    )
+    script = (sys.executable, *ON_SIMULATED, str(example("power_limit_optimizer/train_fsdp.py")))
+    each = f'{shlex.join(script)} --batch-size 1 --epochs 6 --local-rank "$LOCAL_RANK"'
+    done = zeus(*RUN, *ranks, "sh", "-c", f"exec {each}", **ONE_THREAD)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert rows(zeus, RUNS) == ["1,2"]
+    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
+    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
 
 
 @pytest.mark.skipif(bool(absent("transformers")), reason=absent("transformers") or "installed")

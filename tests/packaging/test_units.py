@@ -9,7 +9,8 @@ import pytest
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 ANALYZER, COLLECTOR = UNITS / "zeus-stream-analyze.service", UNITS / "zeus-stream-collect.service"
-MOST = {ANALYZER: 2.0, COLLECTOR: 3.5}
+ARCHIVER = UNITS / "zeus-stream-archive.service"
+MOST = {ANALYZER: 2.0, COLLECTOR: 3.5, ARCHIVER: 2.0}
 """Exposure by `systemd-analyze security`, of 10."""
 
 
@@ -40,6 +41,19 @@ def test_a_unit_is_bounded_in_files_memory_calls_and_addresses(unit: Path) -> No
     }
 
 
+@pytest.mark.parametrize("unit", MOST, ids=lambda unit: unit.stem)
+def test_a_service_that_ends_by_itself_is_started_again(unit: Path) -> None:
+    found = directives(unit)
+    assert found["Restart"] == ["always"]
+    assert 1 <= int(found["RestartSec"][0]) <= 5
+
+
+def test_an_archiver_is_started_again_for_as_long_as_postgresql_is_away() -> None:
+    found = directives(ARCHIVER)
+    assert found["StartLimitIntervalSec"] == ["0"], "else systemd gives up after 5 starts in 10 s"
+    assert found["CapabilityBoundingSet"] == [""]
+
+
 def test_the_analyzer_has_a_user_of_its_own_and_no_capability() -> None:
     found = directives(ANALYZER)
     assert (found["User"], found["CapabilityBoundingSet"]) == (["zeus-stream"], [""])
@@ -55,7 +69,7 @@ def test_the_collector_has_the_capabilities_that_its_work_takes() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("unit", [ANALYZER, COLLECTOR], ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", MOST, ids=lambda unit: unit.stem)
 def test_a_unit_is_as_little_exposed_as_it_can_be(unit: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", unit],

@@ -18,7 +18,7 @@ from analyzers.lake import catalog
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import Log
 from tests.directories import short_directory
-from tests.scale.servers import Nats, nats
+from tests.scale.servers import Nats, Postgres, nats
 from zeus_stream.broker import batches
 from zeus_stream.broker.jetstream import Broker
 from zeus_stream.clock import boot_id
@@ -154,7 +154,10 @@ class Site:
         return counts
 
     def has_stored(self, offset: int) -> bool:
-        """Tell whether the lake has frames from an offset on."""
+        """Tell whether the lake has frames from an offset on. Start again what ended by itself."""
+        for name, process in tuple(self.running.items()):
+            if process.poll() is not None:
+                self.start(name)
         return self.stored() > offset
 
     def stored(self) -> int:
@@ -166,7 +169,7 @@ class Site:
 
 @pytest.mark.sweep
 def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
-    dsn: str, data: Path, broker: Nats
+    dsn: str, data: Path, broker: Nats, server: Postgres
 ) -> None:
     catalog.create(dsn, str(data), Settings())
     with ExitStack() as processes:
@@ -175,10 +178,13 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
         for name in ("collector", "archiver-1", "archiver-2"):
             site.start(name)
         wait_for(lambda: site.stored() > 0, "the first commit")
-        for victim in ("archiver-2", "archiver-1", "broker", "collector"):
+        for victim in ("archiver-2", "archiver-1", "broker", "PostgreSQL", "collector"):
             if victim == "broker":
                 broker.kill()
                 broker.start()
+            elif victim == "PostgreSQL":
+                server.kill()
+                server.start()
             else:
                 site.kill(victim)
                 site.start(victim)

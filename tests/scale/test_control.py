@@ -17,6 +17,7 @@ from zeus_stream.broker.requests import BrokerRole
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import places
 from zeus_stream.protocol.commands import Fetch, Fetched, RenewLeases
+from zeus_stream.protocol.events import RunEnded
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.queries import AskStatus, No, Status
@@ -133,6 +134,14 @@ async def test_the_runs_of_a_host_are_announced_and_answered_to_a_roll_call(
             begun = next(frame for frame in await trainer.frames() if frame.topic.startswith("events/"))
             assert run.first_offset <= begun.offset
             assert begun.t_ns >= before_ns
+            await trainer.say("s", 1, RunEnded(monotonic_ns()))
+            with anyio.fail_after(PATIENCE_S):
+                while roll.hosts[HOST].runs or not roll.hosts[HOST].ended:
+                    await anyio.sleep(0.02)
+            (ended,) = roll.hosts[HOST].ended
+            last = max(frame.offset for frame in await trainer.frames() if frame.topic.startswith("events/"))
+            assert (ended.session, ended.job, ended.first_offset) == ("s", "job", run.first_offset)
+            assert ended.next_offset > last
             tasks.cancel_scope.cancel()
         trainer.close()
 

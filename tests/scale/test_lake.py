@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -13,10 +14,11 @@ import psycopg
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.opening import Reader
+from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
-from analyzers.lake.holders import Holders
+from analyzers.lake.holders import TTL_S, Holders
 from analyzers.lake.lake_archive import LakeArchive
+from analyzers.lake.renewal import Renewal
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
 from tests.scale.servers import Postgres
@@ -184,9 +186,9 @@ def test_a_gap_is_a_row_and_the_log_goes_on_after_it(lake: str) -> None:
 
 def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
     first = take(lake, "a")
+    assert first.renew()
     assert LakeArchive.take(lake, SETTINGS, part=PART, holder="b") is None
     other = take(lake, "b", "frames-1")
-    assert first.renew()
     expire(lake)
     second = take(lake, "b")
     assert (second.held.epoch, second.held.next) == (2, 1)
@@ -194,6 +196,36 @@ def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
     assert second.renew()
     for each in (first, other, second):
         each.close()
+
+
+def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake: str) -> None:
+    holders = Holders(lake)
+    held = holders.take(PART, "a", ttl_s=60)
+    assert held is not None
+    expire(lake)
+    renewal = Renewal(lake, held, ttl_s=0.2)
+    while holders.parts()[0].silent_s > TTL_S:  # until the thread has extended it
+        time.sleep(0.01)
+    renewal.end()
+    expire(lake)
+    again = holders.take(PART, "b", ttl_s=60)
+    assert again is not None
+    expire(lake)
+    hung = Renewal(lake, again, ttl_s=0.02, step_s=0)
+    assert holders.take(PART, "c", ttl_s=60) is not None, "what hangs holds nothing"
+    hung.end()
+    holders.close()
+
+
+def test_a_lake_that_goes_away_while_it_is_opened_is_one_sentence(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_archive: LakeArchive, _path: Path, connection: Connection) -> None:
+        connection.execute("SELECT * FROM no_such_table")
+
+    monkeypatch.setattr(Archive, "__init__", gone)
+    with pytest.raises(StorageError, match=r"could not be opened: .*Look at the servers of the lake"):
+        LakeArchive.take(lake, SETTINGS, part=PART, holder="a", renewing=True)
 
 
 def test_a_holder_that_was_replaced_cannot_store(lake: str) -> None:

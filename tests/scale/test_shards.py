@@ -19,7 +19,9 @@ from tests.scale.test_lake import ask
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.events import RunEnded, StepBoundary
 from zeus_stream.protocol.fields import shard_of
+from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import ControlApplied, Notes
 
 SITE, JOB, SHARDS = "site", "resnet", 2
@@ -185,6 +187,17 @@ class Site:
                 found += [note for note in notes if isinstance(note, ControlApplied)]
         return found
 
+    def steps(self) -> tuple[set[int], bool]:
+        """Return the steps whose ends the host has logged, and whether their session is over."""
+        ended: set[int] = set()
+        with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
+            bodies = database.execute("SELECT body FROM frames WHERE topic LIKE 'events/%'").fetchall()
+        events = [event for (body,) in bodies for event in codec.decode(body, Events).events]
+        ended.update(
+            event.index - 1 for event in events if isinstance(event, StepBoundary) and event.ended_ns
+        )
+        return ended, any(isinstance(event, RunEnded) for event in events)
+
     def ask(self, sql: str) -> str:
         """Return the answer of the job's analyzer, as CSV without its head; "" if there is none."""
         if (holder := self.holder()) is None:
@@ -253,3 +266,17 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         assert ask(lake, "SELECT power_limit_w FROM decisions") == [(decided_w,)]
         assert ask(lake, TWICE) == [(0, 0, 0)]
         assert ask(lake, STEPS) == [(True,)]
+
+        site.running[second[0]].kill()  # the last analyzer
+        known, _ = site.steps()
+        wait_for(lambda: len(site.steps()[0]) > len(known) + 200, "200 steps without an analyzer")
+        site.running["training"].send_signal(signal.SIGINT)
+        wait_for(lambda: site.steps()[1], "the run is over in the host's log")
+        logged, _ = site.steps()
+        site.analyze("d")
+        stored = "SELECT index FROM windows WHERE kind = 'step'"
+        wait_for(
+            lambda: {index for (index,) in ask(lake, stored)} >= logged,
+            "the steps of a run that ended while nobody decided on it",
+        )
+        assert ask(lake, TWICE) == [(0, 0, 0)]

@@ -23,6 +23,8 @@ from zeus_stream.protocol.fields import Count, Name, Within
 BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
 """Of a message: a reply to a fetch has three a frame."""
+MAX_ENDED = 32
+"""Ended sessions in an announcement: those of one host that end while no analyzer is there."""
 MAX_UNPACKED = 16_000_000
 COMPRESSED_BYTES = 16_000
 """Shorter messages go as they are."""
@@ -42,6 +44,18 @@ class AnnouncedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """A session that is over. An analyzer that was away interprets it to its end."""
+
+    session: Name
+    job: Name
+    first_offset: Count
+    """Of the host's log, at the session's beginning or a little before."""
+    next_offset: Count
+    """The one after its last event, or a little later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Announced:
     """The runs of a host, as its collector announces them. An index: the truth is in the host's log."""
 
@@ -51,6 +65,8 @@ class Announced:
     standing: Annotated[bytes, Within(0, 500_000)]
     """Notes that hold now: its start, its clock, its devices. One encoded `Notes`."""
     runs: Annotated[tuple[AnnouncedRun, ...], Within(0, 2000)]
+    ended: Annotated[tuple[EndedRun, ...], Within(0, 100)] = ()
+    """Those that ended last, at most MAX_ENDED. Older collectors name none."""
 
 
 def request_subject(site: str, host: str, role: BrokerRole) -> str:

@@ -35,6 +35,7 @@ from analyzers.archive.process.store_channel import (
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
 from analyzers.archive.tables import values_of
+from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import (
     CheckpointRow,
     GpuRow,
@@ -156,6 +157,11 @@ class StoreClient:
     def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
         """Return what runs remembered; see `Archive.recalled`."""
         value: dict[tuple[str, int], RecallRow] = self._call("recalled", sessions)
+        return value
+
+    def earlier_uses(self, sessions: Sequence[str]) -> list[EarlierUse]:
+        """Return uses of GPUs; see `Archive.earlier_uses`."""
+        value: list[EarlierUse] = self._call("earlier_uses", sessions)
         return value
 
     def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:

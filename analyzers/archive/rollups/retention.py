@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from analyzers.archive.memory_source import MemorySource
 from analyzers.archive.opening import Connection
-from analyzers.archive.replay_source import ReplaySource
 from analyzers.archive.rollups.ended_savings import keep_removed
 from analyzers.archive.store import Ages
 
@@ -42,7 +42,7 @@ BEGINNINGS = """SELECT (log_id, "offset") FROM events WHERE kind = 'run_started'
 """Frames that are kept for ever: without them, nothing of a run can be interpreted."""
 
 
-class Retained(ReplaySource):
+class Retained(MemorySource):
     """The part of an archive that removes."""
 
     def _transaction(self, tables: Mapping[str, pa.Table]) -> AbstractContextManager[Connection]:

@@ -1,5 +1,6 @@
 """A device that no session uses is read seldom, and closely again at once when one does."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,12 @@ import pytest
 
 from collectors.controls.device_messages import Mail, Stop
 from collectors.controls.device_thread import Watch
+from collectors.controls.frequency_plan import ChangeClock
 from collectors.sampling import schedule
+from collectors.sampling.poller import Poller
 from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.readings import READING_STRUCT, Seen
 
 S = 1_000_000_000
@@ -22,14 +26,29 @@ PATIENCE_S = 60.0
 @contextmanager
 def watching(directory: Path) -> Iterator[Watch]:
     mail = Mail()
-    watch = Watch(ArithmeticDevice(0), 0, mail, directory, poll_ns=0, heartbeat_ns=S // 2)
+    poller = Poller()
+    watch = Watch(ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2)
     watch.start()
     try:
         yield watch
     finally:
+        assert poller.stop(PATIENCE_S)
         watch.do(Stop())
         assert watch.join(PATIENCE_S)
         mail.close()
+
+
+class Stuck(ArithmeticDevice):
+    """A device whose driver does not return from a change, as long as it is not let."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def set_control(self, control: Control, value: int) -> None:
+        self.asked.set()
+        assert self.let.wait(PATIENCE_S)
+        super().set_control(control, value)
 
 
 def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
@@ -42,6 +61,33 @@ def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
             found += [(r[0], r[1]) for r in iter_unpack(READING_STRUCT, row) if r[-1] == Seen.CHANGED]
         time.sleep(0.001)
     return found
+
+
+def test_a_change_that_hangs_holds_up_no_other_device(tmp_path: Path) -> None:
+    mail, poller, stuck = Mail(), Poller(), Stuck(0)
+    one, other = (
+        Watch(device, place, mail, poller, tmp_path, poll_ns=0, heartbeat_ns=S // 2)
+        for place, device in enumerate((stuck, ArithmeticDevice(1)))
+    )
+    one.start()
+    other.start()
+    changes(one, 1)
+    changes(other, 1)
+    one.do(ChangeClock(135))
+    assert stuck.asked.wait(PATIENCE_S)
+    changes(other, 3)
+    one.take_rows(1_000)
+    reads = one.reads
+    changes(other, 3)
+    assert one.reads == reads, "a device is used by one thread at a time"
+    stuck.let.set()
+    changes(one, 1)
+    assert stuck.locks == [135]
+    assert poller.stop(PATIENCE_S)
+    for watch in (one, other):
+        watch.do(Stop())
+        assert watch.join(PATIENCE_S)
+    mail.close()
 
 
 @pytest.mark.sweep

@@ -167,9 +167,3 @@ def test_devices_that_no_session_uses_are_read_at_the_same_instants() -> None:
     begins_ns = (5_000_000_000, 5_300_000_123, 5_399_999_999)
     dues_ns = {relax(known, begin_ns)[1] for begin_ns in begins_ns}
     assert dues_ns == {5_400_000_000}
-
-
-def test_devices_that_no_session_uses_are_read_one_after_the_other() -> None:
-    dues_ns = [relax(Schedule(0, period_ns=100_000_000), 5_300_000_000, place)[1] for place in range(3)]
-    assert dues_ns == [5_400_000_000, 5_403_000_000, 5_406_000_000]
-    assert relax(Schedule(0, period_ns=100_000_000), 5_403_100_000, 1)[1] == 6_303_000_000

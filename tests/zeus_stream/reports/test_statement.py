@@ -93,8 +93,7 @@ def test_the_spdx_document_has_the_energy_and_its_bounds(stated: Stated) -> None
 def read_by_spdx(text: str) -> Any:
     """Return the objects of a document as the bindings of SPDX 3.0.1 read and write them.
 
-    They are generated from the published SHACL model, as the published JSON schema is. No registry has that
-    schema; the bindings refuse what it refuses.
+    They are generated from the published SHACL model, as the published JSON schema is.
     """
     reason = "spdx-python-model is not installed: `pip install spdx-python-model`"
     model = pytest.importorskip("spdx_python_model", reason=reason).v3_0_1
