@@ -8,7 +8,6 @@ Time is that of the frames, by host. The same frames give the same results, comm
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -43,11 +42,12 @@ from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.records import record
 
 __all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "LinkSeen", "Logged")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Logged:
     """The next frame of a log."""
 
@@ -57,7 +57,7 @@ class Logged:
     """Frames wait: leave out what can be left out, the fit of the energy of single steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A question of a script on a host. It is answered now, or once it can be, or after a timeout."""
 
@@ -65,28 +65,28 @@ class Asked:
     ask: Ask | AskTry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobForgotten:
     """A job begins again: its tries count no more."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Calibrated:
     """From now on, these gains of GPUs (UUIDs) are taken out of their energies."""
 
     gains: Mapping[str, Gain]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forgotten:
     """From now on, no run starts from profiles of these jobs that were measured until then (UTC, ns)."""
 
     wall_ns: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkSeen:
     """The state of the link to the collector of a host."""
 

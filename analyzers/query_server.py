@@ -3,15 +3,14 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias, cast, get_args
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from analyzers.archive import query
-from analyzers.archive.query import CANCELLED
+from analyzers.archive.sandbox import bounded_queries
+from analyzers.archive.sandbox.bounded_queries import CANCELLED
 from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
@@ -29,6 +28,7 @@ from zeus_stream.protocol.queries import (
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.channel import Connected
@@ -46,7 +46,7 @@ MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """A query that is not answered yet."""
 
@@ -61,7 +61,7 @@ class QueryServer:
 
     def __init__(
         self,
-        queries: query.Queries,
+        queries: bounded_queries.Queries,
         status: Callable[[Gate], Status],
         forget: Callable[[str], Awaitable[int | None]],
         now: Callable[[AskNow, int], bytes],
@@ -69,7 +69,7 @@ class QueryServer:
         commit: Callable[[], Awaitable[None]],
         results: ResultsServer,
         *,
-        readers: int = query.THREADS,
+        readers: int = bounded_queries.THREADS,
         only_sql: str | None = None,
     ) -> None:
         """Begin with no query.

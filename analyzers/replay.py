@@ -29,6 +29,7 @@ from analyzers.power_limit.trials import added_up
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 SAME = 1e-9
@@ -65,7 +66,7 @@ class Replayed:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Difference:
     """Where a decision is not what it was; None in place of a decision that is not there."""
 
@@ -77,7 +78,7 @@ class Difference:
     replayed: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class OtherChoice:
     """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
 
@@ -93,7 +94,7 @@ class OtherChoice:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replay:
     """The result of a replay."""
 

@@ -28,7 +28,7 @@ from anyio.to_thread import run_sync
 
 from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
 from analyzers.checkpoints.checkpoint_taker import with_live
 from analyzers.checkpoints.restart import Restart, restart

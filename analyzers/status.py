@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from analyzers.dispatch.collector_link import Link
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import AGREES
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.records import record
 
 Rows = list[tuple[str, str, str]]
 FORGOTTEN_SHOWN = 20
@@ -16,7 +16,7 @@ FORGOTTEN_SHOWN = 20
 MAX_SECTION = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Insight:
     """The interpreter's knowledge of GPUs and jobs, a short time ago."""
 

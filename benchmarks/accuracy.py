@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ from benchmarks.loads import NAMES, SEED, Ints, Load, load
 from benchmarks.training import TOOLS
 from tests.gpu import stand_in
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.records import record
 
 PERIOD_NS = 100_000_000
 JITTER_NS = 200_000
@@ -53,7 +53,7 @@ GOALS = {
 """Mean absolute error of ours, %."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Played:
     """A load and when it begins, ns since the GPU began to play."""
 
@@ -115,7 +115,7 @@ def shows(played: Sequence[Played], phase_ns: int, window_ns: int, seed: int) ->
 # ---- steps ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """The energies that one tool found of one load; shape (n,) each."""
 

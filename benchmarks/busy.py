@@ -18,9 +18,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from benchmarks.common import ROOT, directory, process, sql, table, wait_for
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -43,7 +43,7 @@ FROM decisions WHERE applied AND power_limit_w IS NOT NULL ORDER BY decisions.nu
 LATE = "SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE outcome = 'applied'"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """One search."""
 

@@ -11,7 +11,6 @@ python benchmarks/controls.py [--noise 0.02] [--selectors energy cost:0.5 slowdo
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from random import Random
 
@@ -27,6 +26,7 @@ from analyzers.power_limit.selectors import Selector
 from benchmarks.common import table
 from benchmarks.published import STEP_NS, Curve, Training
 from zeus_stream.protocol.fields import UNLOCKED
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
 NEW = Start()
@@ -37,7 +37,7 @@ SHARE = 1.001
 """Rounding of powers to mW."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """A workload on a GPU model."""
 
@@ -105,7 +105,7 @@ def searched(
         visits.append(Visit((*before, training.go_on(at, BLOCK)), round(training.t_ns)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """The outcome of one search."""
 

@@ -13,7 +13,6 @@ python benchmarks/edges.py [--runs 8] [--seconds 20]
 """
 
 import argparse
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,12 +20,13 @@ from benchmarks.common import table
 from benchmarks.loads import EDGES, SEED, Name, load
 from benchmarks.windows import oracle
 from tests.simulation.played import Measured, counter, play
+from zeus_stream.records import record
 
 SKIPPED = 4
 """One part in so many of each run is left out, at its begin."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """One run; figures in %."""
 

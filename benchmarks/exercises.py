@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from tests.processes.pipeline import pipeline
 from tests.simulation.troubled_world import TroubledWorld
 from tests.waiting import until
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 FRAMES = 300
@@ -57,7 +57,7 @@ STRESS = "while True:\n    pass"
 READINGS = "SELECT count(*) FROM readings"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """The figures of an exercise, and a sentence for each thing that was wrong."""
 

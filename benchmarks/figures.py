@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from benchmarks.figures_page import (
     sections,
     write_tables,
 )
+from zeus_stream.records import record
 
 PAGE = ROOT / "docs" / "figures.md"
 README = ROOT / "README.md"
@@ -40,7 +40,7 @@ LAST_WORDS = 600
 """Letters of what a failed benchmark wrote last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Benchmark:
     """One command, and the runs that its spread is taken from."""
 
@@ -119,7 +119,7 @@ ours where it was measured in the same run. [Figures of longer runs](explanation
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failure:
     """A benchmark that did not give its figures."""
 

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_low
+
+from zeus_stream.records import record
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
 _SECTION = re.compile(r"^## `(.+?)`\n", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Table:
     """One table that a benchmark printed."""
 
@@ -18,7 +19,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """One cell: the row that has all these values, by column, and its column."""
 
@@ -28,7 +29,7 @@ class Place:
     column: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quote:
     """A sentence of README: its fields are cells of the section of one benchmark."""
 

@@ -19,7 +19,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
 
 from analyzers.simulation.traces import PUBLISHED
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,7 +121,7 @@ OPTIMA: dict[str, tuple[float, ...]] = {
 (llama, stable diffusion, ViT, Whisper): mertside/ai-inference-energy (MIT)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Table:
     """One workload as measured; all of shape (limits,), limits rising."""
 

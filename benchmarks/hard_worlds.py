@@ -17,7 +17,7 @@ The policy was improved on `hard_worlds(1)`; 2 to 4 are other draws, each played
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
 from math import ceil, exp, inf, log, log2
@@ -37,6 +37,7 @@ from analyzers.simulation.recorded_jobs import (
 from analyzers.simulation.simulated_jobs import (
     Drift,
 )
+from zeus_stream.records import record
 
 RUNS = 20
 """Of each batch size; a try draws one of them."""
@@ -70,7 +71,7 @@ Runs = Mapping[int, Sequence[float]]
 """Exact epochs to the target, by batch size; infinite: never."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hard:
     """A world, its kind and what changes in it."""
 
@@ -112,7 +113,7 @@ def _described(hard: Hard) -> str:
 # ---- curves ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Curve:
     """Mean epochs and the cost of an epoch, by batch size."""
 

@@ -9,7 +9,6 @@ python benchmarks/limits.py [--steps-ms 5 20 50] [--seeds 1]
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from analyzers.power_limit import selectors
@@ -20,6 +19,7 @@ from analyzers.results.rows import DecisionRow
 from benchmarks.common import table
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
@@ -27,7 +27,7 @@ NEAR = 1.005
 """A limit whose cost is at most this much above the optimum is as good: differences below it are noise."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     model: Model
     workload: str

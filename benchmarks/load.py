@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -27,6 +26,7 @@ from collectors import service
 from collectors.devices.registry import open_bus
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 HOSTS = 1_250
@@ -110,7 +110,7 @@ def collect(where: Path, rate: float, frames: int) -> None:
 # ---- looking on -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Look:
     """An observation at one time."""
 

@@ -20,11 +20,12 @@ Four more have the scatter of noisy and differ in their edges only (each edge dr
 Before the first step and after the last, `REST_NS` at the power of a gap.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
 Name = Literal["constant", "clean", "noisy", "prompt", "late", "ramped", "mixed"]
@@ -44,7 +45,7 @@ _DRAWS = 8
 """Numbers drawn for each step, used or not: the first steps of a longer load are those of a shorter one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Truth:
     """The parameters of a load, which an oracle may know. Ranges are uniform."""
 
@@ -64,7 +65,7 @@ class Truth:
     """How long a fall takes; None: as long as a rise."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """Steps, and the power all the while: straight lines between points. Times are ns from its start."""
 

@@ -10,7 +10,7 @@ Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from analyzers.results.readings import READING
 from benchmarks.common import ROOT, table
 from collectors.device import Sample
 from collectors.sampling.change_detector import State, observe, pack
+from zeus_stream.records import record
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 GPU = "NVIDIA GeForce RTX 3090"
@@ -38,7 +39,7 @@ Method = Callable[[Ints, Ints], Floats]
 """Begins and ends, ns -> energies, J."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recording:
     """Times are ns since 1970. Shape (n,) of the sensor's, (m,) of the meter's."""
 

@@ -9,11 +9,12 @@ small white noise of its own.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp, sqrt
 
 import numpy as np
 import numpy.typing as npt
+
+from zeus_stream.records import record
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -21,7 +22,7 @@ Rng = np.random.Generator
 TUNING_SEED, FINAL_SEED = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Noise:
     """Factors of the time and of the energy of each step."""
 

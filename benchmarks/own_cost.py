@@ -22,11 +22,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, table
 from tests.gpu import stand_in
+from zeus_stream.records import record
 
 SETTLE_S = 34
 """GPUs that no session has used are read seldom after 30 s."""
@@ -79,7 +79,7 @@ if __name__ == "__main__":
 """After each of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Use:
     """The use of a process and its descendants so far."""
 
@@ -87,7 +87,7 @@ class Use:
     wake_ups: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setup:
     """One pair of services."""
 

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 
 from analyzers.power_limit.selectors import Selector, Trial
+from zeus_stream.records import record
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 STEP_NS = 250_000_000
@@ -21,7 +22,7 @@ WARMING, WARMING_STEPS = 0.01, 60
 RUN_STEPS = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Curve:
     """A workload: limits descending, and what a step takes at each."""
 

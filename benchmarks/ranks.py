@@ -16,7 +16,6 @@ python benchmarks/ranks.py --traces DIR [--etas 0.25 0.5 0.75] [--ranks 8] [--no
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -34,6 +33,7 @@ from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, Workload
 
 STRIDE_MW = 25_000
@@ -59,7 +59,7 @@ def named(text: str) -> Selector:
 # ---- one limit for 8 ranks ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Published:
     """A published curve as what a simulated GPU computes, linear in the logarithms between its limits."""
 

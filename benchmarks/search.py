@@ -24,7 +24,7 @@ python benchmarks/search.py --traces DIR [--tables search memory machine] [--lim
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -51,6 +51,7 @@ from benchmarks.published import (
     excess,
     profiling,
 )
+from zeus_stream.records import record
 
 SETTLING = 5
 """Steps after a change of limit that the search leaves out."""
@@ -62,7 +63,7 @@ USUAL = 0.03
 """Excess of a limit that is as good as a search finds."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """A search that has ended."""
 

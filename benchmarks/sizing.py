@@ -8,14 +8,16 @@ its flag to that of your machines. Where no command of ours measures it, the tab
 """
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
+
+from zeus_stream.records import record
 
 DAY_S = 86_400
 GB = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Units:
     """Unit costs, each measured on one core of a shared machine unless its comment says otherwise."""
 

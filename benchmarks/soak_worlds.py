@@ -16,12 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.common import table
 from tests.simulation.troubled_world import Report, run
+from zeus_stream.records import record
 
 STORED_EVERY = 20
 """Worlds of which one archives into DuckDB."""
@@ -32,7 +32,7 @@ Found = tuple[Rows, list[str]]
 """Figures, and what is wrong with them, a sentence each."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Played:
     """One world: what it counted, or what went wrong."""
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
 from statistics import fmean
 
@@ -11,6 +11,7 @@ import numpy as np
 from analyzers.simulation.recorded_jobs import World
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import Drift, Played, by_recurrence, drifting, regret
+from zeus_stream.records import record
 
 COUNTS = (5, 10, 20, 50)
 """First recurrences, whose mean cost is kept."""
@@ -19,7 +20,7 @@ LEAST_RATIO = 0.01
 RESAMPLED = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Came:
     """The results of a player in a world, by seed."""
 
@@ -68,7 +69,7 @@ def geometric(values: Iterable[float]) -> float:
     return exp(fmean(log(value) for value in values))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Over:
     """The adaptive policy's regret over another's."""
 

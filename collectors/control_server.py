@@ -4,7 +4,7 @@ The same requests may come over other doors, such as a broker. A reply goes back
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeAlias, cast, get_args
 
 import anyio
@@ -33,6 +33,7 @@ from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.keys import Role
@@ -59,7 +60,7 @@ class Door(Protocol):
         """Return why a sender may not do what needs a role, or None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SocketDoor:
     """The control socket of this host, and its TCP port for those who have a key."""
 
@@ -76,7 +77,7 @@ class SocketDoor:
         return self.gate.objection(message, role)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Way:
     """The way back to the sender of a request."""
 

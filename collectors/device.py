@@ -6,15 +6,15 @@ and a value it does not have is `None` in a `Sample`, never 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from collectors.control import spell_change
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Description:
     """The identity and abilities of a device. Read once, when it is opened or comes back."""
 

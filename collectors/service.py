@@ -15,7 +15,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from os import geteuid
 from secrets import token_hex
@@ -49,6 +48,7 @@ from zeus_stream.package_version import package_version
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
@@ -107,7 +107,7 @@ def host_name(settings: Settings) -> str:
     return (settings.host or socket.gethostname())[:100]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Doors:
     """The sockets that others come to."""
 

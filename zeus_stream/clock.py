@@ -4,14 +4,15 @@ Times that are subtracted are CLOCK_MONOTONIC in ns, valid within one boot of on
 an anchor that lets tables show UTC; no energy and no duration depends on it.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, time_ns
+
+from zeus_stream.records import record
 
 __all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "to_next_s"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Anchor:
     """One instant on both clocks: ``wall_ns`` (ns since 1970, UTC) was read at ``monotonic_ns``."""
 

@@ -1,11 +1,10 @@
 """The energy of one of our services, estimated by its processor time. Pure."""
 
-from dataclasses import dataclass
-
 from zeus_stream.protocol.notes import OwnUse
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OwnEnergy:
     """Estimates of the energy of a service itself, J."""
 

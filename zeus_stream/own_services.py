@@ -5,7 +5,6 @@ keeper process (`zeus_stream.cli.keeper`) starts the services, waits for the loc
 """
 
 import fcntl
-import logging
 import os
 import sys
 import time
@@ -112,6 +111,8 @@ def _spawn_keeper(where: Places) -> None:
 
 
 def _failed(where: Places, why: str) -> bool:
+    import logging  # noqa: PLC0415  (few scripts come here)
+
     try:
         last = (where.run / LOG).read_text(errors="replace").strip().splitlines()[-1:]
     except OSError:

@@ -11,11 +11,11 @@ import fcntl
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.records import record
 
 MAX_IPC_BYTES = 107
 """Longest path of a Unix socket."""
@@ -24,7 +24,7 @@ PRIVATE_UMASK = 0o077
 """Files are for their user alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Places:
     """The paths of one setup."""
 

@@ -7,11 +7,12 @@ and the key ``profile_steps``.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 FILE = "zeus-stream.toml"
 _YES = {"1", "true", "yes", "on"}
@@ -46,7 +47,7 @@ def _setting(
     return field(default=default, metadata=about)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Settings:
     """Every setting. The help texts are those of the command line and of the reference."""
 

@@ -8,16 +8,16 @@ Nothing is deleted. What the collectors' logs still hold is fetched again by the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from analyzers.archive.duckdb_file import Archive
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetAside:
     """The files that were moved, and what is lost."""
 

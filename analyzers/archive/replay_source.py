@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
@@ -17,6 +17,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
+from zeus_stream.records import record
 
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time."""
@@ -24,11 +25,10 @@ LEAD_NS = 5_000_000_000
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
-
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     host: str | None
     next_offset: int

@@ -6,7 +6,6 @@ transaction, so that what is asked again after a crash is neither lost nor store
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from analyzers.archive.event_rows import EventRows
@@ -23,6 +22,7 @@ from analyzers.results.rows import (
     TryRow,
 )
 from zeus_stream.protocol.frames import Body, Break, Frame
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
@@ -30,7 +30,7 @@ Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
 for good."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begun:
     """One rank of a run."""
 
@@ -41,7 +41,7 @@ class Begun:
     over: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ages:
     """The days for which rows are kept; 0: for ever."""
 

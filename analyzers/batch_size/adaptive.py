@@ -32,7 +32,7 @@ The figures of the processes were fitted to Zeus's published V100 traces, and th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, exp, inf, log, sqrt
 from random import Random
@@ -47,6 +47,7 @@ from analyzers.batch_size.belief.outlook import outlook
 from analyzers.batch_size.belief.try_summary import Seen, State, Tally
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
 from analyzers.batch_size.thompson import History
+from zeus_stream.records import record
 
 LOSS, LOSS_SHARE = 3.0, 0.02
 """A job may cost so much more than always the default, in units of a training of that: from the start, and
@@ -55,7 +56,7 @@ STREAK = 6
 """A size that has failed so often since it last converged waits until another size has converged."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Believed:
     """The believed cost of a training at a batch size, J."""
 
@@ -85,7 +86,7 @@ def _summaries(job: Job, seen: Seen, belief: CostBelief) -> tuple[Believed, ...]
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Adaptive:
     """The policy. Nothing is drawn."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.results.rows import Ended, JobRow, TryRow
+from zeus_stream.records import record
 
 Happened: TypeAlias = tuple[int, bool, int]
 """UTC, whether it is an end, and the number of the try that began or ended."""
@@ -23,7 +24,7 @@ MAX_RECURRENCE_TRIES = 20
 """Then the next try begins a new recurrence."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Known:
     """Jobs and tries that earlier analyzers have stored."""
 

@@ -1,16 +1,16 @@
 """The events of jobs that recur: what ranks, windows and scripts say. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.events import AskTry, TryBegan, TryEnded, TryWanted
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankJoined:
     """A rank has begun, perhaps of a training that is followed."""
 
@@ -18,7 +18,7 @@ class RankJoined:
     run: Run
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SizeWanted:
     """A rank wants a batch size."""
 
@@ -27,7 +27,7 @@ class SizeWanted:
     event: TryWanted
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankBegan:
     """A rank trains with a batch size."""
 
@@ -35,7 +35,7 @@ class RankBegan:
     event: TryBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankDone:
     """A rank says how its try ended."""
 
@@ -43,7 +43,7 @@ class RankDone:
     event: TryEnded
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MetricSent:
     """A rank sent a metric: of its latest try, if that has not ended for it."""
 
@@ -52,7 +52,7 @@ class MetricSent:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochPassed:
     """A rank began an epoch, or ended it itself."""
 
@@ -61,14 +61,14 @@ class EpochPassed:
     began: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowsMeasured:
     """Windows were measured, each on all GPUs of its session: epochs among them, perhaps."""
 
     rows: Sequence[WindowRow]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankEnded:
     """A session is over; if it was the last of its run, a try under way was lost."""
 
@@ -77,7 +77,7 @@ class RankEnded:
     how: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdviceAsked:
     """A script asks for a batch size, or whether to go on."""
 
@@ -85,14 +85,14 @@ class AdviceAsked:
     ask: AskTry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobForgotten:
     """A job begins again: its tries count no more."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrameMeasured:
     """All events of a frame of this host have been measured."""
 

@@ -1,12 +1,13 @@
 """The jobs that recur, their tries, and what each job is for. Pure."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from analyzers.batch_size.followed_try import meaning
 from analyzers.batch_size.history import Known, Learned, by_job
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.protocol.events import TryWanted
+from zeus_stream.records import record
 
 MAX_JOBS = 10_000
 """Remembered; the oldest go."""
@@ -16,7 +17,7 @@ MAX_NAMESAKES = 3
 """Names that are tried for a job whose name belongs to another user."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenJobs:
     """The known tries of jobs that open runs are about."""
 

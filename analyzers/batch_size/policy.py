@@ -19,15 +19,15 @@ Source: You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Co
 NSDI 2023.
 """
 
-from dataclasses import dataclass
 from math import inf
 from random import Random
 from typing import Protocol, TypeVar
 
 from analyzers.results.rows import Ended
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Job:
     """The constants of a job, from recurrence to recurrence."""
 
@@ -48,7 +48,7 @@ class Job:
     """The metric is known in steps of this; 0: exactly."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Try:
     """One training of a recurrence, as far as it has come."""
 
@@ -69,7 +69,7 @@ class Try:
     ended: Ended = "running"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """The batch size of the next try."""
 
@@ -80,7 +80,7 @@ class Choice:
     """For people: why this one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """The answer to whether a try goes on with another epoch, and why not."""
 

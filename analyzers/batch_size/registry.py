@@ -1,7 +1,6 @@
 """Policies that choose batch sizes, by the names that the settings have for them. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 from random import Random
 from typing import Any
@@ -11,9 +10,10 @@ from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.thompson import Reference
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Default:
     """Always the default size: jobs that recur are only measured."""
 
@@ -65,7 +65,7 @@ def estimates(policy: Policy[Any], state: Any, setup: str) -> dict[int, tuple[fl
             return {}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PolicyKind:
     """A policy, as a registry entry."""
 

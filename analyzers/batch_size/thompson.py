@@ -26,17 +26,18 @@ Source: Zeus (NSDI 2023), section 4.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, sqrt
 from random import Random
 from statistics import fmean
 
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
+from zeus_stream.records import record
 
 _WEIGHT = {"running": 0, "lost": 1, "stopped": 2, "exhausted": 2, "converged": 3}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class History:
     """A job and its tries."""
 
@@ -64,7 +65,7 @@ def _weight(a_try: Try) -> tuple[int, int, float, str]:
     return _WEIGHT[a_try.ended], a_try.epochs, a_try.cost_j, repr(a_try)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Belief:
     """About a mean: normal. An infinite variance knows nothing."""
 
@@ -92,7 +93,7 @@ def draw(beliefs: Iterable[tuple[int, Belief]], rng: Random) -> int:
     return min((rng.gauss(belief.mean, sqrt(belief.variance)), size) for size, belief in beliefs)[1]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pruning:
     """The progress of the rounds of pruning."""
 
@@ -130,7 +131,7 @@ def prune(job: Job, tries: Iterable[Try], rounds: int) -> Pruning:
     return Pruning(sizes, None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reference:
     """Zeus's policy. Beta and window are the job's."""
 
@@ -189,7 +190,7 @@ def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> 
     return default if default in unseen and not known.costs else rng.choice(unseen)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Known:
     """The knowledge from tries."""
 

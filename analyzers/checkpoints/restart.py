@@ -3,7 +3,6 @@
 import logging
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from analyzers.archive.store import Store
@@ -17,12 +16,13 @@ from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import CheckpointRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restart:
     """The state that an analyzer starts with."""
 

@@ -5,7 +5,6 @@ interpreted. A reply only ends the sending again.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -36,6 +35,7 @@ from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, ControlRefused, Note
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
+from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.ways import Source, Talk
 
@@ -53,7 +53,7 @@ MAX_UNANSWERED = 1_000
 Command: TypeAlias = SetControl | SetPlan | ReleaseControl
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commander:
     """The owner of commands, as collectors know it."""
 

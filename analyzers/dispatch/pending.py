@@ -17,6 +17,7 @@ from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
+from zeus_stream.records import record
 
 MAX_SENT = 1_000
 """Commands of a host under way; the oldest are forgotten."""
@@ -48,7 +49,7 @@ class _Host:
     """None: to be found again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Asked:
     """A command without outcome."""
 

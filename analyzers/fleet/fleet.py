@@ -14,6 +14,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
+from zeus_stream.records import record
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
@@ -91,7 +92,7 @@ class Gpu:
         return known.kind if known else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allocation:
     """The share of a power budget that one GPU has."""
 

@@ -1,15 +1,14 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
-from dataclasses import dataclass
-
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import RunRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
 from zeus_stream.protocol.notes import RunAdmitted
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """Whole steps ``first`` to ``end - 1``, without a pause between."""
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf, sqrt
 
+from zeus_stream.records import record
+
 MOST = 32
 _T = (
     (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (8, 2.306), (10, 2.228),
@@ -27,7 +29,7 @@ def t_quantile(freedom: float) -> float:
     return high_t + share * (low_t - high_t)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sum:
     """The sum of values that are to come."""
 

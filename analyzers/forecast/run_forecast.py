@@ -14,6 +14,7 @@ from math import ceil
 
 from analyzers.forecast.batch_means import BatchMeans, added
 from analyzers.results.rows import ForecastRow
+from zeus_stream.records import record
 
 BLOCKS = 50
 """Blocks of a run whose steps are known: so many forecasts are made."""
@@ -24,7 +25,7 @@ FEW_STEPS = 8
 MAX_LIMITS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spent:
     """The state of a run at an instant: since it began, all GPUs."""
 

@@ -10,7 +10,6 @@ stream is read again from its first message, once; what is missing then is a gap
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -23,6 +22,7 @@ from analyzers.lake.row_archiver import keep_archiving_rows
 from zeus_stream.broker.jetstream import Broker, Reader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 COMMIT_S = 5.0
@@ -36,7 +36,7 @@ ABSENT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Work:
     """The work of an archiver process."""
 

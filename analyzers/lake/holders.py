@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 
 import psycopg
 
 from zeus_stream.errors import StorageError
+from zeus_stream.records import record
 
 TTL_S = 10.0
 """A holder that was silent for so long may be replaced."""
@@ -16,7 +16,7 @@ ROWS = "rows"
 """The part whose holder takes rows out of the outbox."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """A part that this process holds."""
 
@@ -27,7 +27,7 @@ class Held:
     """The sequence number of its stream that comes next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Position:
     """The end of what is archived of a log."""
 
@@ -37,7 +37,7 @@ class Position:
     logged_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """Rows of a shard that wait for the lake."""
 
@@ -46,7 +46,7 @@ class Batch:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Part:
     """A part, as `zeus-stream lake status` shows it."""
 

@@ -8,7 +8,7 @@ Cards of one model differ by a few percent (Yang, Adamek and Armour, SC24); the 
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from analyzers.measurement.energy import Energy, Missing, Z, measure
 from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
 from zeus_stream.errors import RefusedError
+from zeus_stream.records import record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -39,7 +40,7 @@ _SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _WATT = {"w": 1, "mw": 10**3}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Record:
     """A meter's record; shape (n,) each."""
 

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
+from zeus_stream.records import record
 
 WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
 """Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
@@ -44,7 +44,7 @@ OPEN = 5.0
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """The kind of a counter was stated."""
 
@@ -55,7 +55,7 @@ class Verdict:
     moment: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnownCounter:
     """The kind of a GPU's counter, as earlier runs found it."""
 

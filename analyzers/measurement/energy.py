@@ -24,6 +24,7 @@ from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
+from zeus_stream.records import record
 
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
@@ -33,7 +34,7 @@ SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Missing:
     """There is no energy, for this reason."""
 
@@ -49,7 +50,7 @@ Joules = tuple[float | None, float | None, float | None, float | None, float | N
 NO_JOULES: Joules = (None, None, None, None, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Energy:
     """The energy that a GPU used between two instants."""
 
@@ -84,7 +85,7 @@ class Energy:
         return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Meter:
     """One GPU: what was read of it, and what its events tell beside."""
 
@@ -141,7 +142,7 @@ def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:
     return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class _Edges:
     """Where the edges of windows lie among the knots: begins, then ends; shape (2n,) each."""
 

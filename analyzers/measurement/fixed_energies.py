@@ -1,12 +1,12 @@
 """Instants of one GPU whose energy has been fixed, for good. Pure."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.knots import Ints, Knots
+from zeus_stream.records import record
 
 MAX_POINTS = 8_192
 MAX_LEFT_OUT = 16
@@ -30,7 +30,7 @@ class Fixed(NamedTuple):
     """The point at the instant, or the last before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Written:
     """Energies to be fixed: those of m instants, the last n of them new."""
 

@@ -13,6 +13,7 @@ from analyzers.measurement.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
 from analyzers.measurement.knots import Knots
 from analyzers.measurement.power_model import Floats, Ints, Kinds, Role, State
 from analyzers.measurement.timeline import Timeline
+from zeus_stream.records import record
 
 QUANTUM_J = 1e-3
 EDGE_NS = 2_000_000
@@ -145,7 +146,7 @@ class Cuts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Stretch:
     """Refreshes that are solved together: n + 1 knots, so n refreshes; seconds from the first knot."""
 

@@ -3,18 +3,17 @@
 The equations (6) and (7) are those of docs/explanation/measurement.md, "The model behind a step's energy".
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from analyzers.measurement.observation import QUANTUM_J, Observation, Parts
 from analyzers.measurement.power_model import Floats, Ints
+from zeus_stream.records import record
 
 BELIEVED = 1.5
 """Standard deviations from which on a change's energy begins to say on which side of its mark it lies."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Believed:
     """The prior of k kinds and the c parts of a stretch, before its refreshes are used."""
 
@@ -30,7 +29,7 @@ class Believed:
     """Variance of each part; shape (c,)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Posterior:
     """n refreshes, p points, c parts."""
 

@@ -10,7 +10,8 @@ RTX 3090 of benchmarks/meter.py: its readings are the means of the 100 ms before
 """
 
 import re
-from dataclasses import dataclass
+
+from zeus_stream.records import record
 
 _WINDOWS_MS = (
     # name, refreshed every, mean over
@@ -21,7 +22,7 @@ _WINDOWS_MS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sensor:
     """The way in which a GPU's power readings are made."""
 
@@ -48,7 +49,7 @@ def sensor(name: str) -> Sensor:
     return Sensor()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gain:
     """The calibration of one GPU."""
 

@@ -8,13 +8,13 @@ Steps, epochs, named windows and the run itself are all windows. They may nest a
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.fields import of_host
+from zeus_stream.records import record
 
 MAX_OPEN = 1_000
 """Windows one session may have open; one more is not measured."""
@@ -32,7 +32,7 @@ Shared = Callable[[str, int, int], bool]
 """Whether another run used a GPU or part of the host (UUID) between two instants."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Owner:
     """Whose windows they are."""
 

@@ -13,7 +13,6 @@ rounding leaves is used up greedily. Where there are few combinations, all are t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -22,6 +21,7 @@ import numpy as np
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction
 from analyzers.pipeline.solvers import Rows, Vector, minimize
 from zeus_stream.errors import RefusedError, SettingsError
+from zeus_stream.records import record
 
 StageKind = tuple[int, str, int]
 """Stage, kind and chunk: instructions that take the same time and energy."""
@@ -30,7 +30,7 @@ FEW = 256
 """Combinations of clocks that are all tried, instead of rounding."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClockOption:
     """One instruction at one clock."""
 
@@ -39,7 +39,7 @@ class ClockOption:
     energy_j: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PipelineProfile:
     """Time and energy of every instruction at every clock that was measured."""
 
@@ -54,7 +54,7 @@ class PipelineProfile:
         return self.options[each.stage, each.kind, each.chunk]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrontierPoint:
     """Clocks for one deadline."""
 

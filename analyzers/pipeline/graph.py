@@ -7,11 +7,12 @@ the part of a backward that no other stage waits for. With several chunks, stage
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 Kind: TypeAlias = Literal["forward", "backward", "weight", "recompute"]
 Schedule: TypeAlias = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
@@ -21,7 +22,7 @@ MAX_INSTRUCTIONS = 20_000
 """Of one iteration, all stages together."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PipelineInstruction:
     """One computation of one stage for one micro-batch."""
 
@@ -31,7 +32,7 @@ class PipelineInstruction:
     chunk: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PipelineGraph:
     """Instructions of one iteration, in an order in which each comes after all that it waits for."""
 

@@ -1,14 +1,14 @@
 """The events of pipelines: what ranks run, and what became of commands for clocks. Pure."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from analyzers.fleet.session import Session
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageBegan:
     """A rank runs one stage from here on."""
 
@@ -16,7 +16,7 @@ class StageBegan:
     began: PipelineBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageRan:
     """A rank has run one iteration."""
 
@@ -24,14 +24,14 @@ class StageRan:
     ran: IterationRan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageEnded:
     """A rank has ended."""
 
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClockSettled:
     """A command for a clock or a plan has its outcome."""
 
@@ -39,7 +39,7 @@ class ClockSettled:
     note: ControlApplied | ControlRefused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClockLost:
     """The lease on the graphics clock of a GPU has ended."""
 

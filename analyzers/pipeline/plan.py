@@ -3,20 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
 from analyzers.pipeline.frontier import ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 Grouping: TypeAlias = Literal["phase", "instruction"]
 """``phase``: instructions of a stage of one kind share a clock in the warm-up, the steady phase and the
 cool-down; ``instruction``: each has its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrequencyPlan:
     """A clock for every instruction of an iteration."""
 

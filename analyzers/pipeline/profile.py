@@ -11,7 +11,6 @@ waiting power.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -20,13 +19,14 @@ from numpy.typing import NDArray
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile, StageKind
 from analyzers.pipeline.solvers import Vector, non_negative_least_squares
 from zeus_stream.errors import RefusedError
+from zeus_stream.records import record
 
 _NORMAL_95 = 1.96
 SMOOTH_FROM = 4
 """With so many measured clocks values are smoothed over the clock, and clocks between are options too."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstructionSpan:
     """One instruction as it ran on its stage."""
 
@@ -36,7 +36,7 @@ class InstructionSpan:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnergyWindow:
     """Work of one stage between two refreshes of its energy counter, at one clock."""
 
@@ -47,7 +47,7 @@ class EnergyWindow:
     waiting_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class MeasuredInstruction:
     """Time and energy of one instruction at one clock, each with its 95 % interval."""
 
@@ -64,7 +64,7 @@ class MeasuredInstruction:
     energy_high_j: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageProfile:
     """Measured values of one stage."""
 

@@ -15,7 +15,7 @@ what was found.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, TypeGuard
 
 from analyzers.dispatch.pending import BACK, Pending
@@ -38,19 +38,20 @@ from zeus_stream.protocol.notes import (
     ControlRefused,
     DeviceFound,
 )
+from zeus_stream.records import record
 
 LOOK_NS = 1_000_000_000
 """Between two looks at a host's GPUs when nothing happens."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CollectorRestarted:
     """All limits on a host are what was found, and a GPU that could not be commanded perhaps can."""
 
     host: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommandSettled:
     """A command has its outcome."""
 
@@ -59,19 +60,19 @@ class CommandSettled:
     note: ControlApplied | ControlRefused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitAsked:
     """A run asks for a limit."""
 
     command: ApplyControl
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunsChanged:
     """A run began, ended, got its GPUs or decided."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrameHandled:
     """A frame of a host has been handled by all others."""
 

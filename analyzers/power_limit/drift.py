@@ -31,7 +31,7 @@ Atomic Frequency Standards", Proceedings of the IEEE 54, 1966.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil, expm1, log, sqrt
 from statistics import fmean, median
@@ -39,6 +39,7 @@ from statistics import fmean, median
 import numpy as np
 
 from analyzers.power_limit.selectors import Trial
+from zeus_stream.records import record
 
 FIRST = 5
 """Windows that say what the workload is like."""
@@ -72,7 +73,7 @@ Pair = tuple[float, float]
 """Of energy, and of time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Window:
     """Steps that followed each other."""
 
@@ -81,7 +82,7 @@ class Window:
     steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Watch:
     """The observations since the limit was chosen."""
 

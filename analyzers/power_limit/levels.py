@@ -10,7 +10,8 @@ The exponent only says how far apart clocks are before anything was measured.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from zeus_stream.records import record
 
 EXPONENT = 0.8
 """Of simulated workloads, from the highest clock to half of it: 0.5 to 1.2."""
@@ -25,7 +26,7 @@ UNLIMITED = 0.97
 """Of the highest clock: at a clock above that, a power limit does nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Level:
     """One setting of all GPUs of a run."""
 

@@ -10,13 +10,14 @@ first and believes what it measures.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 
 from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
@@ -27,7 +28,7 @@ Workload = tuple[str, str, int, int, int | None, Control]
 """Job, GPU model, number of GPUs, world size, batch size, control."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Identity:
     """Whose steps can be compared. A batch size that is not known is no other one's."""
 
@@ -50,7 +51,7 @@ class Identity:
         return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Profile:
     """The record of one round of one machine."""
 
@@ -88,7 +89,7 @@ class Profile:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """The profiles that an interpreter starts with."""
 

@@ -1,12 +1,12 @@
 """The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from analyzers.fleet.session import Session
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
+from zeus_stream.records import record
 
 
 class StepPassed(NamedTuple):
@@ -16,33 +16,33 @@ class StepPassed(NamedTuple):
     boundary: StepBoundary
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochPassed:
     """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
 
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SearchAsked:
     """A script says how the limit is to be searched for."""
 
     wish: SearchWanted
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankEnded:
     """A rank has ended; so has the machine that was about it."""
 
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PipelineJoined:
     """A rank runs a stage of a pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitSet:
     """A control of a GPU was set as asked."""
 
@@ -50,14 +50,14 @@ class LimitSet:
     note: ControlApplied
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitRefused:
     """A control of a GPU was not set."""
 
     note: ControlRefused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitLost:
     """A lease on a control of a GPU has ended."""
 
@@ -69,17 +69,17 @@ class LimitLost:
     control: Control = "power_limit"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShareChanged:
     """A power budget may allow its GPUs more or less than before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadingsCame:
     """Readings came, or time has passed: trials may be measured by now."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetAside:
     """Its events cannot be interpreted: every limit is given back, and the machine left."""
 

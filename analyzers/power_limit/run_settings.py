@@ -1,11 +1,12 @@
 """The settings under which a run is measured, and its power limits are chosen. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
@@ -19,7 +20,7 @@ PLANNED = (
 """The settings that `RunSettings` is made of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PipelineSettings:
     """The settings of clocks for pipelines."""
 
@@ -31,7 +32,7 @@ class PipelineSettings:
     """That a change of clock takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunSettings:
     """The settings of one run. A run keeps those under which it began."""
 

@@ -29,13 +29,13 @@ Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 19
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from analyzers.power_limit.curve_fit import belief as beliefs
 from analyzers.power_limit.curve_fit import curves, noise
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
+from zeus_stream.records import record
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
@@ -59,14 +59,14 @@ WORTH = 1.5
 """Times the cost of the best length of a visit for the same precision, from which on it is long enough."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measure:
     """Measure a block at this limit: one more, if it is in force."""
 
     limit_mw: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choose:
     """Search no more."""
 

@@ -1,7 +1,6 @@
 """The progress of the search for a run's power limit, for people: from the state of its machine. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from analyzers.power_limit.curve_fit.visits import BLOCKS
 from analyzers.power_limit.profiler import (
@@ -15,9 +14,10 @@ from analyzers.power_limit.profiler import (
     Warming,
 )
 from zeus_stream.protocol.snapshots import Phase
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SearchProgress:
     """Where the search of one run stands. None: it does not apply, or is not known."""
 

@@ -19,13 +19,14 @@ Design", IEEE Symposium on Low Power Electronics, 1994.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 
 import numpy as np
 import numpy.typing as npt
 
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 GROUP = "zeus_stream.selectors"
 """Entry points of packages that add selectors."""
@@ -33,7 +34,7 @@ GROUP = "zeus_stream.selectors"
 Figure = float | npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """One power limit, measured."""
 
@@ -53,7 +54,7 @@ class Trial:
         return self.duration_ns / self.steps
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Goal:
     """The objective of a selector, for a search that does not measure every limit."""
 
@@ -79,7 +80,7 @@ Choose = Callable[[Sequence[Trial], int], int]
 """Trials (one or more, a limit each) and the number of GPUs of the job -> one of the limits, mW."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Selector:
     """A way to choose, and the text it was written as."""
 
@@ -91,7 +92,7 @@ class Selector:
     """None: only the function knows, so every limit has to be measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """A selector of the registry."""
 

@@ -5,7 +5,7 @@ rows of trials -> `added_up`: what is known of each limit
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from analyzers.fleet.session import Session, Span
@@ -16,9 +16,10 @@ from analyzers.power_limit.curve_fit.visits import by_limit
 from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import TrialRow
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Taken:
     """The cost of some steps."""
 

@@ -1,12 +1,12 @@
 """Rows of power budgets. Pure."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzers.results.table import Computed, Table
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class BudgetRow:
     """A power budget."""
 
@@ -38,7 +38,7 @@ class BudgetRow:
     """why it cannot be kept; empty: it can"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class BudgetShareRow:
     """The share of power budgets that each GPU has now."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.results.rows import CheckpointRow, Row
+from zeus_stream.records import record
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""
@@ -18,7 +19,7 @@ MAX_PAGE = 200
 """Results of a page."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where a reader goes on."""
 
@@ -26,7 +27,7 @@ class Place:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Page:
     """Results that follow each other."""
 

@@ -3,14 +3,14 @@
 Times are CLOCK_MONOTONIC ns of ``host``; names with ``wall`` are UTC.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzers.results.table import Computed, Table
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunRow:
     """One row a session: one rank of a run."""
 
@@ -65,7 +65,7 @@ class RunRow:
     """start of the analyzer at which the run began: it keeps to those ``settings`` until it ends"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ForecastRow:
     """A forecast of a whole run, made at the end of an epoch or of a block of steps."""
 
@@ -100,7 +100,7 @@ class ForecastRow:
     duration_p97_5_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GpuRow:
     """GPUs, and the CPUs and their memory beside them (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``)."""
 
@@ -151,7 +151,7 @@ class GpuRow:
     """the meter's record, or what is published"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class CommandRow:
     """A command for a control of a GPU, and its outcome. The outcome replaces the row without one."""
 
@@ -187,7 +187,7 @@ class CommandRow:
     """changes of the clock in each iteration by that plan, which the collector makes without a command"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class CheckpointRow:
     """The state of the analyzer's machines, from which a restart goes on. There is only the latest."""
 
@@ -216,7 +216,7 @@ class CheckpointRow:
     """of the screens"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class OwnUseRow:
     """The use of collectors and the analyzer themselves: a row a minute, one more at the end of a run.
 
@@ -258,7 +258,7 @@ class OwnUseRow:
     """why there are no joules; else empty"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EarlierUse:
     """A run's use of GPUs of a host that was over when the analyzer started."""
 

@@ -1,12 +1,11 @@
 """Instructions of the analyzer to others: commands for devices, and answers for scripts. Pure."""
 
-from dataclasses import dataclass
-
 from zeus_stream.protocol.events import Advice, Answer
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ApplyControl:
     """Set a control of one GPU. ``command`` is the same when the same stream is interpreted again."""
 
@@ -19,7 +18,7 @@ class ApplyControl:
     """mW of a power limit, MHz of a clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ApplyPlan:
     """Have the graphics clock of one GPU follow a plan: see `zeus_stream.protocol.pipelines.SetPlan`."""
 
@@ -41,7 +40,7 @@ class ApplyPlan:
         return "graphics_clock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RestoreControl:
     """Give a control of one GPU back: the collector restores the value it found."""
 
@@ -52,7 +51,7 @@ class RestoreControl:
     control: Control
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GiveAnswer:
     """Answer a script's question about the energy of a window."""
 
@@ -60,7 +59,7 @@ class GiveAnswer:
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GiveAdvice:
     """Answer a script's question about the batch size of a try."""
 

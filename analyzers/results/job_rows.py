@@ -1,16 +1,16 @@
 """Rows of recurring jobs and their simulation. Pure. Times are UTC."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from analyzers.results.table import Computed, Table
+from zeus_stream.records import record
 
 Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
 """How a try ended. ``converged``: it reached the target. ``stopped``: by a verdict. ``exhausted``: the
 maximum number of epochs was not enough. ``lost``: it was killed or fell silent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class JobRow:
     """The purpose of a job that recurs. [Jobs that recur](../how-to/recurring-jobs.md) says more."""
 
@@ -40,7 +40,7 @@ class JobRow:
     """how many of the latest tries of a size count; 0: all"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class TryRow:
     """One training of a job with one batch size."""
 
@@ -98,7 +98,7 @@ class TryRow:
     """why"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SimulationRow:
     """A game that ``zeus-stream simulate`` played ([Simulated jobs](../how-to/simulate-jobs.md)).
 
@@ -132,7 +132,7 @@ class SimulationRow:
     default_cost_j: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SimulatedTryRow:
     """A try of a simulated game, stored when the game is over."""
 

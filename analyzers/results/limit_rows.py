@@ -3,14 +3,14 @@
 Times are CLOCK_MONOTONIC ns of the host; names with ``wall`` are UTC.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from analyzers.results.table import Table
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class TrialRow:
     """A visit of a power limit, measured."""
 
@@ -45,7 +45,7 @@ class TrialRow:
     """the chosen limit, measured once more, and again after single GPUs were lowered below it"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DecisionRow:
     """A limit chosen, or why none was."""
 
@@ -98,7 +98,7 @@ class DecisionRow:
     """the same with 95 % confidence at most"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GpuLimitRow:
     """Limits of single GPUs at or below that of their job (``per_gpu``), after a test which of them wait.
 
@@ -129,7 +129,7 @@ class GpuLimitRow:
     """why it is that"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ProfileRow:
     """The knowledge that each round of profiling had of a limit at its end, from its own run or another.
 
@@ -179,7 +179,7 @@ class AtLimit(NamedTuple):
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RecallRow:
     """The profile with which the search of a run began.
 

@@ -1,12 +1,12 @@
 """Rows of signals: prices and carbon intensities that energy is multiplied with when asked. Pure."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzers.results.table import Computed, Table
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SignalRow:
     """One value of a price or a carbon intensity. Of one name, those that were imported last count."""
 

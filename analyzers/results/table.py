@@ -6,13 +6,15 @@ describes the field, and those after it that have no string of their own.
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from zeus_stream.records import record
 
 _TYPES: dict[Any, str] = {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN", bytes: "BLOB"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Computed:
     """A column that no row has: the archive computes it."""
 
@@ -23,7 +25,7 @@ class Computed:
     sql_type: str = "TIMESTAMP"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Table:
     """The table of a row class."""
 

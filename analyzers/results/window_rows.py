@@ -3,13 +3,13 @@
 Times are CLOCK_MONOTONIC ns of ``host``.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzers.results.table import Computed, Table
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class WindowRow:
     """One row a closed window and GPU, and one for each CPU and its memory where those are sampled.
 
@@ -70,7 +70,7 @@ class WindowRow:
     """another run used the GPU at the same time: its energy is included"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GapRow:
     """Data that is known to be missing."""
 
@@ -96,7 +96,7 @@ class GapRow:
     """why"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class MetricRow:
     """A value that a script reported."""
 
@@ -117,7 +117,7 @@ class MetricRow:
     """the epoch that began last, or that the script named"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PhaseRow:
     """One row a phase, epoch, session and GPU, and one of the whole run, replaced while it goes on."""
 

@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ import pyarrow as pa
 
 from analyzers.archive.opening import MIGRATIONS, Connection, connect, schema_version
 from analyzers.archive.process.store_channel import receive
+from analyzers.archive.sandbox.answer_parts import DONE, HEAD, REFUSED, out_of_memory
 from analyzers.archive.sandbox.confinement import Limits, confine_worker
-from analyzers.archive.sandbox.query_process import DONE, HEAD, NICE, REFUSED, WORDS, answer, out_of_memory
+from analyzers.archive.sandbox.query_process import NICE, WORDS, answer
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 IDLE = b"i"
@@ -44,7 +45,7 @@ LASTING = (
 """Errors of a query after which the connection is as it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Source:
     """The data that queries are about."""
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 from threading import Lock
 
 from analyzers.archive.process.store_channel import send
@@ -56,7 +56,7 @@ class QueryWorkers:
         self._source = source
         self._lock = Lock()
         self._workers = {_Worker(source) for _ in range(count)}
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self._free: Queue[_Worker] = Queue()
         self.replaced = 0
         """Workers that were ended with their query, or ended by themselves."""
         for worker in self._workers:

@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.query_server import QueryServer
 from analyzers.results_server import ResultsServer
 from analyzers.serving.query_worker import Source, open_source

@@ -29,6 +29,7 @@ from zeus_stream.broker.requests import Announced, AnnouncedRun, EndedRun
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
@@ -41,7 +42,7 @@ LOOK_S = 0.25
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Site:
     """The parts of an analyzer that all its shards share."""
 

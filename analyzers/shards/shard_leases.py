@@ -7,7 +7,6 @@ remember: rows of a shard, in one transaction with the check that its epoch is t
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import psycopg
 
 from analyzers.lake.outbox import Packed
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.records import record
 
 VERSION = 1
 """Of these tables."""
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Shard:
     """A shard, as the status shows it."""
 
@@ -48,7 +48,7 @@ class Shard:
     """The age of the oldest frame that was not interpreted, at the last renewal."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """A shard that is held."""
 
@@ -56,7 +56,7 @@ class Held:
     behind_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat:
     """The state of a site's shards, as of one renewal."""
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any
@@ -18,9 +18,10 @@ from analyzers.simulation.simulated_jobs import (
     DEFAULT,
     Rules,
 )
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Remembering:
     """A policy that decides by all tries, and stops none but by its bound."""
 
@@ -37,7 +38,7 @@ class _Remembering:
         return Verdict(go_on=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grid(_Remembering):
     """Every size so many times, from the default downwards and then upwards; then the best for good.
 
@@ -64,7 +65,7 @@ class Grid(_Remembering):
         return Choice(next(wanted, best), bound, "grid search")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Known(_Remembering):
     """The default size once, and then one that was known to be the best: the floor of all costs."""
 
@@ -74,7 +75,7 @@ class Known(_Remembering):
         return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Player:
     """A policy and the game it plays."""
 

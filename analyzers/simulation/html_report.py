@@ -7,12 +7,12 @@ is to be saved, what the policies made of it, and what their settings change.
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from analyzers.simulation import figures
 from analyzers.simulation.figures import Colours, Rows
 from analyzers.simulation.svg import COLOURS, SAME
+from zeus_stream.records import record
 
 LAST = 5
 """Recurrences at the end of a game that its result is taken from; the SQL has the same number."""
@@ -73,7 +73,7 @@ pre { max-height: 20rem; overflow: auto; font-size: 12px; }
 _OF_PLAYERS = "the default batch size at the highest power limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Figure:
     """A section of the page."""
 

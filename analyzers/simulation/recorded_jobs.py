@@ -27,17 +27,18 @@ Overlapping recurrences are synthetic: nobody published when such jobs were subm
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, field, replace
 from itertools import pairwise
 from math import inf, log
 from statistics import fmean
 
 from analyzers.batch_size.policy import Job
+from zeus_stream.records import record
 
 # ---- tables ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Trained:
     """One recorded run of a training: when it first reached a level of its metric."""
 
@@ -52,7 +53,7 @@ class Trained:
     """Whole epochs; None: never."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Powered:
     """One epoch, recorded at a power limit."""
 
@@ -65,7 +66,7 @@ class Powered:
     power_w: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Workload:
     """A training task and its target."""
 
@@ -78,7 +79,7 @@ class Workload:
     lower_is_better: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Traces:
     """Recorded trainings and the power of their epochs."""
 
@@ -92,7 +93,7 @@ class Traces:
 # ---- worlds ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spent:
     energy_j: float
     time_s: float
@@ -108,7 +109,7 @@ class Spent:
 NOTHING = Spent(0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Training:
     """A recorded run, seen from a target."""
 
@@ -119,7 +120,7 @@ class Training:
     the first one a step less than that."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Size:
     """A batch size in a world."""
 
@@ -152,7 +153,7 @@ class Size:
         return fmean(run.epochs or inf for run in self.trainings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class World:
     name: str
     """Unique among those of a tournament."""

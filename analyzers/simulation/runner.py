@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 
 from analyzers.simulation.baselines import PLAYERS
@@ -18,13 +18,14 @@ from analyzers.simulation.simulated_jobs import (
     play,
     tries,
 )
+from zeus_stream.records import record
 
 CHUNK = 10
 """Games that a process is given at a time."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Game:
     """One that is to be played."""
 

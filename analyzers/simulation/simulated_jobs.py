@@ -6,7 +6,7 @@ The rules are those of `analyzers.simulation.recorded_jobs`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import ceil, exp, floor, inf, log, sqrt
@@ -16,6 +16,7 @@ from typing import Generic, Literal, TypeVar
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.recorded_jobs import NOTHING, Size, Spent, Training, World
+from zeus_stream.records import record
 
 TRIES = 20
 """Of a recurrence, at most."""
@@ -97,7 +98,7 @@ def _harder(size: Size, factor: float) -> Size:
 # ---- playing --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rules:
     faithful: bool = False
     """To the reference's game; see above."""
@@ -112,7 +113,7 @@ class Rules:
 DEFAULT = Rules()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Played:
     """One try of a game."""
 

@@ -1,10 +1,12 @@
 """Charts as SVG, for a page that stands alone. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from math import asinh, ceil, floor, isfinite, log2, log10
 from typing import Literal
+
+from zeus_stream.records import record
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
 """Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
@@ -24,7 +26,7 @@ Scale = Literal["linear", "log", "asinh"]
 _SCALES: dict[Scale, Callable[[float], float]] = {"linear": float, "log": log2, "asinh": asinh}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Series:
     """Points of one name: a line through them, or a mark at each, or both."""
 
@@ -36,7 +38,7 @@ class Series:
     mark: Literal["", "dot", "faint", "cross"] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cell:
     """A shaded square around a point of a heat map; axes count whole cells."""
 
@@ -47,7 +49,7 @@ class Cell:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     label: str
     scale: Scale = "linear"

@@ -11,7 +11,6 @@ row in workloads.csv take the row of that evaluation, or a target that the runs 
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
@@ -25,6 +24,7 @@ from analyzers.simulation.recorded_jobs import (
     Workload,
 )
 from zeus_stream.errors import StorageError
+from zeus_stream.records import record
 
 PUBLISHED = Path(__file__).with_name("published")
 MAX_ROWS = 1_000_000
@@ -41,7 +41,7 @@ _NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """Recurrences of one workload in a cluster."""
 
@@ -104,7 +104,7 @@ def _gpu(path: Path) -> str:
     return path.stem.removeprefix(_POWER)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Row:
     """A line of a file."""
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from analyzers.power_budget.allocation import in_force, over
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
@@ -16,7 +14,10 @@ from zeus_stream.paths import rewrite
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
-Ask = Callable[[str], pa.Table]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ask = Callable[[str], "pa.Table"]
 """Answers SQL over the archive."""
 NEVER_NS = 4_070_908_800 * 10**9
 """In 2099: a budget without an end."""

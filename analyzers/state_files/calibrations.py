@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from analyzers.measurement import sensors
 from analyzers.measurement.calibration import Record, compared, fit
@@ -18,7 +18,10 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import rewrite
 from zeus_stream.protocol.readings import ABSENT, Seen
 
-Ask = Callable[[str], pa.Table]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ask = Callable[[str], "pa.Table"]
 """Answers SQL over the archive."""
 MARGIN_NS = 2_000_000_000
 """Of readings, before the meter's record and after it."""
@@ -87,7 +90,7 @@ def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[st
     return gpu, fit(shown_w, true_w, source, at), len(shown_w)
 
 
-def _in_wall_time(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def _in_wall_time(table: "pa.Table") -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """Return rows of ``readings``, each with how far UTC is ahead of its clock, as readings in ns of UTC."""
     rows = np.zeros(table.num_rows, READING)
     ahead_ns = table["ahead_ns"].to_numpy()

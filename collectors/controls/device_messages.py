@@ -2,7 +2,6 @@
 
 import os
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -12,6 +11,7 @@ from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record
 from collectors.device import Description
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 if TYPE_CHECKING:
     from collectors.controls.device_thread import Watch
@@ -27,7 +27,7 @@ Step: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Do:
     """Do what a control's machine asks. What comes of it comes back as Happened."""
 
@@ -35,17 +35,17 @@ class Do:
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeeProcesses:
     """Look who computes on the device. Comes back as ProcessesSeen."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FindAgain:
     """The device was lost: look for it from time to time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stop:
     pass
 
@@ -56,7 +56,7 @@ Job: TypeAlias = Do | ChangeClock | SeeProcesses | FindAgain | Stop
 # ---- what a thread has to say ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FoundControl:
     """Something of the device that can be set, or that a dead collector's record says was."""
 
@@ -69,7 +69,7 @@ class FoundControl:
     """Why no record can be kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """The device answers, for the first time or again."""
 
@@ -80,13 +80,13 @@ class Found:
     controls: tuple[FoundControl, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gone:
     t_ns: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Happened:
     """The outcome of an instruction of `leases`."""
 
@@ -95,19 +95,19 @@ class Happened:
     event: lease_messages.Event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeFailed:
     """The device did not take a clock of its plan."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessesSeen:
     pids: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Crashed:
     """An unexpected error: the thread reads no more, but carries out its instructions."""
 

@@ -83,7 +83,7 @@ class Watch:
         self._poll_ns = poll_ns
         self._heartbeat_ns = heartbeat_ns
         self._boot_id = boot_id()
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.Queue[Job] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
         self._record: RecordFile | None = None

@@ -15,10 +15,11 @@ A lower clock is asked for when its instruction begins, a higher one ahead of it
 instruction begins too slow. When changes come too fast, lower clocks are left out, never higher ones.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from zeus_stream.protocol.pipelines import SetPlan, decode_instruction
+from zeus_stream.records import record
 
 MAX_CHANGES_PER_S = 20.0
 BURST = 20.0
@@ -28,7 +29,7 @@ SILENT_NS = 1_000_000_000
 """A script that says nothing for SILENT_ITERATIONS promised iterations and this long ends its plan."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PositionReached:
     """An instruction begins."""
 
@@ -36,19 +37,19 @@ class PositionReached:
     code: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimePassed:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeClock:
     """Lock the graphics clock, MHz."""
 
     clock_mhz: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndPlan:
     """Unlock the clock: the plan does not fit what runs."""
 
@@ -59,7 +60,7 @@ PlanEvent: TypeAlias = PositionReached | TimePassed
 PlanInstruction: TypeAlias = ChangeClock | EndPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class FollowedPlan:
     """State of a plan on one device."""
 

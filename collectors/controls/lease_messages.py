@@ -3,11 +3,11 @@
 Events go to `lease.step`, instructions come from it: the device's thread carries them out.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlRefused, Note
+from zeus_stream.records import record
 
 ROUNDING_MW = 1_000
 """A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
@@ -16,7 +16,7 @@ Command: TypeAlias = SetControl | ReleaseControl
 Outcome: TypeAlias = ControlApplied | ControlRefused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """The content of a control's restore record, in the control's unit."""
 
@@ -50,7 +50,7 @@ def close(one: int, other: int) -> bool:
 # ---- events ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A command came in. ``objection``: why its run may not command this device."""
 
@@ -58,63 +58,63 @@ class Asked:
     objection: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat:
     """Time has passed; this is what is requested now, as last read (None: not known)."""
 
     requested: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunGone:
     """The run's last session on this host is gone."""
 
     run: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Returned:
     """The device was lost and is back; whether it remembers what was set cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stopping:
     """The collector stops: restore, and take no more commands."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanEnded:
     """The plan of clocks under this lease does not fit what runs."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecordWritten:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecordFailed:
     limits: Limits
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetDone:
     """Set without error; ``requested`` was read back."""
 
     requested: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetFoundOther:
     """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
 
     requested: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetFailed:
     """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
 
@@ -123,7 +123,7 @@ class SetFailed:
     requested: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RestoreDone:
     """``requested`` is requested now: the value found, or another program's (``stranger``) that stays."""
 
@@ -131,7 +131,7 @@ class RestoreDone:
     stranger: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RestoreFailed:
     reason: str
 
@@ -157,14 +157,14 @@ Event: TypeAlias = (
 # ---- instructions ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WriteRecord:
     """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
 
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallSet:
     """Set ``value`` if what is requested is still ``expected``.
 
@@ -175,26 +175,26 @@ class CallSet:
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallRestore:
     """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
 
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClearRecord:
     """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Say:
     """Log this; an outcome is also the reply to its command."""
 
     note: Note
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repeat:
     """Reply to a command that came again; the log has its outcome already."""
 

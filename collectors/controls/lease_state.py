@@ -1,17 +1,16 @@
 """The state of the lease of one control of one device. Pure."""
 
-from dataclasses import dataclass
-
 from collectors.controls.lease_messages import Command, Limits, Outcome
 from zeus_stream.protocol.commands import ReleaseControl, SetControl
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import LeaseCause
+from zeus_stream.records import record
 
 DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Rules:
     """The constants of a leased control, and what its machine has to know of the rest."""
 
@@ -29,7 +28,7 @@ class Rules:
     """Leases of the device's other controls."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ending:
     cause: LeaseCause
     reason: str
@@ -43,7 +42,7 @@ FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
 LEFT_OVER = Ending("restart", "a collector died and left it")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lease:
     owner: str
     run: str
@@ -55,23 +54,23 @@ class Lease:
         return self.ending is not None or now_ns >= self.deadline_ns
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recording:
     command: SetControl
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     command: SetControl
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restoring:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     command: Command
     received_ns: int
@@ -79,7 +78,7 @@ class Waiting:
     """Why its run may not command this device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Guarded:
     """State of one device."""
 

@@ -8,7 +8,7 @@ find it done. A record that was dealt with stays, marked as settled, until the n
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from collectors.control import spell
@@ -19,6 +19,7 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
 from zeus_stream.paths import holder
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 LOCK_S = 1.0
 """Wait at most this long for another restorer; it has one call to a device to make."""
@@ -29,7 +30,7 @@ AGAIN_MOST_S = 2.0
 """Between two tries: AGAIN_S, twice that, ... up to this."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """The outcome of one record."""
 

@@ -21,7 +21,6 @@ import fcntl
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.control import spell, unit, words
@@ -31,6 +30,7 @@ from collectors.device import Device
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RetryError, StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.records import record
 
 SUFFIXES: dict[Control, str] = {
     "graphics_clock": ".clock.json",
@@ -43,7 +43,7 @@ PATIENCE_S = 5.0
 _ASK_AGAIN_S = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Record:
     gpu: str
     limits: Limits
@@ -188,7 +188,7 @@ def _whole(value: object, control: Control) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PutBack:
     """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
 

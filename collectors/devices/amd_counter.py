@@ -1,14 +1,15 @@
 """The verdict on an AMD GPU's energy counter: can it be trusted? Pure."""
 
-from dataclasses import dataclass
 from statistics import fmean
+
+from zeus_stream.records import record
 
 TRUSTED = (0.5, 2.0)
 """A counter is trusted if it grew by so much of what the power readings say. Both are rough at rest, so this
 finds what is off by a factor, not by a gain of some percent."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trial:
     """A reading of a counter and its GPU's power, side by side."""
 

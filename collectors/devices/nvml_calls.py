@@ -4,13 +4,13 @@ Only this file, `nvml` and `nvml_bus` import pynvml.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
 from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError
 from zeus_stream.protocol.fields import Control
+from zeus_stream.records import record
 
 AGAIN = "It is asked again at the next turn."
 WITHOUT = "The collector goes on without it."
@@ -52,7 +52,7 @@ ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not here
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quantity:
     """A figure that NVML gives as a field and, on older drivers or devices, by a call of its own."""
 

@@ -6,20 +6,20 @@ distribution: its name is the kind's, its object a `DeviceKind`. Only the kind t
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
 from zeus_stream import entry_points
 from zeus_stream.errors import DeviceError, LostError, SettingsError
+from zeus_stream.records import record
 
 GROUP = "zeus_stream.devices"
 """Entry points of it are kinds of devices."""
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceKind:
     """One kind of devices, as a registry entry."""
 

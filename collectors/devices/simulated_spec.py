@@ -30,11 +30,11 @@ work (`zeus_stream.simulated_gpu.workloads`); that of the memory clock changes n
 
 import hashlib
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 from collectors.devices.virtual_gpu import Kind
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
@@ -54,7 +54,7 @@ _FAULTS = ("lost", "timeout", "permission", "reset")
 _OPTIONS = (*_NUMBERS, "kind", "seed", "power_only", "fault")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fault:
     """``kind`` of trouble between two times after the bus was opened."""
 
@@ -63,7 +63,7 @@ class Fault:
     end_s: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Spec:
     """The description of one simulated GPU. The module's docstring has its text form."""
 

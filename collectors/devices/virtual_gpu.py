@@ -11,10 +11,10 @@ here may therefore change the past; the counter then counts the difference in at
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from math import sqrt
 
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.simulated_gpu.workloads import Model
 
@@ -167,7 +167,7 @@ class Draw:
         yield at_ns, t1_ns, now.limit_mw, now.locked_mhz
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refreshes:
     """When power and counter are refreshed: at ``k * period + phase``, each off by up to the jitter."""
 

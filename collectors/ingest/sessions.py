@@ -9,6 +9,7 @@ from collectors.device import Description
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.events import Batch, Event, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
+from zeus_stream.records import record
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500
@@ -33,7 +34,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Session:
     """The state of one publisher. Outlives the collector in the log."""
 
@@ -176,7 +177,7 @@ def _names(name: str, device: Description) -> bool:
     return len(name) > len("GPU-") and any(uuid.startswith(name) for uuid in uuids)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Admission:
     """The collector's word on which GPUs a run works on, and whether it may command them."""
 

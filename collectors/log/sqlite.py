@@ -19,7 +19,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.log.boot_mark import BootMark
@@ -27,6 +26,7 @@ from collectors.log.database import MARK, beside, frame_crc, open_database, read
 from collectors.log.store import UNKNOWN_UID, Extent, SessionMemory
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.records import record
 
 OVERHEAD_BYTES = 64
 """What a frame takes on disk beside its topic and body, about."""
@@ -40,7 +40,7 @@ EVENT_SHARE = 0.5
 """What all events together may take of the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Gone:
     """The frames removed, and the oldest offset after that."""
 

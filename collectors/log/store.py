@@ -4,15 +4,15 @@ A log gives each frame the next offset, keeps the newest frames within its bound
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.records import record
 
 UNKNOWN_UID = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionMemory:
     """The state of a session that a restarted collector needs: ``about`` is the caller's own text."""
 
@@ -21,7 +21,7 @@ class SessionMemory:
     about: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extent:
     """The frames of a log: from ``first_offset`` to below ``next_offset``."""
 

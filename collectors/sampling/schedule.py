@@ -76,9 +76,18 @@ def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] 
         period_ns: as far as it is known by now.
         change: the two instants between which a refresh came that this read saw; None: it saw none.
     """
-    schedule = schedule._replace(reads=schedule.reads + 1, failures=0, period_ns=period_ns, guarded=True)
-    if change is None or period_ns is None:
-        return schedule
+    expected_ns, width_ns = schedule.expected_ns, schedule.width_ns
+    guarded, guards = True, schedule.guards
+    if change is not None and period_ns is not None:
+        expected_ns, width_ns, guards = _expect(schedule, period_ns, change)
+        guarded = False
+    # Not `_replace`: each read comes here.
+    begun_ns, poll_ns, reads = schedule.begun_ns, schedule.poll_ns, schedule.reads + 1
+    return Schedule(begun_ns, poll_ns, reads, 0, period_ns, expected_ns, width_ns, guarded, guards)
+
+
+def _expect(schedule: Schedule, period_ns: int, change: tuple[int, int]) -> tuple[int, int, int]:
+    """Return when the next refresh should come, within what of that, and how many windows have guards."""
     lo_ns, hi_ns = change
     look_ns = _look_ns(period_ns)
     middle_ns, expected_ns, width_ns = (lo_ns + hi_ns) // 2, schedule.expected_ns, schedule.width_ns
@@ -92,12 +101,7 @@ def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] 
     else:  # a look came late, or the refresh early: what was expected stays, as far as it can be
         came_ns, guards = min(max(expected_ns, lo_ns), hi_ns), GUARDED
         width_ns = max(width_ns * (9 if came_ns == expected_ns else 20) // 10, 2 * look_ns)
-    return schedule._replace(
-        expected_ns=came_ns + period_ns,
-        width_ns=min(width_ns, period_ns // 4),
-        guarded=False,
-        guards=guards,
-    )
+    return came_ns + period_ns, min(width_ns, period_ns // 4), guards
 
 
 def failed(schedule: Schedule) -> Schedule:

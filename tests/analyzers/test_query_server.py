@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import THREADS, Queries
+from analyzers.archive.sandbox.bounded_queries import THREADS, Queries
 from analyzers.query_server import QueryServer
 from analyzers.results_server import ResultsServer
 from tests.empty_archive import archive_at

@@ -4,7 +4,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
@@ -131,7 +132,7 @@ class StalledArchive(Archive):
         super().put(received, rows, interpreted, replaying=replaying)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bench:
     analyzer: Analyzer
     archive: Archive

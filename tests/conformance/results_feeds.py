@@ -11,7 +11,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.query_server import QueryServer
 from analyzers.results.feed import Place, ResultsFeed
 from analyzers.results.rows import Row

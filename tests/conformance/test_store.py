@@ -9,7 +9,7 @@ import pytest
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Store
 from analyzers.results.fleet_rows import EarlierUse, RunRow

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.archive.query import Queries, answer_some
+from analyzers.archive.query import answer_some
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages

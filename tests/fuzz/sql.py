@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archive.sql_attempts import AROUND, STATEMENTS
 from tests.analyzers.archives import fill
 from tests.empty_archive import archive_at

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, Welcome
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import Connection, status
@@ -77,7 +77,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Account:
     """What became of everything, counted in the archive and by the publishers."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from analyzers.archive.query import Asked, Queries
+from analyzers.archive.sandbox.bounded_queries import Asked, Queries
 from analyzers.lake import catalog, roles
 from analyzers.lake.lake_archive import LakeArchive
 from analyzers.serving.query_worker import Source, open_source

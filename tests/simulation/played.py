@@ -1,7 +1,6 @@
 """A load of `benchmarks.loads` played to sampler, schedule, timeline and shape, in virtual time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from benchmarks.loads import Load
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
 from zeus_stream.protocol.readings import Seen
+from zeus_stream.records import record
 
 Rows = npt.NDArray[np.void]
 READ_NS = 50_000
@@ -24,7 +24,7 @@ EVENTS_NS = 20_000_000
 HEARTBEAT_NS = 500_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Counter:
     """A counter over a load: when it was refreshed, and what it showed from then on; shape (n,) each."""
 
@@ -91,7 +91,7 @@ def _sharpened(rows: Rows, shown: Counter) -> Rows:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measured:
     """One step."""
 

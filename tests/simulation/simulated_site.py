@@ -6,7 +6,6 @@ would log, `troubled_world` has processes that die.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
@@ -25,6 +24,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.notes import CollectorStarted, DeviceFound
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 START_NS = 1_000_000_000_000
@@ -34,7 +34,7 @@ READ_NS = 50_000
 HEARTBEAT_NS = 500_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Training:
     """A training: one rank a host, all in step: each GPU does its share, then waits for the others."""
 

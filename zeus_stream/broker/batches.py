@@ -8,7 +8,6 @@ reader tells frames that had left the log from batches that the broker lost.
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgpack
@@ -16,6 +15,7 @@ import msgpack
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Frame
+from zeus_stream.records import record
 
 PARTS = 16
 """Of a site, for ever: a host that changed its part would be archived by two."""
@@ -26,7 +26,7 @@ MAX_UNPACKED = 8_000_000
 """A message that unpacks to more is malformed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Batch:
     """Frames of one log without a hole."""
 

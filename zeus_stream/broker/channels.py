@@ -3,12 +3,11 @@
 Those who use them need not know: a message has the same parts as on a ZeroMQ socket.
 """
 
-from dataclasses import dataclass
-
 from zeus_stream.broker import batches, requests
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
+from zeus_stream.records import record
 from zeus_stream.transport.channel import Received
 
 
@@ -81,7 +80,7 @@ class BatchFeed:
         self._exchange.forget(self._inbox)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubjectAddress:
     """The subject of requests to a collector."""
 
@@ -98,7 +97,7 @@ class SubjectAddress:
         return Conversation(self.exchange, self.subject)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FeedAddress:
     """The batches of a host."""
 
@@ -116,7 +115,7 @@ class FeedAddress:
         return BatchFeed(self.exchange, self.site, self.host)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BrokeredHost:
     """A collector that is followed and commanded over the broker, without an address of its host."""
 

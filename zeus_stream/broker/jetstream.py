@@ -5,7 +5,6 @@ The broker is a feed that may lose, as the PUB socket is: the log of each host i
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import nats
@@ -23,6 +22,7 @@ from nats.js.api import (
 
 from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
 from zeus_stream.errors import UnreachableError
+from zeus_stream.records import record
 
 CONNECT_S = 5.0
 ACK_S = 10.0
@@ -36,7 +36,7 @@ WRONG = (nats.errors.Error, OSError, TimeoutError)
 """The errors that a call of the client may raise."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Message:
     """A message of a stream."""
 

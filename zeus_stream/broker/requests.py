@@ -11,7 +11,6 @@ Permissions of the broker say who may send on which subject; so the subject is t
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import msgpack
@@ -19,6 +18,7 @@ import msgpack
 from zeus_stream.broker.batches import token
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import Count, Name, Within
+from zeus_stream.records import record
 
 BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
@@ -32,7 +32,7 @@ SUBJECTS: dict[BrokerRole, str] = {"command": "control", "follow": "watch"}
 """The word in the subject of those who have a role."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class AnnouncedRun:
     """A session that is open on a host."""
 
@@ -43,7 +43,7 @@ class AnnouncedRun:
     """Of the host's log, at the session's beginning or a little before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class EndedRun:
     """A session that is over. An analyzer that was away interprets it to its end."""
 
@@ -55,7 +55,7 @@ class EndedRun:
     """The one after its last event, or a little later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Announced:
     """The runs of a host, as its collector announces them. An index: the truth is in the host's log."""
 

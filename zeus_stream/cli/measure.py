@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 
 from zeus_stream.cli.run_training import (
@@ -31,6 +31,7 @@ from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.events import RunEnded, RunStarted, WindowBegan, WindowEnded
+from zeus_stream.records import record
 from zeus_stream.reports.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
@@ -52,7 +53,7 @@ FROM runs WHERE run = {run}
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Watch:
     """One window over GPUs of this host, in a process that does not compute on them."""
 

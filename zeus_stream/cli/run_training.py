@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +25,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, holder, places
+from zeus_stream.records import record
 from zeus_stream.reports.run_cost import (
     Summary,
     ended_by,
@@ -195,7 +195,7 @@ def as_environment(settings: Settings) -> dict[str, str]:
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Service:
     """A collector or an analyzer that was started here."""
 

@@ -1,7 +1,7 @@
 """Plays games of recurring jobs on published traces, into an archive, and draws what came of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +29,7 @@ from analyzers.simulation.simulated_jobs import (
 from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
 
@@ -49,7 +50,7 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Wanted:
     """Games to be played: every combination."""
 

@@ -1,10 +1,10 @@
 """The protocol of exporters, which send results to another system. See `docs/how-to/add-an-exporter.md`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from analyzers.results.rows import Row
+from zeus_stream.records import record
 
 
 class Exporter(Protocol):
@@ -27,7 +27,7 @@ class Exporter(Protocol):
         """Send what waits, and end."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExporterKind:
     """One kind of exporters, as a registry entry."""
 

@@ -8,17 +8,17 @@ A figure that is not known has no sample. A GPU without a fresh reading has none
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from zeus_stream.protocol.snapshots import GpuNow, PartNow, Snapshot
+from zeus_stream.records import record
 
 Labels = tuple[tuple[str, str], ...]
 Names = Literal["none", "upper", "lower"]
 """dcgm-exporter's names: none; with the label ``Hostname``; with ``hostname``, as newer versions write it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """One value of a family."""
 
@@ -28,7 +28,7 @@ class Sample:
     """Of the name: ``_bucket``, ``_sum``, ``_count`` of a histogram."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Family:
     """The samples of one metric."""
 
@@ -43,7 +43,7 @@ class Family:
     samples: tuple[Sample, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class _Gpu:
     """One figure of a GPU, and the family that it becomes."""
 

@@ -9,12 +9,12 @@ Nothing waits: a log has what the analyzer has answered by then.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 from zeus_stream.integrations.run_budget import Agree, over_budget
 from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
+from zeus_stream.records import record
 from zeus_stream.training.answers import Later, WindowEnergy
 from zeus_stream.training.identity import counted
 from zeus_stream.training.publisher import Publisher
@@ -28,7 +28,7 @@ MAX_UNANSWERED = 100
 """Intervals that wait for their energy; of more, the oldest is in no log."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interval:
     """Steps whose energy was asked for."""
 

@@ -7,11 +7,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.records import record
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect, quoted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VARIABLE = "ZEUS_STREAM_STOP_AT"
+ENDS = "It ends at its next checkpoint, if a callback or zeus_stream.over_budget() asks there."
 NEAR = 0.8
 """Share of a budget from which on a warning names it."""
 ANSWER_S = 5.0
@@ -29,7 +30,7 @@ _warned: set[str] = set()
 Agree = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunBudget:
     """The energy that a run may use."""
 
@@ -48,7 +49,7 @@ class RunBudget:
             return "", ""
         share = f"{100 * used_j / self.energy_j:.0f} % of its budget of {self.text}"
         if used_j >= self.energy_j:
-            return "over", f"the run has used {share}. It ends at its next checkpoint."
+            return "over", f"the run has used {share}. {ENDS}"
         if used_j >= NEAR * self.energy_j:
             return "near", f"the run has used {share}."
         if forecast_j is not None and forecast_j > self.energy_j:

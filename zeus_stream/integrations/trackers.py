@@ -12,10 +12,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
+from zeus_stream.records import record
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect, quoted
@@ -45,7 +45,7 @@ _SAVED = "SELECT energy_saved_percent FROM saving_of({run})"
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """Figures of one block of steps, or of one epoch."""
 

@@ -7,7 +7,7 @@ not known is ``-`` with its reason, never 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from zeus_stream.live.figures import ABSENT, Line, Span, clean, dimmed, fit_line, scaled
@@ -17,6 +17,7 @@ from zeus_stream.live.panels.gpu_panel import gpu_panel
 from zeus_stream.live.panels.power_chart import power_panel
 from zeus_stream.live.panels.run_panel import run_panel, search_panel
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.records import record
 
 MOST_POWER = 14
 """Rows of the panel of power."""
@@ -28,7 +29,7 @@ KEYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class View:
     """Everything on the screen."""
 

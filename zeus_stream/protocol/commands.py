@@ -4,13 +4,13 @@ collector <--control-- analyzer   Hello, Fetch, SetControl, ReleaseControl, Rene
                                   Answer, Advice
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import Control, ControlValue, Count, Gpu, Gpus, Milliseconds, Name, Within
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """Asks who is there. ``analyzer``: pass questions of scripts to me from now on."""
 
@@ -23,7 +23,7 @@ class Hello:
     shards: Annotated[int, Within(1, 10_000)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Welcome:
     host: Name
     incarnation: Name
@@ -35,14 +35,14 @@ class Welcome:
     observe: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetch:
     log_id: Name
     first_offset: Count
     count: Annotated[int, Within(1, 1000)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetched:
     """Frames follow, three parts each: from ``first_offset`` on, as many as fit."""
 
@@ -52,7 +52,7 @@ class Fetched:
     next_offset: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SetControl:
     """Set a control of a device under a lease. Outcome: `ControlApplied` or `ControlRefused`.
 
@@ -74,7 +74,7 @@ class SetControl:
     """From receipt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ReleaseControl:
     """Restore the value found, now. Outcome: `ControlApplied` with that value, or `ControlRefused`."""
 
@@ -86,7 +86,7 @@ class ReleaseControl:
     control: Control
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenewLeases:
     """Extends all leases of these devices; never revives an ended one. No outcome, no reply."""
 

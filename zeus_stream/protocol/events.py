@@ -5,7 +5,6 @@ training process --publish-->  collector
         <--Ack, Answer, Advice
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import (
@@ -23,9 +22,10 @@ from zeus_stream.protocol.fields import (
 )
 from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunStarted:
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
@@ -51,13 +51,13 @@ class RunStarted:
     """The process of the same run that started this one; None: a launcher did, or a person."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochBegan:
     t_ns: Ns
     index: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochEnded:
     t_ns: Ns
     index: Count
@@ -68,7 +68,7 @@ Placed = Literal["dispatch", "device", "ready"]
 the step's output was ready."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepBoundary:
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
 
@@ -84,7 +84,7 @@ class StepBoundary:
     """Both stamps are at most so far off. None: not known, as by dispatch."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowBegan:
     t_ns: Ns
     window: Count
@@ -92,19 +92,19 @@ class WindowBegan:
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowEnded:
     t_ns: Ns
     window: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WindowCancelled:
     t_ns: Ns
     window: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Metric:
     t_ns: Ns
     name: Name
@@ -114,7 +114,7 @@ class Metric:
     epoch: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class TryWanted:
     """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
 
@@ -137,7 +137,7 @@ class TryWanted:
     window: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TryBegan:
     """From here on the session trains with this batch size, whether or not it was the one advised."""
 
@@ -146,7 +146,7 @@ class TryBegan:
     batch_size: BatchSize
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TryEnded:
     """The end of the session's try; a try whose session ends without it was lost."""
 
@@ -156,7 +156,7 @@ class TryEnded:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SearchWanted:
     """A run chooses how its power limit is searched for. It counts before its search has begun."""
 
@@ -171,7 +171,7 @@ class SearchWanted:
     """The one limit to use. None: every limit is measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunPlanned:
     """The planned length of a run, as its script says. A later one replaces it."""
 
@@ -181,7 +181,7 @@ class RunPlanned:
     steps: Count | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EventsDropped:
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
@@ -190,7 +190,7 @@ class EventsDropped:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunEnded:
     """The session's last event, sent by a publisher that closes in order."""
 
@@ -221,7 +221,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """Events ``sequence``, ``sequence + 1``, ... of a session. Sent again until acknowledged."""
 
@@ -230,7 +230,7 @@ class Batch:
     events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ack:
     """The session's events below ``next_sequence`` are in the log."""
 
@@ -240,7 +240,7 @@ class Ack:
     """Events may come together for so long before they are sent: nobody waits for them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ask:
     """A script asks for the energy of a window it has ended; the collector passes it to its analyzer."""
 
@@ -249,7 +249,7 @@ class Ask:
     window: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuEnergy:
     gpu: Gpu
     energy_j: float
@@ -257,7 +257,7 @@ class GpuEnergy:
     energy_high_j: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     question: Name
     duration_s: float | None
@@ -266,7 +266,7 @@ class Answer:
     """Why there is no energy; then ``gpus`` is empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskTry:
     """A script asks which batch size to try (``epochs`` is 0), or whether to go on after so many epochs."""
 
@@ -276,7 +276,7 @@ class AskTry:
     epochs: Count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Advice:
     question: Name
     batch_size: BatchSize | None
@@ -285,7 +285,7 @@ class Advice:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class No:
     """Reply to a request that was understood and refused, or not understood."""
 

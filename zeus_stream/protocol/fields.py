@@ -4,14 +4,15 @@ Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not 
 """
 
 import zlib
-from dataclasses import dataclass
 from typing import Annotated, Literal
+
+from zeus_stream.records import record
 
 VERSION = 1
 """Of this schema. A message of another version is refused with a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Within:
     """Bound of a field: an integer's or float's range, or the length of a string, bytes or tuple."""
 
@@ -50,7 +51,7 @@ def of_host(gpu: Gpu) -> bool:
     return gpu.startswith(("CPU-", "DRAM-"))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unknown:
     """A kind this version does not know, from a newer sender: counted, never an error."""
 

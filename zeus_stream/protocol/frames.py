@@ -3,16 +3,16 @@
 collector --feed--> analyzer      Frame(Readings | Events | Notes)
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from zeus_stream.protocol.events import Event
 from zeus_stream.protocol.fields import Count, Name, Ns, Unknown, Within
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Events:
     """A `Batch` as the collector logged it: what was new in it, and who the kernel says sent it."""
 
@@ -26,7 +26,7 @@ class Events:
 Body = Readings | Events | Notes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Frame:
     """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
 
@@ -43,7 +43,7 @@ class Frame:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Break:
     """``count`` frames of a log, or more if it was left for another, are gone from ``first_offset`` on."""
 

@@ -1,6 +1,5 @@
 """Notes: what a collector states about itself, its devices, runs and commands."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import (
@@ -17,9 +16,10 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class CollectorStarted:
     t_ns: Ns
     incarnation: Name
@@ -30,14 +30,14 @@ class CollectorStarted:
     observe: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClockAnchored:
     t_ns: Ns
     wall_ns: WallNs
     wall_error_ns: Ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DeviceFound:
     t_ns: Ns
     gpu: Gpu
@@ -59,14 +59,14 @@ class DeviceFound:
     """UUIDs (``MIG-...``) of the instances that share the GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceGone:
     t_ns: Ns
     gpu: Gpu
     reason: Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunAdmitted:
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
@@ -78,7 +78,7 @@ class RunAdmitted:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionEnded:
     """The session's process is gone, with or without `RunEnded` before it."""
 
@@ -87,7 +87,7 @@ class SessionEnded:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ControlApplied:
     """Outcome of a command. A power limit was read back; no driver reports a lock of a clock."""
 
@@ -106,7 +106,7 @@ ended lease; the run does not own the GPU; no restore record could be written; t
 else set another limit in the meantime."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ControlRefused:
     """Outcome of a command that changed nothing."""
 
@@ -123,7 +123,7 @@ limit; the collector stopped; a collector started after one that was killed; the
 a plan of clocks did not fit what ran."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ControlLeaseEnded:
     """Ours no longer: released, run out, or set by another program, whose value stays.
 
@@ -141,7 +141,7 @@ class ControlLeaseEnded:
     restored yet, which is tried again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """The loss of a bounded buffer, a full disk or a broken log. Becomes a row in ``gaps``."""
 
@@ -151,7 +151,7 @@ class Lost:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Budget:
     """The power limits of a group of GPUs together are to be no more than this."""
 
@@ -171,7 +171,7 @@ class Budget:
     """How far the ramp is, at the time of a note."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BudgetsSet:
     """The analyzer's own word, in a log of its own: from here on these budgets hold, and no others."""
 
@@ -179,7 +179,7 @@ class BudgetsSet:
     budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class OwnUse:
     """The use of one of our services, since its last record or its start."""
 
@@ -214,7 +214,7 @@ Note = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Notes:
     """A message of the collector itself."""
 

@@ -1,11 +1,11 @@
 """Phases of a step, as a script marks them: what is under way from which instant on."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import Annotated
 
 from zeus_stream.protocol.fields import Name, Ns, Within
+from zeus_stream.records import record
 
 MAX_NAMES = 250
 MAX_MARKS = 20_000
@@ -14,7 +14,7 @@ MARK = Struct(
 )  # us since the event's instant, and the phase: 0 none, else its place in ``names`` plus 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PhasesRan:
     """Marks of the thread that trains: from each instant on, this phase was under way."""
 

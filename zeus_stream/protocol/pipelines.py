@@ -8,11 +8,11 @@ An instruction is one number: its *code* is ``micro_batch << 10 | chunk << 2 | k
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Annotated
 
 from zeus_stream.protocol.fields import ControlValue, Count, Gpu, Milliseconds, Name, Ns, Within
+from zeus_stream.records import record
 
 KINDS = ("forward", "backward", "weight", "recompute")
 MAX_MICRO_BATCHES = 1 << 20
@@ -34,7 +34,7 @@ def decode_instruction(code: int) -> tuple[str, int, int]:
     return KINDS[code & 3], code >> 10, code >> 2 & 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PipelineBegan:
     """The session runs one stage of a pipeline from here on."""
 
@@ -47,7 +47,7 @@ class PipelineBegan:
     """A name, or ``given`` for an order of the script's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class IterationRan:
     """All instructions that the session ran in one iteration, in their order."""
 
@@ -75,7 +75,7 @@ def unpack_rows(ran: IterationRan) -> Iterator[tuple[int, int, int]]:
         yield code, begin_ns, begin_ns + length_us * 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SetPlan:
     """Let a device follow the instructions of a run's pipeline. Outcome: as of a `SetControl`.
 

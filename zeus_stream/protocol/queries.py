@@ -3,7 +3,6 @@
 any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, AskResults, ForgetJob
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from zeus_stream.protocol.commands import (
@@ -21,28 +20,29 @@ from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskStatus:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Status:
     """One process's state for people: rows of (section, name, value)."""
 
     rows: Annotated[tuple[tuple[Text, Text, Text], ...], Within(0, 10_000)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     sql: Annotated[str, Within(1, 100_000)]
     max_rows: Annotated[int, Within(1, 10_000_000)]
     timeout_ms: Milliseconds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cancel:
     """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
 
@@ -53,7 +53,7 @@ class Cancel:
     """With which the query was sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskResults:
     """Ask for the results that the analyzer stored, from a place on. `ResultsPage` is the reply."""
 
@@ -67,7 +67,7 @@ class AskResults:
     """Wait so long for a result, if there is none yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ResultsPage:
     """Results in the order in which they were stored. Records follow in the next message part."""
 
@@ -84,20 +84,20 @@ class ResultsPage:
     """They were derived again when the analyzer started: they may have been handed out before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetJob:
     """Let a job that recurs start over. Its tries stay in the archive, and count no more."""
 
     job: Name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forgotten:
     tries: Count
     """That count no more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QueryDone:
     """An Arrow IPC stream follows in the next message part."""
 

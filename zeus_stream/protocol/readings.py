@@ -1,10 +1,10 @@
 """Readings of devices, in bulk: fixed-width rows."""
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
 from zeus_stream.protocol.fields import Gpus, Within
+from zeus_stream.records import record
 
 
 class Seen(IntEnum):
@@ -43,7 +43,7 @@ ABSENT = -1
 """In a row of `Readings`: the device does not say. (Nowhere else: elsewhere it is None.)"""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Readings:
     """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU."""
 

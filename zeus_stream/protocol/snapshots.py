@@ -6,10 +6,10 @@ any client --control--> collector    AskNow -> Snapshot of its own GPUs
 A figure that is not known is None, never 0.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs, Within
+from zeus_stream.records import record
 
 MAX_GPU_ROWS = 2_000
 """GPUs in one snapshot; `Totals` covers all."""
@@ -31,14 +31,14 @@ Percent = Annotated[int, Within(0, 1_000)]
 Clock = Annotated[int, Within(0, 100_000)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskNow:
     """Ask for the live state: of the whole site, or of one host."""
 
     host: Name | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GpuNow:
     """The latest reading of one GPU."""
 
@@ -72,7 +72,7 @@ class GpuNow:
     """Mean energy of the last closed steps (at most 40) of its run on this GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PartNow:
     """The latest reading of a part of a host: a CPU (``CPU-0``) or its memory (``DRAM-0``)."""
 
@@ -83,7 +83,7 @@ class PartNow:
     age_ms: Count | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class TrialNow:
     """One power limit or clock that a run has measured, or measures."""
 
@@ -97,7 +97,7 @@ class TrialNow:
     """The clock whose nominal power the limit is. None: it is a power limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SearchNow:
     """The search for the power limit or the clock of one run."""
 
@@ -131,7 +131,7 @@ class SearchNow:
     trials: Annotated[tuple[TrialNow, ...], Within(0, MAX_TRIAL_ROWS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ForecastNow:
     """The latest forecast of a whole run, with 95 % intervals. None: not known (yet)."""
 
@@ -148,7 +148,7 @@ class ForecastNow:
     left_high_s: Figure | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunNow:
     """A run that is open, or has ended a short time ago."""
 
@@ -181,7 +181,7 @@ Bucket = tuple[Annotated[int, Within(-60, 100)], Count]
 """An exponent, and the number of values above half of, and at most, two to its power."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class JobSteps:
     """The steps of a job that were measured since the service started."""
 
@@ -194,7 +194,7 @@ class JobSteps:
     sum_s: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class HostNow:
     """One host, as the service knows its collector."""
 
@@ -204,7 +204,7 @@ class HostNow:
     """Why its collector cannot be followed; empty: it can."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GapNow:
     """Data of one kind that is known to be missing since the service started."""
 
@@ -215,7 +215,7 @@ class GapNow:
     """Of the latest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Totals:
     """Sums over all GPUs and runs, also those that the snapshot leaves out."""
 
@@ -237,7 +237,7 @@ class Totals:
     gaps: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Snapshot:
     """The state of a site (by an analyzer) or of a host (by a collector) at one instant."""
 

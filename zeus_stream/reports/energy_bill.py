@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.tables import ABSENT, console_of, write_text
 
@@ -22,7 +22,7 @@ J_PER_WH = 3600
 MOST_PLACES = 9
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bill:
     """The energy of whole GPUs during one window: joules, seconds, watts."""
 

@@ -1,7 +1,7 @@
 """Recurring jobs: queries over the archive, and their text."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choo
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import beliefs, estimates, parse
 from analyzers.results.rows import JobRow, TryRow
+from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.site.job_belief import Estimate, JobBelief, SetupBelief
 from zeus_stream.reports.tables import console_of, write
@@ -43,7 +44,7 @@ R = TypeVar("R", JobRow, TryRow)
 Ask = Callable[[str], pa.Table]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Shown:
     """One recurring job: its rows of the archive, and what a policy has learned from them."""
 

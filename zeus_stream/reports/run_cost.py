@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Any, TextIO
@@ -11,6 +10,7 @@ import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
 
+from zeus_stream.records import record
 from zeus_stream.reports.costs import OWN_USE, at_price, cost_facts, costs, own_use_facts
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.quantities import found_level, level
@@ -59,7 +59,7 @@ SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Summary:
     """One run: its rows of the archive."""
 

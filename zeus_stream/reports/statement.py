@@ -5,7 +5,6 @@ Only what was measured is in the sum. What is missing is named beside it; nothin
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -13,6 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow as pa
 
 from zeus_stream.errors import RefusedError
+from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 
 JOULES_PER_KWH = 3.6e6
@@ -31,7 +31,7 @@ FROM windows WHERE job = {job} AND kind = 'run' AND NOT of_host(gpu)
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statement:
     """The energy of one job: its row of ``job_energy``, the models of its GPUs, and how it was measured."""
 

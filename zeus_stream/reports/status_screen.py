@@ -1,7 +1,6 @@
 """The screen of ``zeus-stream status``: queries, a pure view of their answers, and its text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -9,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.queries import Status
+from zeus_stream.records import record
 from zeus_stream.reports.forecast import energy_words
 from zeus_stream.reports.html.quantities import seconds
 from zeus_stream.reports.tables import ABSENT, console_of
@@ -91,7 +91,7 @@ QUERIES: Mapping[str, str] = {"gpus": _query(_GPUS), "runs": _query(_RUNS), "gap
 """Queries whose answers `view` takes. Each is bounded: the latest seconds, and runs that are open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GpuLine:
     """One GPU. None: not known."""
 
@@ -108,7 +108,7 @@ class GpuLine:
     gone: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RunLine:
     """One open run."""
 
@@ -124,7 +124,7 @@ class RunLine:
     """Energy and duration of the whole run; empty: there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class ServiceLine:
     """The collector, the analyzer, or a collector that the analyzer follows."""
 
@@ -133,7 +133,7 @@ class ServiceLine:
     lag: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GapLine:
     """Data that is known to be missing, with the reason."""
 
@@ -142,7 +142,7 @@ class GapLine:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class StatusView:
     """Everything that the screen shows."""
 

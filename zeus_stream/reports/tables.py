@@ -4,7 +4,6 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.errors import printable
+from zeus_stream.records import record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ DIGITS = 5
 """Significant digits of the largest value of a column."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """One check of the doctor. ``cure`` is empty if nothing has to be done."""
 
@@ -43,7 +43,7 @@ class Check:
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Printable:
     """Something to be printed, without control characters: an archive may be from anywhere."""
 

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import Self
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.paths import publish_candidates
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import (
     LIMIT,
     LIMITS,
@@ -43,7 +43,7 @@ CHECK_NS = 5_000_000
 """How often a running load looks for a change of the limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pace:
     """Work under way at one speed: at ``at_ns``, ``left_ns`` remained, counted at full speed."""
 

@@ -19,7 +19,6 @@ import mmap
 import os
 import zlib
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
 LOADS = 4096
@@ -50,7 +50,7 @@ STATE_BYTES = _RINGS_AT + LIMITS * (LIMIT.size + _CHECK.size)
 WORK_BYTES = _RINGS_AT + LOADS * (LOAD.size + _CHECK.size)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """A GPU works on ``workload`` from ``begin_ns`` until ``until_ns`` (CLOCK_MONOTONIC)."""
 
@@ -59,7 +59,7 @@ class Load:
     workload: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitChange:
     """From ``since_ns`` on, ``limit_mw`` was in force, and this lock of the graphics clock."""
 

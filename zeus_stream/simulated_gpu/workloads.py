@@ -29,17 +29,18 @@ the least energy-delay product of other workloads on V100, A100 and H100. The ot
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zeus_stream.protocol.fields import UNLOCKED
+from zeus_stream.records import record
 
 _KNEE_SHARPNESS = 12.0
 """How suddenly the steep part begins; one value serves all fits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Workload:
     """One training job on one GPU model. All powers are of one GPU."""
 
@@ -115,7 +116,7 @@ class Workload:
         return float(power_mw**-self.slope * knee)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Model:
     """A GPU model: what a device of it says of itself, and the workloads measured on it."""
 

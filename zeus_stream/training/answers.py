@@ -1,12 +1,13 @@
 """Answers to a training script: the energy of a window, or the reason why it is not known. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from zeus_stream.protocol.events import GpuEnergy
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class WindowEnergy:
     """The energy of a window, over the GPUs of this process.
 
@@ -41,7 +42,7 @@ class WindowEnergy:
         return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Missing:
     """An energy that is not known, with the reason.
 
@@ -89,7 +90,7 @@ class Later:
         return f"Later({self._known!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Statistics:
     """Counters of a publisher."""
 

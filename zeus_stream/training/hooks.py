@@ -3,17 +3,17 @@
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from zeus_stream.protocol.events import Advice
+from zeus_stream.records import record
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 
-Box: TypeAlias = queue.SimpleQueue[Advice]
+Box: TypeAlias = queue.Queue[Advice]
 """Holds the analyzer's answer to a question, once it has arrived."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class WindowHooks:
     """The publisher, as a window sees it."""
 
@@ -29,7 +29,7 @@ class WindowHooks:
     """Asks for it without waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PublisherHooks:
     """The publisher, as a recurring job sees it."""
 

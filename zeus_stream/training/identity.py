@@ -11,10 +11,11 @@ GPUs are named as well as the process knows them; the collector resolves them:
 
 import re
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import PurePath
 from typing import cast
+
+from zeus_stream.records import record
 
 ALL = "index:all"
 MAX_NAME = 200
@@ -37,7 +38,7 @@ _LAUNCHERS = (
 """Rank, world size, rank and number of ranks on this host; the innermost launcher comes first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Identity:
     """The part of a `RunStarted` that describes its process."""
 
@@ -52,7 +53,7 @@ class Identity:
     """The measured script of the same run that started this process; None: none did."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Process:
     """The facts that an environment lacks."""
 
@@ -67,7 +68,7 @@ class Process:
     """UUIDs of the devices that CUDA shows the process; None: CUDA is not initialized."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Place:
     """Among the ranks of a run. ``local_rank``: None if the launcher does not say."""
 

@@ -11,11 +11,12 @@ run goes on in a new session, which begins with its `RunStarted` like every othe
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from zeus_stream.protocol.events import Ack, Ask, AskTry, Batch, Event, EventsDropped, RunStarted
 from zeus_stream.protocol.fields import Name, Ns
+from zeus_stream.records import record
 
 ROOM = 100_000
 """Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps."""
@@ -23,7 +24,7 @@ BATCH = 500
 ASK_AGAIN_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Question:
     """Asked once everything put before it is acknowledged; given up at ``until_ns``."""
 

@@ -6,7 +6,6 @@ takes them to the collector of this host. Each kind of trouble is logged once, i
 """
 
 import itertools
-import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -314,6 +313,8 @@ class Publisher(LoopRecorder):
     def _warn(self, cause: str, sentence: str) -> None:
         if cause not in self._warned and not self._silent:
             self._warned.add(cause)
+            import logging  # noqa: PLC0415  (few scripts are warned, and it takes a twentieth of the first use)
+
             logging.getLogger("zeus_stream").warning("zeus-stream: %s", sentence)
 
     def _queue(self) -> torch_events.CudaQueue | None:

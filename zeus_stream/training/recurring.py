@@ -15,7 +15,6 @@ events: `TryWanted`, `TryBegan`, `TryEnded`, and those of epochs and of the metr
 import math
 import queue
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
@@ -23,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import TryBegan, TryEnded, TryWanted
+from zeus_stream.records import record
 from zeus_stream.training.hooks import Box, PublisherHooks
 from zeus_stream.training.identity import named
 
@@ -41,7 +41,7 @@ MOST = 2**40
 Rule: TypeAlias = Literal["sqrt", "linear"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Wish:
     """The recurring job and its target: the content of a `TryWanted` beside its stamp."""
 

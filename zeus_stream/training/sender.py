@@ -78,7 +78,7 @@ class Courier:
         self._wake = threading.Lock()
         """Held but to wake the thread: waiting for a lock costs four fifths of waiting for an Event."""
         self._wake.acquire()
-        self._answers: WeakValueDictionary[str, queue.SimpleQueue[Any]] = WeakValueDictionary()
+        self._answers: WeakValueDictionary[str, queue.Queue[Any]] = WeakValueDictionary()
         self._socket: zmq.Socket[bytes] | None = None
         self._path: Path | None = None
         self._sent: tuple[str, int] | None = None
@@ -124,19 +124,19 @@ class Courier:
                 if self.absent or left_s <= LOOK_S:
                     return None
 
-    def question(self, window: int, until_ns: int) -> "queue.SimpleQueue[Answer]":
+    def question(self, window: int, until_ns: int) -> "queue.Queue[Answer]":
         """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""
         return self._question(Ask, (window,), until_ns)
 
-    def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
+    def question_of_try(self, attempt: int, epochs: int, until_ns: int) -> "queue.Queue[Advice]":
         """Ask the analyzer in the same way what to try or whether to go on."""
         return self._question(AskTry, (attempt, epochs), until_ns)
 
     def _question(
         self, kind: type[Ask] | type[AskTry], about: tuple[int, ...], until_ns: int
-    ) -> "queue.SimpleQueue[Any]":
+    ) -> "queue.Queue[Any]":
         name = os.urandom(8).hex()
-        box = self._answers[name] = queue.SimpleQueue()
+        box = self._answers[name] = queue.Queue()
         self._outbox.put((Question, name, kind, about, until_ns))
         self._rouse()
         return box

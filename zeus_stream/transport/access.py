@@ -10,7 +10,6 @@ socket files have let them in.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -18,6 +17,7 @@ import anyio
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
+from zeus_stream.records import record
 from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.channel import Failures
 from zeus_stream.transport.curve import Judge, Knock
@@ -38,7 +38,7 @@ ROLES: Mapping[Door, frozenset[Role]] = {
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Listener:
     door: Door
     address: str

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +18,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 from zeus_stream.protocol.codec import MAX_BYTES
+from zeus_stream.records import record
 from zeus_stream.transport.newcomers import Connections, Newcomers
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ SILENCE_MS = 6_000
 BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Received:
     """One message. ``sender`` is a ROUTER's address of the peer.
 
@@ -60,7 +60,7 @@ class Received:
     connection: "Connected | None" = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Connected:
     """The connection over which a message came: a descriptor of this process, and its socket."""
 

@@ -1,10 +1,9 @@
 """Keys and the judge: who is let in over TCP, where CURVE keys say so."""
 
-from dataclasses import dataclass
-
 import zmq
 from zmq.utils import z85
 
+from zeus_stream.records import record
 from zeus_stream.transport.channel import Channel, Context, open_socket
 from zeus_stream.transport.keys import Pair
 
@@ -13,7 +12,7 @@ QUEUE = 1_000
 """Handshakes that wait for the judge."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Knock:
     """Somebody on another host wants to be let in."""
 

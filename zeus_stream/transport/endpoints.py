@@ -1,18 +1,18 @@
 """Where a collector or analyzer is reached: socket files on this host, TCP and a key on another."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import Places
+from zeus_stream.records import record
 from zeus_stream.transport.keys import Ticket, ticket
 
 PORTS = {"feed": 0, "control": 1, "query": 2}
 """Added to the port that is set: three ports in a row, for three doors."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tcp:
     """A listener on another host, and what opens it."""
 
@@ -24,7 +24,7 @@ class Tcp:
 Address: TypeAlias = Path | Tcp
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Distant:
     """A collector or analyzer on another host."""
 

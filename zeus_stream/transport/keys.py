@@ -15,12 +15,12 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.records import record
 
 Role: TypeAlias = Literal["follow", "command", "query"]
 """Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
@@ -31,13 +31,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pair:
     public: str
     secret: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allowed:
     """Somebody who is let in."""
 
@@ -46,7 +46,7 @@ class Allowed:
     roles: frozenset[Role]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ticket:
     """The key with which this host connects to another."""
 

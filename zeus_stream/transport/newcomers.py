@@ -8,9 +8,10 @@ connection counts as a newcomer for as long as its handshake may last.
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
+
+from zeus_stream.records import record
 
 NEWCOMERS = 64
 """Of one port at a time; one more, and the oldest is shut."""
@@ -59,7 +60,7 @@ class Connections:
         await self._bell.wait()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Newcomer:
     fd: int
     inode: int

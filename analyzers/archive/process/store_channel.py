@@ -7,7 +7,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 _LENGTH = struct.Struct("<Q")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """A method of the store to be called."""
 
@@ -34,7 +35,7 @@ class Call:
     options: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """Open the file. The first request."""
 
@@ -44,7 +45,7 @@ class Open:
     """The analyzer has had it open since its start."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ask:
     """Run a query; its pipe comes with the request. There is no reply but what the pipe carries."""
 
@@ -52,14 +53,14 @@ class Ask:
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cancel:
     """End a query that waits or runs. There is no reply."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pages:
     """Begin to read what has to be interpreted again; `Next` gives the pages."""
 
@@ -67,12 +68,12 @@ class Pages:
     """See `Store.to_replay`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Next:
     """Return the next page, None after the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Close the file. The last request."""
 

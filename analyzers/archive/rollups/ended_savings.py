@@ -6,7 +6,6 @@ The view ``savings`` reads these rows, and computes only the savings of runs tha
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from analyzers.archive.opening import Connection
 
@@ -61,8 +60,8 @@ def _touched(tables: Mapping[str, pa.Table]) -> tuple[set[str], set[str]]:
     """Return the runs that may have ended with these rows, and those whose savings they change."""
     ended: set[str] = set()
     if "windows" in tables:
-        windows = tables["windows"]
-        ended.update(windows.filter(pc.equal(windows["kind"], "run"))["run"].to_pylist())
+        runs, kinds = tables["windows"]["run"], tables["windows"]["kind"].to_pylist()
+        ended.update(runs[at].as_py() for at, kind in enumerate(kinds) if kind == "run")
     changed = {run for name in _DECIDE & tables.keys() for run in tables[name]["run"].to_pylist()}
     return ended - {None}, changed - {None}
 

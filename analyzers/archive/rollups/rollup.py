@@ -24,6 +24,7 @@ import pyarrow as pa
 from analyzers.results.readings import MOST_MW, READING
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import ABSENT, Readings, Seen
+from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,7 +52,7 @@ PEAK_MW, TEMPERATURE_C = 11, 12
 COLUMNS = 13
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placed:
     """A frame with its place in UTC."""
 

@@ -15,8 +15,9 @@ import resource
 import signal
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from zeus_stream.records import record
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -32,7 +33,7 @@ _CHANGES_BY_VERSION = (
 """Version of Landlock's interface, and the rights over files that it knows since (linux/landlock.h)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Limits:
     """The limits of a child process."""
 

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import shutil
-import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive.sandbox.allowed_sql import checked
+from analyzers.archive.sandbox.answer_parts import DATA, DONE, HEAD, REFUSED, out_of_memory
 from analyzers.archive.sandbox.confinement import Limits, confine
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError
@@ -33,9 +33,6 @@ SLACK_BYTES = 192 << 20
 """Memory of a child beyond that of its DuckDB: for parsing, for Arrow, for what DuckDB does not count."""
 NICE = 5
 """Others of the host come first, the process that stores among them."""
-HEAD = struct.Struct("<cI")
-"""Kind and length of a part of the answer."""
-DATA, DONE, REFUSED = b"D", b"E", b"R"
 WORDS = 2_000
 """Characters of a refusal."""
 
@@ -90,14 +87,6 @@ def _in_child(connection: Any, archive: Path, question: Question, out: int, pare
         put(REFUSED, out_of_memory(question).encode())
     except (duckdb.Error, pa.ArrowException, OSError, ValueError) as wrong:
         put(REFUSED, f"query: could not be answered: {str(wrong).strip()}"[:WORDS].encode())
-
-
-def out_of_memory(question: Question) -> str:
-    """Return the refusal of a query that took more memory than it may."""
-    return (
-        f"query: could not be answered: Out of Memory: it needs more than memory_mb = {question.memory_mb}."
-        " Ask for less, or raise memory_mb of the analyzer."
-    )
 
 
 def _lock(connection: Any, where: Path) -> None:

@@ -1,11 +1,12 @@
 """A query from outside, and what answers it. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from zeus_stream.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Question:
     """A query from outside, and what its answer may take."""
 

@@ -1,7 +1,6 @@
 """Beliefs about the cost of each batch size: a curve of its epochs and one of their cost. Pure."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, log, log2, sqrt
 
@@ -20,6 +19,7 @@ from analyzers.batch_size.belief.gaussian import (
 from analyzers.batch_size.belief.metric_pace import Pace
 from analyzers.batch_size.belief.try_summary import Seen, Tally
 from analyzers.batch_size.policy import Job
+from zeus_stream.records import record
 
 EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
@@ -52,7 +52,7 @@ NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class CostBelief:
     """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
 

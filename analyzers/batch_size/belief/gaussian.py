@@ -1,12 +1,14 @@
 """Gaussian processes over the logarithm of the batch size, and curves given what was seen of them. Pure."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import erfc, exp, pi, sqrt
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+
+from zeus_stream.records import record
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,7 +24,7 @@ def within(log_value: Floats) -> Floats:
     return np.clip(log_value, -80, 80)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Process:
     """A Gaussian process over x: octaves of the batch size above the default."""
 
@@ -49,7 +51,7 @@ class Process:
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """An observation of a curve."""
 
@@ -61,7 +63,7 @@ class Point:
     """By hypothesis."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Curves:
     """Normal distributions of curves over n batch sizes, one by each of h hypotheses."""
 

@@ -1,8 +1,9 @@
 """The pace of a try by its metric: whether it is behind the cheapest size at the same cost. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log
+
+from zeus_stream.records import record
 
 LEAST = 0.1
 """Epochs of the cheapest size that any metric stands for, at least."""
@@ -10,7 +11,7 @@ EXACT, EXTRAPOLATED = 0.05, 0.35
 """Standard deviation of the log of the expected epochs, and more of it for each factor e that lies ahead."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pace:
     """The epochs to the target that a metric lets expect."""
 

@@ -10,6 +10,7 @@ from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
 from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
 from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import History
+from zeus_stream.records import record
 
 EXACT = 0.001
 """Least standard deviation of the log of an epoch's cost, once the power limit is chosen."""
@@ -29,7 +30,7 @@ EXPECTED, EXPECTED_DOF = 0.15, 4
 """Standard deviation of a run's log epochs for those alarms, before any were seen; worth so many runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tally:
     """Count, mean and sum of squared deviations of values."""
 
@@ -229,7 +230,7 @@ def _pooled(tallies: Iterable[Tally], expected: float, dof: float) -> float:
     return sqrt(squares / dof)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class State:
     """A job, its tries, and what those that have ended have shown."""
 

@@ -17,11 +17,10 @@ covariance is that of clusters of consecutive refreshes (Liang and Zeger, Biomet
 neighbours hangs together.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from analyzers.measurement.phases.mark_times import Floats
+from zeus_stream.records import record
 
 LAGS_S = np.arange(-1.0, 5.01, 0.5) / 1e3
 """Lags that are thought of: negative where marks come late."""
@@ -39,7 +38,7 @@ MAX_CLUSTERS = 64
 """Of more, neighbours are put together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Shares:
     """Refreshes of a counter by the phases in them; r refreshes, k phases."""
 
@@ -55,7 +54,7 @@ class Shares:
     """Changes from phase to phase; shape (r, k, k)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PhaseEnergies:
     """Energies of phases; shape (k,) each."""
 

@@ -7,12 +7,12 @@ long as then; otherwise it profiles all clocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import NamedTuple
 
 from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
 from analyzers.results.pipeline.pipeline_rows import InstructionRow
+from zeus_stream.records import record
 
 MAX_KNOWN = 1_000
 """Profiles remembered; the oldest go."""
@@ -30,7 +30,7 @@ class PipelineIdentity(NamedTuple):
     stages: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnownPipeline:
     """A profile, and the run that measured it."""
 

@@ -1,12 +1,12 @@
 """The promise of a plan, compared with the iterations that follow it. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 from statistics import mean, stdev
 
 from zeus_stream.protocol.pipelines import IterationRan
+from zeus_stream.records import record
 
 WATCHED = 10
 """Iterations that are compared with a promise."""
@@ -14,7 +14,7 @@ LATE = 1.01
 """Times a promise that iterations may take."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """The mean duration of the latest iterations, and whether the promise was kept."""
 

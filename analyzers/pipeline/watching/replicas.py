@@ -5,9 +5,9 @@ stage 0, which begins first and ends last: from the begin of its first instructi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from analyzers.pipeline.stage_record import StageRecord
+from zeus_stream.records import record
 
 RECENT = 2
 """Iterations in a row that show that a replica is slower, or no longer."""
@@ -17,7 +17,7 @@ CHANGED = 0.02
 """Of the duration of a straggler's iteration, after which it is answered again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Straggler:
     """A replica that is slower than its plan."""
 

@@ -6,12 +6,12 @@ A belief is a mixture of normal distributions: one for each kind of curve and ea
 its weight.
 """
 
-from dataclasses import dataclass
 from math import erf, log, sqrt
 
 import numpy as np
 
 from analyzers.power_limit.curve_fit.noise import Floats, Indices
+from zeus_stream.records import record
 
 TOLERATED = 0.03
 """A limit that is better by such a share should not be left."""
@@ -24,7 +24,7 @@ DRAWS = 500
 """Curves drawn to tell the excess."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Confidence:
     """Excess cost of the chosen limit over the best one, as a share of the cost."""
 
@@ -32,7 +32,7 @@ class Confidence:
     p95: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Curve:
     """A normal distribution of curves: the objective's logarithm at each of n limits."""
 
@@ -44,7 +44,7 @@ class Curve:
     """Shape (n, n)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Belief:
     """The posterior of a curve after some visits, as m models. Limits are indices from the highest."""
 

@@ -25,7 +25,6 @@ What is measured weighs it against the others.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import exp, log, sqrt
 
 import numpy as np
@@ -35,6 +34,7 @@ from analyzers.power_limit.curve_fit.belief import Belief, Curve
 from analyzers.power_limit.curve_fit.noise import Floats, Indices, Means
 from analyzers.power_limit.curve_fit.visits import Visit, log_power
 from analyzers.power_limit.selectors import Goal, Trial
+from zeus_stream.records import record
 
 NOISE, NOISE_DOF = 0.02, 4
 """Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
@@ -74,7 +74,7 @@ NEGLIGIBLE = 0.005
 """Explanations that together are less likely are left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """A remembered curve, at the limits of now."""
 

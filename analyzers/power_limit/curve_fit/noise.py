@@ -27,11 +27,12 @@ from it. In the field of clocks the same question is asked by the Allan variance
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from zeus_stream.records import record
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -53,7 +54,7 @@ DOF = 4
 """Degrees of freedom that the variance believed beforehand is worth."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Blocks:
     """Blocks of steps in time, n of them at k limits."""
 
@@ -69,7 +70,7 @@ class Blocks:
     """Shape (n,): blocks of one visit follow each other."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Means:
     """Estimates of the mean at k limits from blocks, by each of m models."""
 

@@ -10,7 +10,7 @@ Both are left out. What is left is one series of blocks in time, as `noise` take
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import log
 from statistics import median
@@ -19,6 +19,7 @@ import numpy as np
 
 from analyzers.power_limit.curve_fit.noise import Blocks
 from analyzers.power_limit.selectors import Trial
+from zeus_stream.records import record
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
@@ -36,7 +37,7 @@ LEAST_SCATTER = 0.001
 """Standard deviation of a block, at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Visit:
     """Measurements at one limit, from one change of limit to the next."""
 

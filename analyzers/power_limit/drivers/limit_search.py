@@ -8,7 +8,7 @@ place of the first: it searches the clock, and asks for the limit with every clo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from analyzers.dispatch.pending import Pending
@@ -47,6 +47,7 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
+from zeus_stream.records import record
 
 BEHIND_TIMES = 3
 """An outcome is waited for so many times as long as the slowest has taken."""
@@ -67,7 +68,7 @@ NEW = Start()
 _Asked = MeasureTrial | per_gpu.Measure
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Trial:
     asked: _Asked
     asked_ns: int

@@ -1,7 +1,6 @@
 """The constants of one search, and what the search of a clock beside a limit begins with. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from analyzers.power_limit import profiler, search
 from analyzers.power_limit.curve_fit.visits import Visit
@@ -12,9 +11,10 @@ from analyzers.power_limit.levels import Level
 from analyzers.power_limit.profiler import Measuring
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """The knowledge of levels before a search of them begins."""
 
@@ -24,7 +24,7 @@ class Start:
     """Measured before, with their numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClocksAtLimit:
     """A search of the clock at the limit that was chosen."""
 

@@ -1,12 +1,11 @@
 """Events that the search for limits of single GPUs receives, and its instructions. Pure."""
 
-from dataclasses import dataclass
-
 from analyzers.fleet.session import Span
 from analyzers.power_limit.profiler import LimitApplied, LimitRefused, StepBegan, StepsPaused, TrialMissing
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """Constants of a job. A GPU is known by its place in ``gpus``."""
 
@@ -21,7 +20,7 @@ class Plan:
     """Wait this long for the outcome of a command."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockMeasured:
     number: int
     energy_mj: tuple[int, ...]
@@ -33,7 +32,7 @@ class BlockMeasured:
 Event = StepBegan | StepsPaused | LimitApplied | LimitRefused | BlockMeasured | TrialMissing
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Set:
     """Set each GPU's limit; most have it already."""
 
@@ -41,7 +40,7 @@ class Set:
     limits_mw: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measure:
     """Tell the energy of each GPU, and the slowest rank's time, over these spans."""
 
@@ -49,7 +48,7 @@ class Measure:
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Effect:
     """The effect of lowered limits on the job, as shares of a step's energy and time at its own limit."""
 
@@ -57,7 +56,7 @@ class Effect:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """Each GPU's limit for the time to come, and why it is that; they are in force from ``step`` on."""
 
@@ -70,7 +69,7 @@ class Found:
     step: StepBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GiveUp:
     """Limits could not be set, for this reason; which of them are in force is not known."""
 

@@ -1,16 +1,15 @@
 """The state of the search for limits of single GPUs. Pure."""
 
-from dataclasses import dataclass
-
 from analyzers.fleet.session import Span
 from analyzers.power_limit.per_gpu.per_gpu_messages import Effect, Instruction
 from analyzers.power_limit.profiler import StepBegan
+from zeus_stream.records import record
 
 FIRST = 4
 """Levels that a group falls by at first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Group:
     """GPUs that fall together."""
 
@@ -51,7 +50,7 @@ Arm = tuple[tuple[float, int], ...]
 """Blocks at one setting: the logarithm of a step's time, and how many steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     """Whole steps, measured."""
 
@@ -60,7 +59,7 @@ class Block:
     steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Trial:
     """A group at a level, compared with the job at its limit."""
 
@@ -79,7 +78,7 @@ class Trial:
         return self.leg % 4 in (1, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A block that is being measured: of which leg of which trial."""
 
@@ -90,19 +89,19 @@ class Asked:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Applying:
     attempt: int
     since_ns: int | None
     """Begin of the step at which it was asked for; None in a pause, until the next."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Warming:
     since: StepBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measuring:
     opened: StepBegan | None
     """First step of the span at hand; None in a pause."""
@@ -111,12 +110,12 @@ class Measuring:
     """Time of the spans that are closed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Over:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class State:
     """The machine. It begins with `start`."""
 

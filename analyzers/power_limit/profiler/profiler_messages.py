@@ -1,6 +1,5 @@
 """Events that the profiling machine receives, and the instructions that it returns. Pure."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from analyzers.fleet.session import Span
@@ -8,9 +7,10 @@ from analyzers.power_limit.curve_fit.belief import Confidence
 from analyzers.power_limit.search import RISK
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from zeus_stream.protocol.notes import Cause
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Plan:
     """Constants of a run. Only ``window_ns`` may differ from call to call."""
 
@@ -50,7 +50,7 @@ class Plan:
         return f"{limit_mw / 1000:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepBegan:
     """Step ``index`` of the run began, and all before it are whole, save for pauses reported in between."""
 
@@ -58,7 +58,7 @@ class StepBegan:
     t_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepsPaused:
     """Steps below ``index`` are whole, the last ended at ``t_ns``; the next follows after a pause."""
 
@@ -66,7 +66,7 @@ class StepsPaused:
     t_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitApplied:
     """Confirmed on every GPU. ``step`` is the first that began since on every rank."""
 
@@ -74,21 +74,21 @@ class LimitApplied:
     step: StepBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitRefused:
     attempt: int
     cause: Cause
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Barred:
     """This run may not command, or no longer."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lapsed:
     """A limit of ours is in force no longer; it may be asked for again."""
 
@@ -97,7 +97,7 @@ class Lapsed:
     """The step under way when it lapsed: the limit was in force in all before it. None: that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Capped:
     """From now on limits may be so high, and no higher. ``by`` whom. None: as high as the plan has them."""
 
@@ -108,7 +108,7 @@ class Capped:
         return self.most_mw is None or limit_mw <= self.most_mw
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrialMeasured:
     number: int
     energy_mj: int
@@ -117,13 +117,13 @@ class TrialMeasured:
     """Its sensor saw the same parts of steps again and again."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrialMissing:
     number: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shifted:
     """Limits of single GPUs were changed below the one chosen; ``step`` is the first under them all.
 
@@ -133,7 +133,7 @@ class Shifted:
     step: StepBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunOver:
     """All ranks have ended, or one of them: the others are another run to this machine."""
 
@@ -153,7 +153,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Apply:
     """Set the limit on every GPU of the run."""
 
@@ -161,7 +161,7 @@ class Apply:
     limit_mw: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release:
     """Give back every limit that was changed."""
 
@@ -174,7 +174,7 @@ class Purpose(StrEnum):
     WATCH = "watch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class MeasureTrial:
     """Tell the energy of all GPUs of the run, and the slowest rank's time, over these spans."""
 
@@ -193,7 +193,7 @@ class MeasureTrial:
         return sum(span.end - span.first for span in self.spans)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decide:
     """A limit was chosen, for this reason."""
 
@@ -206,7 +206,7 @@ class Decide:
     """Of an adaptive search."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Observe:
     """No more commands, for this reason."""
 

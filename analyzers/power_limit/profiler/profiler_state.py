@@ -1,6 +1,6 @@
 """The state of the profiling machine, and the curve that it knows. Pure. The rules: `profiler_machine`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, exp, log
 from statistics import fmean
 
@@ -15,15 +15,16 @@ from analyzers.power_limit.profiler.profiler_messages import (
     StepBegan,
 )
 from analyzers.power_limit.selectors import Trial
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     since: int | None = None
     """Index of the first step seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Applying:
     limit_mw: int
     attempt: int
@@ -33,13 +34,13 @@ class Applying:
     """Begin of the step at which it was asked for last; None in a pause, until the next step."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Warming:
     limit_mw: int
     since: StepBegan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measuring:
     limit_mw: int
     opened: StepBegan | None
@@ -49,17 +50,17 @@ class Measuring:
     """Time of the spans that are closed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deciding:
     """Every limit was visited; measurements are awaited."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Observing:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Over:
     pass
 
@@ -67,7 +68,7 @@ class Over:
 Phase = Waiting | Applying | Warming | Measuring | Deciding | Observing | Over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Chosen:
     """The decision, and what was seen of it since."""
 
@@ -86,7 +87,7 @@ class Chosen:
     """What a power budget allowed when it was chosen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class State:
     """The machine. A new run starts at `start`."""
 

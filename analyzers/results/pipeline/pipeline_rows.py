@@ -1,12 +1,12 @@
 """Rows of pipelines: what they run, what their instructions take, and the plans of clocks. Pure."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzers.results.table import Table
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PipelineRow:
     """A run that is a pipeline, and how far the plan of its clocks is."""
 
@@ -33,7 +33,7 @@ class PipelineRow:
     """whose profile it started from; NULL: none was known, or it was different"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class InstructionRow:
     """Time and energy of one kind of instruction of a stage at one clock, with 95 % intervals."""
 
@@ -66,7 +66,7 @@ class InstructionRow:
     """UTC, ns since 1970"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class InstructionSpanRow:
     """An instruction of one iteration as it ran: before the plans, and under each of them, of one replica."""
 
@@ -92,7 +92,7 @@ class InstructionSpanRow:
     """seconds"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PlanPointRow:
     """A point of the frontier of a run's pipeline."""
 
@@ -113,7 +113,7 @@ class PlanPointRow:
     unplanned_j: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PlanRow:
     """A plan that collectors were given."""
 

@@ -8,8 +8,8 @@ import duckdb
 import pytest
 
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries
 from analyzers.archive.sandbox import allowed_sql
+from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archive.sql_attempts import attempts
 from tests.analyzers.archives import fill
 from tests.empty_archive import archive_at

@@ -1,7 +1,6 @@
 """The schema: numbered migrations, row classes and the page of tables agree."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,13 +12,14 @@ from analyzers.archive.opening import MIGRATIONS
 from analyzers.results.limit_rows import AtLimit
 from analyzers.results.table import Computed, Table
 from tests.analyzers.archive.migration import FOLDER, META, difference, migrated, other_columns, schema
+from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 SQL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
 WRITE = "Write the migration: python -m tests.analyzers.archive.migration NAME."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Example:
     """A row class with every kind of column."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import HOST, RUN, A, B, fill
 from tests.empty_archive import archive_at
 from zeus_stream.protocol.queries import Query

@@ -13,10 +13,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from analyzers.archive import query
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Done, Queries, export, read_file
+from analyzers.archive.query import export, read_file
+from analyzers.archive.sandbox import bounded_queries
+from analyzers.archive.sandbox.bounded_queries import Done, Queries
 from analyzers.archive.sandbox.query_process import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from tests.empty_archive import archive_at
@@ -186,7 +187,7 @@ def test_a_large_answer_comes_in_parts_that_any_socket_takes(queries: Queries) -
 
 
 def test_a_huge_answer_is_refused_with_the_cure(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "MAX_ANSWER_BYTES", 1024 * 1024)
+    monkeypatch.setattr(bounded_queries, "MAX_ANSWER_BYTES", 1024 * 1024)
     with pytest.raises(RefusedError, match=r"over 1 MiB\. Add a LIMIT, .*zeus-stream export"):
         ask(queries, "SELECT range AS i FROM range(1_000_000)", max_rows=1_000_000)
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1

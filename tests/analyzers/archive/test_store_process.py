@@ -14,7 +14,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process import store_client
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
 from tests.empty_archive import archive_at
 from tests.waiting import until

@@ -1,6 +1,6 @@
 """What a policy is told of a job, and that its choices are of nothing else."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from random import Random
 
 import pytest
@@ -13,6 +13,7 @@ from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.batch_size.registry import Default
 from analyzers.results.rows import Ended, JobRow, TryRow
 from zeus_stream.errors import SettingsError
+from zeus_stream.records import record
 
 SETUP = "Tesla V100-PCIE-16GB x1"
 ROW = JobRow(
@@ -30,7 +31,7 @@ ROW = JobRow(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Turns(Default):
     """Each size in turn, whatever became of it. Remembers what it was told."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import CLOSED, row
 from tests.analyzers.archives import BOOTED_NS, SECOND

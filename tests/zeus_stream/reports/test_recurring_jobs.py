@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.batch_size.history import MAX_TRIES
 from analyzers.results.rows import TryRow
 from tests.analyzers.batch_size.test_history import ROW, SETUP, a_try

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.query import Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import AGAIN, CLOSED, EPOCH, KILLED, STEPS, WHOLE, later, resumed
 from tests.analyzers.archives import GPU, SECOND

@@ -57,8 +57,8 @@ class Told:
             world_size=world_size,
         )
 
-    def ask(self, attempt: int, epochs: int, _until_ns: int) -> "queue.SimpleQueue[Advice]":
-        box: queue.SimpleQueue[Advice] = queue.SimpleQueue()
+    def ask(self, attempt: int, epochs: int, _until_ns: int) -> "queue.Queue[Advice]":
+        box: queue.Queue[Advice] = queue.Queue()
         if (advice := self.advice.get((attempt, epochs))) is not None:
             box.put(advice)
         return box
@@ -120,9 +120,9 @@ def test_a_stop_ends_the_try_and_the_next_one_is_asked_for() -> None:
 
 def test_an_answer_that_is_late_is_heeded_between_later_epochs_and_nothing_else_is_asked_meanwhile() -> None:
     told = Told({(0, 0): size(64)})
-    boxes: list[queue.SimpleQueue[Advice]] = []
+    boxes: list[queue.Queue[Advice]] = []
 
-    def ask(attempt: int, epochs: int, until_ns: int) -> "queue.SimpleQueue[Advice]":
+    def ask(attempt: int, epochs: int, until_ns: int) -> "queue.Queue[Advice]":
         boxes.append(told.ask(attempt, epochs, until_ns))
         return boxes[-1]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
-from analyzers.archive.query import Queries, answer_some, read_own
+from analyzers.archive.query import answer_some, read_own
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.live.web.source import Answer

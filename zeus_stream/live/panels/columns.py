@@ -1,10 +1,10 @@
 """Choices of the person who looks, columns, and lines of exact width. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from zeus_stream.live.figures import ABSENT, Line, Span, fit, fit_line
+from zeus_stream.records import record
 
 FRAME = 4
 """Cells that the frame of a panel takes."""
@@ -13,7 +13,7 @@ SORTS: tuple[Sort, ...] = ("place", "power", "run")
 Unit = Literal["W", "J", "price"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Looks:
     """The choices of the person who looks."""
 
@@ -30,7 +30,7 @@ class Looks:
     """Why there is no newer snapshot; all that is shown is old."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Panel:
     """One frame with lines in it."""
 
@@ -41,7 +41,7 @@ class Panel:
     """The name of what each line is about."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     head: str
     width: int

@@ -1,7 +1,6 @@
 """The page of one run, and the page of what is missing. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zeus_stream.live.figures import (
@@ -20,6 +19,7 @@ from zeus_stream.live.panels.columns import wrapped
 from zeus_stream.live.panels.power_chart import power_chart, power_title
 from zeus_stream.live.panels.run_panel import phase, search_lines
 from zeus_stream.protocol.snapshots import ForecastNow, RunNow, Snapshot
+from zeus_stream.records import record
 from zeus_stream.reports.forecast import cost_words, energy_words, length_words, time_words
 
 CHART_HEIGHT = 6
@@ -38,7 +38,7 @@ CURES = {
 """What to do about data of each kind that is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Details:
     """The facts that the archive has of a run. Empty: it was not asked, or did not answer."""
 

@@ -7,11 +7,12 @@ import anyio
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.records import record
 
 EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Update:
     """The newest state, or why there is none; and how many updates this viewer missed before it."""
 

@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from zeus_stream.errors import SettingsError
 from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
 from zeus_stream.live.web.app import build
 from zeus_stream.live.web.routes.site import Site
+from zeus_stream.records import record
 
 UNIX = "unix:"
 BACKLOG = 128
@@ -23,7 +23,7 @@ STOPS_S = 1
 """Longest wait for answers under way when the server stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Listening:
     """Where and for whom the page is served."""
 

@@ -1,13 +1,13 @@
 """Asks the archive for pages, a bounded number of queries at a time."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.records import record
 from zeus_stream.reports.html.questions import Asking
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PAGE_ROWS = 20_000
 PAGE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """Rows of a query. ``truncated``: there were more than were asked for."""
 

@@ -2,11 +2,12 @@
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+
+from zeus_stream.records import record
 
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FOLDERS = (("zeus_stream.live.web", "static"), ("zeus_stream.live.web", "static/vendor"))
@@ -14,7 +15,7 @@ STYLE = ("zeus_stream.reports.html", "style.css")
 """Of the pages and of the report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class StaticFile:
     """A file, ready to be sent."""
 

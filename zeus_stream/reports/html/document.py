@@ -5,10 +5,10 @@ It holds no clock: the same archive gives the same bytes.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, plain, section, table
 from zeus_stream.reports.html.questions import Asking, Run, answered, find_run, quoted
@@ -33,7 +33,7 @@ _NOT_SAID = frozenset({"dir", "archive", "follow", "listen", "host", "group", "t
 """Settings that name places and people: a report is mailed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Report:
     """A report: its page, and its drawings by name."""
 

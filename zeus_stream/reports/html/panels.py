@@ -1,10 +1,11 @@
 """Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Row, Rows
@@ -23,7 +24,7 @@ Columns = Mapping[str, tuple[str, Cell]]
 """Heading and format, by the name of a column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Panel:
     """One part of a page."""
 

@@ -6,9 +6,9 @@ counter *inside* a bucket would miss the part of a refresh at each end and show 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.questions import Asking, Gpu, Rows, quoted, quoted_list
 from zeus_stream.reports.svg.run_charts import PowerPoint
 
@@ -25,7 +25,7 @@ LOGGED_NS = 60_000_000_000
 S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Power:
     """Power over time: the sum of some GPUs."""
 

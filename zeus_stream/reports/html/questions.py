@@ -4,8 +4,9 @@ A page asks them one by one over a socket, the report asks a file: both run the 
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from zeus_stream.records import record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ def last_run(answer: Callable[[str], "pa.Table"]) -> str | None:
     return names[0] if names else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Gpu:
     """A GPU of a run or a page."""
 
@@ -102,7 +103,7 @@ class Gpu:
         return f"{self.host} GPU {self.index}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Run:
     """A run: its identity and its time."""
 

@@ -1,16 +1,16 @@
 """The belief of a policy about the batch sizes of a job, as a panel of its page. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, facts, plain, table
 from zeus_stream.reports.html.quantities import joules
 from zeus_stream.reports.svg.bars import bar
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Estimate:
     """The believed cost of a training with one batch size, J, with its 95 % interval."""
 
@@ -22,7 +22,7 @@ class Estimate:
     """That have ended with a result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class SetupBelief:
     """The state of a policy on one kind of GPUs."""
 
@@ -44,7 +44,7 @@ class SetupBelief:
         return "uses the best size" if chosen is best else "tries another size again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class JobBelief:
     """A job that recurs: its target, and what its policy believes."""
 

@@ -1,9 +1,9 @@
 """Scales, ticks and the frame of a chart. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 
 LETTER = 7.2
@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 42
 """Least margins."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """An axis: its label with the unit, and what it has to show."""
 
@@ -25,7 +25,7 @@ class Axis:
     """Share of the range that is added at both ends."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scale:
     """A line from values to positions."""
 
@@ -38,7 +38,7 @@ class Scale:
         return self.first + (value - self.low) / (self.high - self.low) * (self.last - self.first)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Frame:
     """An empty chart: its scales, and what is behind the data."""
 

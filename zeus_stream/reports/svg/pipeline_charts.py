@@ -1,8 +1,8 @@
 """Charts of a pipeline: instructions of an iteration as bars per stage, and the frontier. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.svg.axes import Axis, drawing, frame
 
@@ -19,7 +19,7 @@ HUES = (212, 22)
 """Of the lowest clock and of the highest: blue to orange, which all eyes tell apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Bar:
     """One instruction."""
 
@@ -31,7 +31,7 @@ class Bar:
     clock_mhz: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Point:
     """A point of the frontier."""
 

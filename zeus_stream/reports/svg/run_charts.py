@@ -1,8 +1,8 @@
 """Charts of one run: power over time, the frontier of limits, energy per epoch. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.svg.axes import Axis, Frame, drawing, frame, number, round_values
 
@@ -16,7 +16,7 @@ SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400
 """Round distances between two ticks of time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PowerPoint:
     """One bucket of the chart over time. A figure that is not known is None."""
 
@@ -30,7 +30,7 @@ class PowerPoint:
     limit_w: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class MeasuredLimit:
     """A power limit or a clock, and what a step costs there."""
 
@@ -50,7 +50,7 @@ class MeasuredLimit:
         return f"{self.limit_w:g} W" if self.clock_mhz is None else f"{self.clock_mhz} MHz"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class EpochEnergy:
     """The energy of one epoch with its 95 % interval."""
 

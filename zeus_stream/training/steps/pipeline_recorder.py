@@ -9,10 +9,9 @@ sends and receives of most schedules do.
 """
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -30,6 +29,9 @@ from zeus_stream.protocol.pipelines import (
     pack_rows,
 )
 from zeus_stream.training.hooks import WindowHooks
+
+if TYPE_CHECKING:
+    import socket
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 
@@ -170,6 +172,8 @@ class Pipeline:
 
     def _connect(self) -> None:
         """Connect to the first collector that is there."""
+        import socket  # noqa: PLC0415  (a script without a pipeline has none)
+
         for place in self._places:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             try:

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zeus_stream.clock import Anchor, anchor, monotonic_ns
+from zeus_stream.records import record
 from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.transport.client import quoted
 from zeus_stream.zeus.services import MonitoredGpus, connect
@@ -17,7 +17,7 @@ ARRIVES_S = 2.0
 LOOK_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading:
     """One reading of a GPU. ``t`` is wall time, s since 1970."""
 

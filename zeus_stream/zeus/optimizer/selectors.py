@@ -5,10 +5,11 @@ Each has the text by which the analyzer knows the same selector: the analyzer ch
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from zeus_stream.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PowerLimitMeasurement:
     """One power limit, measured.
 

@@ -8,10 +8,10 @@ drifts against the host's, and its stamps have the resolution of CUDA's. Events 
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
+from zeus_stream.records import record
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
 from zeus_stream.training.steps.step_boundaries import Boundaries
@@ -20,7 +20,7 @@ STAMP_NS = 500
 """Resolution of an event's stamp."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelLoad:
     """A training loop on a GPU."""
 
@@ -177,7 +177,7 @@ class Nudges:
             self._call()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placing:
     """One boundary as it was given out."""
 

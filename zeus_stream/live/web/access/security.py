@@ -7,9 +7,10 @@ each request needs the token, and names a host that is ours (against DNS rebindi
 import hmac
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
+
+from zeus_stream.records import record
 
 MOST_WRONG = 10
 """Wrong tokens a minute that are answered as wrong. Later ones have to wait."""
@@ -30,7 +31,7 @@ Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "w
 """``log in``: the token was in the address; a cookie and the same address without it follow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Credentials:
     """The host and the tokens of a request."""
 

@@ -1,7 +1,7 @@
 """The state that the handlers of all routes share."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -11,11 +11,12 @@ from zeus_stream.exporters.job_metrics import Jobs
 from zeus_stream.live.web.now_feed import NowFeed
 from zeus_stream.live.web.page_frame import END, error
 from zeus_stream.live.web.source import AskTable, Source
+from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup
 from zeus_stream.reports.site.job_belief import JobBelief
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Site:
     """The archive, what is live, and the limits of an answer."""
 

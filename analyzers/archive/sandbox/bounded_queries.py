@@ -1,0 +1,166 @@
+"""SQL for others: one statement, read-only, bounded in time, memory, rows and bytes.
+
+    Query -> child of the process that has the file open (`query_process`) -> pipe -> parts of the answer
+
+What would write is refused twice: by what stands in its parse tree (`allowed_sql`), and by what its process
+may do (`confinement`).
+
+The analyzer asks its store process so. It loads neither DuckDB nor Arrow for that.
+"""
+
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from analyzers.archive.sandbox.answer_parts import DATA, DONE, HEAD, out_of_memory
+from analyzers.archive.sandbox.question import Answering, Question
+from zeus_stream.errors import RefusedError
+from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.protocol.queries import Query
+
+MAX_ANSWER_BYTES = 256 << 20
+THREADS = 2
+"""Queries answered at once, at most: one more waits."""
+LATE_S = 1.0
+"""A query's process ends itself at its time; this long after it the query is ended from here."""
+_F_SETPIPE_SZ = 1031
+_PIPE_BYTES = 1 << 20
+CANCELLED = "query: could not be finished: it was cancelled."
+_STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
+
+
+class Asked(NamedTuple):
+    """A query of this process: the fields of a `Query`, whose module is slow to import."""
+
+    sql: str
+    max_rows: int
+    timeout_ms: int
+
+
+class Done(NamedTuple):
+    """The end of an answer."""
+
+    rows: int
+    truncated: bool
+    """There were more."""
+
+
+class Queries:
+    """Answers queries over an archive that is being written. For any thread."""
+
+    def __init__(self, store: Answering, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._stopping = False
+        self._under_way: set[_UnderWay] = set()
+
+    def answer(self, query: "Query | Asked", key: object = None) -> tuple[Done, list[bytes]]:
+        """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
+
+        Args:
+            query: from outside.
+            key: by which it can be cancelled.
+
+        Raises:
+            RefusedError: the statement, or DuckDB's word on it, or too long, or too large; in a sentence.
+        """
+        question = Question(
+            query.sql,
+            min(query.max_rows, self._settings.query_rows),
+            min(query.timeout_ms / 1000, self._settings.query_seconds),
+            self._settings.memory_mb,
+            MAX_ANSWER_BYTES,
+        )
+        under_way = _UnderWay(key)
+        self._under_way.add(under_way)
+        source, sink = os.pipe()
+        try:
+            fcntl.fcntl(sink, _F_SETPIPE_SZ, _PIPE_BYTES)
+            if self._stopping:
+                raise RefusedError(_STOPPING)
+            under_way.end = self._store.start_query(question, sink)
+            if under_way.why is not None:  # it was ended while it was started
+                raise RefusedError(under_way.why)
+            os.close(sink)
+            sink = -1
+            return _received(source, question, under_way)
+        finally:
+            self._under_way.remove(under_way)
+            under_way.end()
+            os.close(source)
+            if sink >= 0:
+                os.close(sink)
+
+    def cancel(self, key: object) -> None:
+        """End the query of this key, if it is under way."""
+        for each in tuple(self._under_way):
+            if each.key == key:
+                each.why = CANCELLED
+                each.end()
+
+    def stop(self) -> None:
+        """End what is under way, and refuse what comes."""
+        self._stopping = True
+        for each in tuple(self._under_way):
+            each.why = _STOPPING
+            each.end()
+
+
+class _UnderWay:
+    """A query that is being answered."""
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.end: Callable[[], None] = _nothing
+        self.why: str | None = None
+        """The refusal of a query that was ended from outside."""
+
+
+def _nothing() -> None:
+    """Return: no query was started yet."""
+
+
+def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[Done, list[bytes]]:
+    """Return what a query's process writes into its pipe. Raises RefusedError."""
+    began = time.monotonic()
+    parts: list[bytes] = []
+    data = bytearray()
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    while True:
+        left = began + question.seconds + LATE_S - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            under_way.end()
+            raise RefusedError(_too_long(question))
+        received = os.read(source, _PIPE_BYTES)
+        if not received:
+            if under_way.why is None and time.monotonic() - began >= question.seconds:
+                under_way.why = _too_long(question)
+            raise RefusedError(under_way.why or out_of_memory(question))
+        data += received
+        while len(data) >= HEAD.size:
+            kind, length = HEAD.unpack_from(data)
+            if len(data) < HEAD.size + length:
+                break
+            payload = bytes(data[HEAD.size : HEAD.size + length])
+            del data[: HEAD.size + length]
+            if kind == DATA:
+                parts.append(payload)
+            elif kind == DONE:
+                rows, truncated = json.loads(payload)
+                return Done(rows, truncated), parts
+            else:
+                raise RefusedError(payload.decode())
+
+
+def _too_long(question: Question) -> str:
+    return (
+        f"query: could not be finished: it took over {question.seconds:g} s. Ask for less, or raise"
+        " query_seconds of the analyzer and of the question."
+    )
