@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each woul
 # Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
 
 .PHONY: figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
@@ -64,7 +65,7 @@ demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, arc
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; about a minute and a half on two cores
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not sweep"
+	$(BIN)/python -m pytest --numprocesses $(FAST_WORKERS) --dist worksteal -m "not sweep"
 
 AXE := 4.14.1
 AXE_SHA256 := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c

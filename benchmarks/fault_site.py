@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import anyio
@@ -175,11 +175,16 @@ class Site:
 
     # ---- the end
 
-    def finish(self) -> None:
-        """End trainings, then hosts; archive what they have logged, and what was derived, to its end."""
+    def finish(self, missing: Callable[[], int]) -> None:
+        """End trainings, then hosts; archive what they have logged, and what was derived, to its end.
+
+        ``missing``: returns how many steps that the hosts logged are not stored. Hosts are there until none
+        is, or for END_S: analyzers that were replaced often have to catch up.
+        """
         for host in HOSTS:
             self._stop(f"training-{host}")
-        time.sleep(15)
+        with suppress(TimeoutError):  # the comparison shows it
+            wait_for(lambda: not missing(), "the steps are stored", self.supervise)
         for host in HOSTS:
             self._stop(host)
             log = Log(self.where[host] / "log.sqlite", host, boot_id())

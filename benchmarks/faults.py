@@ -20,10 +20,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import FrameType
 
 import psycopg
 
+from analyzers.archive.opening import Connection
 from analyzers.lake import catalog
 from benchmarks.common import table
 from benchmarks.fault_site import HOSTS, Site, wait_for
@@ -71,14 +73,9 @@ QUESTIONS = (
 """Of the derived rows in the lake: name, query, goal."""
 
 
-def steps_missing(logs: Frames, stored: set[tuple[str, int]]) -> list[Row]:
-    """Return how many steps the hosts have logged, and how many of them are not stored.
-
-    Args:
-        logs: of the hosts.
-        stored: session and index of each step in the lake.
-    """
-    logged = {
+def steps_logged(logs: Frames) -> set[tuple[str, int]]:
+    """Return session and index of each step whose end a host has logged."""
+    return {
         (body.session, event.index - 1)
         for frames in logs.values()
         for body in frames.values()
@@ -86,6 +83,31 @@ def steps_missing(logs: Frames, stored: set[tuple[str, int]]) -> list[Row]:
         for event in body.events
         if isinstance(event, StepBoundary) and event.ended_ns is not None
     }
+
+
+def steps_stored(connection: Connection) -> set[tuple[str, int]]:
+    """Return session and index of each step in the lake."""
+    rows = connection.execute("SELECT DISTINCT session, index FROM windows WHERE kind = 'step'").fetchall()
+    return set(rows)
+
+
+def missing_now(site: Site) -> int:
+    """Return how many steps that the hosts have logged are not stored."""
+    try:
+        connection = catalog.attach(site.dsn, Settings(), read_only=True)
+    except StorageError:
+        return 1  # PostgreSQL is not there yet
+    try:
+        logged = steps_logged({host: site.frames(host) for host in HOSTS})
+        missing = len(logged - steps_stored(connection))
+    finally:
+        connection.close()
+    says(f"{missing} of {len(logged)} steps are not stored yet")
+    return missing
+
+
+def steps_missing(logged: set[tuple[str, int]], stored: set[tuple[str, int]]) -> list[Row]:
+    """Return how many steps the hosts have logged, and how many of them are not stored."""
     missing = logged - stored
     for session, each in itertools.groupby(sorted(missing), key=lambda step: step[0]):
         indices = [index for _, index in each]
@@ -132,13 +154,13 @@ def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
         [(value,)] = connection.execute(sql).fetchall()
         return value
 
-    steps = connection.execute("SELECT DISTINCT session, index FROM windows WHERE kind = 'step'").fetchall()
+    steps = steps_stored(connection)
     rows: list[Row] = [
         ("readings in the logs of the hosts, as far as they are archived", logged, ""),
         ("readings lost, twice in the lake", f"{lost}, {twice}", "0, 0"),
         ("frames of events and notes lost, twice", f"{frames_lost}, {frames_twice}", "0, 0"),
         *((what, one(sql), goal) for what, sql, goal in QUESTIONS),
-        *steps_missing(logs, set(steps)),
+        *steps_missing(steps_logged(logs), steps),
     ]
     connection.close()
     return rows
@@ -218,7 +240,7 @@ def play(
             if done.total() % given.every == 0:
                 rows = look(site, done.total())
             time.sleep(rng.uniform(0.2, 5))
-        site.finish()
+        site.finish(partial(missing_now, site))
         return look(site, done.total()), True
     except (KeyboardInterrupt, TimeoutError) as wrong:
         says(f"The run is not whole: {wrong or 'interrupted'}.")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 HOSTS = ("north", "east", "south")
 GPUS = 16
 SHARDS = 4
-WAIT_S = 180.0
+WAIT_S = 600.0
 BY_HOST = """
 SELECT host, count(*) AS gpus, sum(energy_j) AS energy_j, sum(power_w) AS power_w
 FROM (
@@ -155,4 +155,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TimeoutError as wrong:
+        sys.exit(str(wrong))

@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 10, 26, 38
 RADIUS = 2.6
 SAME = " = "
 """Between the names of series that are the same."""
-LETTER = 5.4
+LETTER = 6.2
 """Width, on average."""
 LEAST_TICKS = 3
 """A logarithmic axis with fewer decades and thirds of them has ticks at equal distances."""

@@ -110,7 +110,7 @@ def test_a_training_warns_and_ends_at_the_checkpoint_after_its_budget(
         "--", sys.executable, str(path), **more,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert f"% of its budget of {BUDGET_J}J. It ends at its next checkpoint." in done.stderr
+    assert f"% of its budget of {BUDGET_J}J. It ends at its next checkpoint" in done.stderr
 
     step = json.loads((zeus.directory / "result.json").read_text())
     assert 0 < step < STEPS / 2

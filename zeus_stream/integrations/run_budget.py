@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VARIABLE = "ZEUS_STREAM_STOP_AT"
+ENDS = "It ends at its next checkpoint, if a callback or zeus_stream.over_budget() asks there."
 NEAR = 0.8
 """Share of a budget from which on a warning names it."""
 ANSWER_S = 5.0
@@ -48,7 +49,7 @@ class RunBudget:
             return "", ""
         share = f"{100 * used_j / self.energy_j:.0f} % of its budget of {self.text}"
         if used_j >= self.energy_j:
-            return "over", f"the run has used {share}. It ends at its next checkpoint."
+            return "over", f"the run has used {share}. {ENDS}"
         if used_j >= NEAR * self.energy_j:
             return "near", f"the run has used {share}."
         if forecast_j is not None and forecast_j > self.energy_j:

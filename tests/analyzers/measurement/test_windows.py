@@ -108,6 +108,7 @@ def test_more_open_windows_than_the_bound_are_not_taken() -> None:
     assert some.begin("window", MAX_OPEN, "w", 100 * MS)
 
 
+@pytest.mark.sweep
 def test_more_waiting_windows_than_the_bound_are_measured_with_what_there_is() -> None:
     some, lines = windows(), {"GPU-a": line(2)}
     for index in range(MAX_WAITING + 3):

@@ -101,6 +101,7 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     assert len(curve.visited) <= 9
 
 
+@pytest.mark.sweep
 def test_very_unequal_steps_take_more_of_them() -> None:
     steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
     assert max(curve.searched(goal("energy")).confidence.p95 for curve in (steady, wild)) < TOLERATED
@@ -145,6 +146,7 @@ def test_what_all_limits_share_is_not_taken_for_a_better_limit(kind: Callable[[i
     assert sum(excess > bound + 1e-4 for excess, bound in chosen) <= 1
 
 
+@pytest.mark.sweep
 def test_steps_that_swing_are_looked_at_for_longer_than_steps_that_do_not() -> None:
     plain, swinging = (published(0, noise=0.01, swing=swing) for swing in (lambda _: 1.0, sorted_batches(3)))
     for curve in (plain, swinging):

@@ -179,7 +179,7 @@ def test_a_run_ends_at_the_checkpoint_after_its_energy_budget_and_its_forecasts_
         "--", sys.executable, "-c", STOPS_AT_A_CHECKPOINT,
     )  # fmt: skip
     assert (completed.returncode, completed.stdout) == (0, "ended\n"), completed.stderr
-    assert "It ends at its next checkpoint." in completed.stderr
+    assert "It ends at its next checkpoint" in completed.stderr
     made = json.loads(zeus("sql", "--format", "json", "FROM forecasts ORDER BY step").stdout)
     assert {(row["epochs"], row["steps"]) for row in made} == {(500, 10_000)}
     assert made[-1]["energy_j"] > 400

@@ -8,7 +8,7 @@ import pytest
 from tests.zeus_stream.live.screens import SNAPSHOT, a_run
 from zeus_stream.errors import SettingsError, UnreachableError
 from zeus_stream.integrations import run_budget
-from zeus_stream.integrations.run_budget import over_budget, parse_budget
+from zeus_stream.integrations.run_budget import ENDS, over_budget, parse_budget
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.training.publisher import Publisher
 
@@ -74,7 +74,7 @@ def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (79, ""),
         (99, "the run has used 99 % of its budget of 100J."),
-        (100, "the run has used 100 % of its budget of 100J. It ends at its next checkpoint."),
+        (100, f"the run has used 100 % of its budget of 100J. {ENDS}"),
     ],
 )
 def test_a_script_ends_once_its_run_has_used_the_budget(

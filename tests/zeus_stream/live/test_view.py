@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -206,6 +207,20 @@ def test_a_search_has_a_best_limit_until_it_has_chosen_one() -> None:
         run = replace(SNAPSHOT.runs[0], search=replace(search, phase=phase, limit_mw=250_000))
         drawn = "".join(map(text, search_lines(run, 80)))
         assert ("best" in drawn) == marked
+
+
+@pytest.mark.parametrize(
+    ("ended_wall_ns", "words"),
+    [
+        (None, "No limit is searched for: no analyzer runs, or it has --select none."),
+        (1, "The run has ended: `zeus-stream report` shows the limits that were measured."),
+    ],
+)
+def test_a_run_without_a_search_says_why_on_a_narrow_screen_too(
+    ended_wall_ns: int | None, words: str
+) -> None:
+    run = replace(SNAPSHOT.runs[0], search=None, ended_wall_ns=ended_wall_ns)
+    assert " ".join(map(text, search_lines(run, 30))) == words
 
 
 @given(

@@ -60,6 +60,10 @@ def _left(run: RunNow) -> str:
     return ABSENT if forecast is None or forecast.left_s is None else seconds(forecast.left_s)
 
 
+UNSEARCHED = "No limit is searched for: no analyzer runs, or it has --select none."
+ENDED = "The run has ended: `zeus-stream report` shows the limits that were measured."
+
+
 def _alive(run: RunNow) -> Literal["plain", "dim"]:
     return "plain" if run.ended_wall_ns is None else "dim"
 
@@ -122,7 +126,7 @@ def search_lines(run: RunNow, width: int) -> list[Line]:
     """Return the trials of a run, the highest limit first, and what became of the search."""
     search = run.search
     if search is None:
-        return [(Span("No limit is searched for: no analyzer runs, or it has --select none.", "dim"),)]
+        return [(Span(part, "dim"),) for part in wrapped(ENDED if run.ended_wall_ns else UNSEARCHED, width)]
     most_j = max((trial.step_j or 0.0 for trial in search.trials), default=0.0)
     wide = max(0, width - 34)
     lines: list[Line] = []
