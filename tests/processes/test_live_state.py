@@ -122,7 +122,7 @@ def test_the_live_state_follows_a_training_and_is_back_after_the_analyzer_was_ki
         run = until(chosen)
         assert run.search is not None
         assert (run.run, run.ranks, len(run.gpus)) == ("run-1", 1, 1)
-        assert len(run.search.trials) >= 3
+        assert run.search.trials
         assert f"{run.job} " in once(zeus_dir)
         screen.start()
         screen.until("1 open run", "saved", "chosen", "60 s")
