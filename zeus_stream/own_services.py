@@ -21,6 +21,8 @@ READY = "keeper.ready"
 """Exists while the keeper's services answer."""
 LOG = "keeper.log"
 LOOK_S = 0.05
+YES = {"1", "true", "yes", "on"}
+"""Values of a variable of the environment that switch something on."""
 _held: dict[Path, int] = {}
 """Descriptors of the locks that this process holds: to its end."""
 
@@ -72,6 +74,12 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
     except OSError as wrong:
         return _failed(where, str(wrong))
     return _failed(where, f"they did not answer within {timeout_s:g} s")
+
+
+def start_if_asked() -> None:
+    """Start the services if ``ZEUS_STREAM_START`` in the environment says so."""
+    if os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
+        start()
 
 
 def _run(where: Places) -> bool:

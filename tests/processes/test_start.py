@@ -15,11 +15,8 @@ from zeus_stream.paths import holder
 SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
 MEASURES = """
 import zeus_stream
-with zeus_stream.window("idle") as w:
-    pass
-with zeus_stream.window("work") as w:
-    with zeus_stream.simulated.attach("imagenet") as gpu:
-        gpu.run(0.5)
+with zeus_stream.simulated.attach("imagenet") as gpu, zeus_stream.window("work") as w:
+    gpu.run(0.5)
 energy = w.energy(120)
 print(energy.energy_j or energy)
 """

@@ -19,6 +19,7 @@ from typing import Self
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
+from zeus_stream.own_services import start_if_asked
 from zeus_stream.paths import publish_candidates
 from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import (
@@ -142,6 +143,7 @@ def attach(
         ...     for _ in zeus_stream.steps(range(100)):
         ...         gpu.run(0.25)
     """
+    start_if_asked()
     candidates = (
         [path.parent for path in publish_candidates(os.environ)] if directory is None else [directory]
     )

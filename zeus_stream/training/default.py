@@ -1,13 +1,12 @@
 """The functions of `zeus_stream`: those of one publisher, which the first call makes."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from zeus_stream.own_services import start
+from zeus_stream.own_services import start_if_asked
 from zeus_stream.training.identity import named
 from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import YES, Publisher
+from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.recurring import ANSWER_S, Recurring
 from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.phase_recorder import Marking
@@ -21,8 +20,8 @@ def default_publisher(job: str | None = None) -> Publisher:
     """Return the publisher of a script that makes none of its own. ``job`` names one that is made now."""
     if publishers.default is None:
         with publishers.lock:
-            if publishers.default is None and os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
-                start()
+            if publishers.default is None:
+                start_if_asked()
             publishers.default = publishers.default or Publisher(job=job)
     return cast("Publisher", publishers.default)
 

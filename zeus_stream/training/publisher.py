@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.own_services import YES
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
     Metric,
@@ -40,7 +41,6 @@ from zeus_stream.training.windows import NamedWindows, Window
 
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
-YES = {"1", "true", "yes", "on"}
 
 
 class Follower(Protocol):
