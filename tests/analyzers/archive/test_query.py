@@ -144,7 +144,8 @@ def test_whatever_else_is_refused_in_a_sentence_and_nothing_is_changed(
 )
 def test_a_query_that_would_run_for_ever_is_ended(queries: Queries, sql: str) -> None:
     began = time.monotonic()
-    with pytest.raises(RefusedError, match=r"it took over 0\.2 s"):
+    # on a busy host it may reach the limit of its memory before its time is looked at
+    with pytest.raises(RefusedError, match=r"it took over 0\.2 s|more than memory_mb = 256"):
         ask(queries, sql, timeout_ms=200)
     assert time.monotonic() - began < 30
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1
