@@ -34,7 +34,7 @@ The figures of the processes were fitted to Zeus's published V100 traces, and th
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, log, sqrt
 from random import Random
 
 import numpy as np
@@ -147,33 +147,15 @@ class Adaptive:
         if not seen.epochs or a_try.batch_size not in job.batch_sizes:
             return Verdict(go_on=True)
         most, covers = _limit(job, seen, replace(a_try, epochs=1, cost_j=0.0, metrics=()))
-        if a_try.epochs >= most:
-            return Verdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
-        if covers and seen.pace_behind(a_try):
+        if a_try.epochs < most:
+            if not (covers and seen.pace_behind(a_try)):
+                return Verdict(go_on=True)
             best = seen.cheapest(a_try.setup)
             return Verdict(
                 go_on=False,
                 reason=f"the metric of {a_try.batch_size} is behind that of {best} at the same cost.",
             )
-        if _over_least(job, seen, a_try):
-            return Verdict(
-                go_on=False,
-                reason=f"one epoch more of {a_try.batch_size} takes its first try above {job.beta:g} times"
-                " the least cost seen.",
-            )
-        return Verdict(go_on=True)
-
-
-def _over_least(job: Job, seen: Seen, a_try: Try) -> bool:
-    """Return whether one epoch more takes a size's first try above beta times the least cost seen.
-
-    All that the try has cost counts, the profiling of power limits too.
-    """
-    least_j = seen.cheapest_j.get(a_try.setup)
-    if least_j is None or (seen.era, a_try.batch_size) in seen.epochs:
-        return False
-    epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
-    return 0 < epoch_j < inf and a_try.cost_j + epoch_j > job.beta * least_j
+        return Verdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
 
 
 def _overspent(job: Job, seen: Seen, setup: str, belief: CostBelief) -> bool:
@@ -226,6 +208,8 @@ def _limit(job: Job, seen: Seen, a_try: Try) -> tuple[int, bool]:
         deviation = seen.scatter * sqrt(1 + doubt(known.count))
         usual = exp(known.mean) * bound_of_try(rate, deviation, job.beta)[0]
         return max(1, ceil(min(bound, usual))), False
+    if (least_j := seen.cheapest_j.get(a_try.setup)) is not None:
+        bound = min(bound, job.beta * least_j * exp(-float(within(belief.cost.mean[0, at]))))
     pays = float(outlook(belief, seen.horizon)[1][at])
     covers = uncovered(job, seen, belief, [at]) is not None and COVERAGE_STOP * exp(best) > pays
     if covers:

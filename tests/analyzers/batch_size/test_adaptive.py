@@ -318,22 +318,6 @@ def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
     assert asked(never).reason.startswith("No batch size has reached the target yet.")
 
 
-def test_a_first_try_costs_at_most_beta_times_the_least_seen_with_its_profiling() -> None:
-    state = POLICY.start(replace(JOB, beta=1.5))
-    for number in range(2):
-        state = POLICY.ended(state, training(number, 128))
-    epoch_j, most_j = EPOCH_J[256], 1.5 * EPOCHS[128] * EPOCH_J[128]
-    costs = []
-    for profiling_j in (0.0, 3.5 * epoch_j):
-        a_try = training(2, 256, 0, "running")
-        while a_try.epochs < JOB.max_epochs and POLICY.verdict(state, a_try).go_on:
-            epochs = a_try.epochs + 1
-            a_try = replace(a_try, epochs=epochs, cost_j=epochs * epoch_j + profiling_j)
-        costs.append(a_try.cost_j)
-        assert "1.5 times the least cost seen" in POLICY.verdict(state, a_try).reason
-    assert all(most_j - epoch_j < cost_j <= most_j for cost_j in costs)
-
-
 def test_a_proven_size_that_fails_six_times_waits_until_another_has_converged() -> None:
     tries = [training(number, size) for number, size in enumerate((128, 64, 256, 32, 64, 64, 64, 64))]
     tries += [training(8, 64, 12, "stopped"), training(9, 64, recurrence=8), training(10, 64)]
