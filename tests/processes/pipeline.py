@@ -20,7 +20,7 @@ from tests.empty_archive import archive_at
 from tests.patience import PATIENT
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
-from zeus_stream.paths import places
+from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, Welcome
 from zeus_stream.records import record
@@ -75,6 +75,15 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
     return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
+
+
+def ask(where: Places, query: str) -> list[dict[str, Any]]:
+    """Return the answer of the analyzer there; nothing while it does not answer."""
+    try:
+        rows: list[dict[str, Any]] = Connection(where).sql(query).to_pylist()
+    except UnreachableError:
+        return []
+    return rows
 
 
 @record
@@ -224,11 +233,7 @@ class Setup:
 
     def sql(self, query: str) -> list[dict[str, Any]]:
         """Return the analyzer's answer; nothing while it does not answer."""
-        try:
-            rows: list[dict[str, Any]] = Connection(self._where).sql(query).to_pylist()
-        except UnreachableError:
-            return []
-        return rows
+        return ask(self._where, query)
 
     def finish(self, archive: Path | None = None) -> Account:
         """Let publishers hand over what they have, the analyzer archive it, and stop all: the account."""

@@ -7,20 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collectors.devices.simulated import SimulatedBus
 from tests.directories import short_directory
-from tests.patience import PATIENT
-from tests.processes.setup import PATIENCE_S, ROOT
+from tests.processes.pipeline import ROOT, ask, environment
+from tests.processes.setup import PATIENCE_S
 from tests.waiting import until
-from zeus_stream.errors import ZeusStreamError
 from zeus_stream.paths import places
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.reports.archive_file import open_archive
-from zeus_stream.transport.client import Connection
 
 DEVICE = "simulated:a100x4,seed=1"
 BEGAN = "SELECT number FROM plans WHERE state IN ('followed', 'replaced') ORDER BY number"
@@ -37,14 +34,13 @@ BUSY = 1.01
 @contextmanager
 def training(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """Train the example under ``zeus-stream run`` until the file "end" is in the directory."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "zeus_stream", "run", "--device", DEVICE, *arguments, "--"),
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
             *("--iterations", "100000", "--work-ms", "6", "--end-when", str(directory / "end")),
         ],
-        env={**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": str(ROOT)},
+        env=environment(directory),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -56,23 +52,13 @@ def training(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def ask(directory: Path, query: str) -> list[dict[str, Any]]:
-    """Return the analyzer's answer; nothing while it does not answer."""
-    try:
-        rows: list[dict[str, Any]] = (
-            Connection(places({"ZEUS_STREAM_DIR": str(directory)})).sql(query).to_pylist()
-        )
-    except ZeusStreamError:
-        return []
-    return rows
-
-
 @pytest.mark.sweep
 def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_return() -> None:
     with short_directory() as directory:
         settings = ("--control", "graphics_clock", "--pipeline-iterations", "3", "--slowdown", "1.1")
+        where = places({"ZEUS_STREAM_DIR": str(directory)})
         with training(directory, *settings) as process:
-            began = until(lambda: ask(directory, BEGAN))[0]["number"]
+            began = until(lambda: ask(where, BEGAN))[0]["number"]
             (directory / "end").touch()
             _, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, err

@@ -55,7 +55,7 @@ class StepColumns:
 VARIED = tuple(field.name for field in fields(StepColumns) if field.name not in _OWNER)
 """The columns that differ from row to row."""
 Derived: TypeAlias = Row | StepColumns
-"""What is derived from the stream: a row, or many."""
+"""Rows derived from the stream: one, or many."""
 
 
 def each_row(derived: Iterable[Derived]) -> Iterator[Row]:

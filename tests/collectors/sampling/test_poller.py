@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collectors.sampling.poller import HANG_NS, SLOW_NS, TOGETHER_NS, Poller
+from tests.waiting import until
 from zeus_stream.clock import monotonic_ns
 
 MS = 1_000_000
@@ -46,13 +47,6 @@ def polling(*devices: Device, alone_ns: int = 3_600_000 * MS) -> Iterator[Poller
         for device in devices:
             device.answers.set()
         assert poller.stop(PATIENCE_S)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline_ns = monotonic_ns() + round(PATIENCE_S * 1e9)
-    while not condition():
-        assert monotonic_ns() < deadline_ns
-        time.sleep(0.001)
 
 
 def test_a_device_that_is_due_soon_is_read_by_the_same_wake_up() -> None:
