@@ -47,8 +47,14 @@ test: install    ## everything a change needs
 bytecode: install # else each worker compiles all tests, at the same time
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
+# A failed test is asked once more, alone: docs/decisions/061. $(1): python, $(2): its memory of failures, $(3): arguments
+define pytest
+$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) $(3) || \
+	$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) --last-failed --last-failed-no-failures none
+endef
+
 test-main: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --ignore tests/scale
+	$(call pytest,$(BIN)/python,main,--numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --ignore tests/scale)
 
 $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	$(PYTHON) -m venv $(SCALE)
@@ -58,8 +64,8 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 	touch $@
 
 test-scale: $(SCALE)/.installed ## test lake, broker and store with the real engines, and statements with SPDX's schema
-	$(SCALE)/bin/python -m pytest tests/scale tests/conformance/test_store.py tests/analyzers/archive/test_queries.py \
-		tests/zeus_stream/reports/test_statement_schema.py
+	$(call pytest,$(SCALE)/bin/python,scale,tests/scale tests/conformance/test_store.py \
+		tests/analyzers/archive/test_queries.py tests/zeus_stream/reports/test_statement_schema.py)
 
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py

@@ -85,7 +85,10 @@ def make_plans(
     switching_s: float = 0.0,
     reserve_s: float | None = None,
 ) -> tuple[FrequencyPlan, ...]:
-    """Return a plan for each deadline, as `make_plan`."""
+    """Return a plan for each deadline, as `make_plan`.
+
+    Rounding may find a better plan for a shorter deadline: the longer one then has it too.
+    """
     if switching_s < 0:
         raise SettingsError(
             f"pipeline: could not plan clocks: a switch cannot take {switching_s:g} s. Give 0 or more."
@@ -99,9 +102,10 @@ def make_plans(
     if switching_s:
         stages = [each.stage for each in graph.instructions]
         programs.append(ClockProgram(graph, profile, stages, reserve_s))
-    plans = []
-    for deadline_s in deadlines_s:
-        bound_j, tried = math.inf, []
+    plans: dict[float, FrequencyPlan] = {}
+    tried: list[tuple[float, float, tuple[int, ...]]] = []
+    for deadline_s in sorted(set(deadlines_s)):
+        bound_j = math.inf
         for program in programs:
             point = program.solve(deadline_s)
             clocks = tuple(
@@ -111,8 +115,8 @@ def make_plans(
             bound_j = min(bound_j, point.bound_j)
             tried.append((*play(graph, profile, clocks, switching_s), clocks))
         time_s, energy_j, clocks = min(tried, key=lambda plan: plan[1])
-        plans.append(FrequencyPlan(clocks, time_s, energy_j, bound_j))
-    return tuple(plans)
+        plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, bound_j)
+    return tuple(plans[deadline_s] for deadline_s in deadlines_s)
 
 
 def unplanned_s(graph: PipelineGraph, profile: PipelineProfile) -> float:

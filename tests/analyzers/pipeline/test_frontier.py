@@ -1,4 +1,5 @@
 import itertools
+import random
 import sys
 
 import pytest
@@ -102,6 +103,29 @@ def test_a_plan_holds_its_deadline_in_spite_of_switches(switching_s: float, grou
         assert play(graph, UNBALANCED, plan.clocks_mhz, switching_s)[0] == plan.time_s
         assert plan.time_s <= most_s * (1 + 1e-9)
         assert plan.bound_j <= plan.energy_j < 0.97 * unplanned_j
+
+
+@pytest.mark.parametrize(("seed", "switching_s"), [(5, 0.0), (11, 0.0), (12, 0.01), (22, 0.01)])
+def test_more_time_never_costs_more_energy_whatever_the_profile_scatters(
+    seed: int, switching_s: float
+) -> None:
+    draw = random.Random(seed)
+    scattered = {
+        name: tuple(
+            ClockOption(
+                each.clock_mhz, each.time_s * draw.gauss(1, 0.05), each.energy_j * draw.gauss(1, 0.05)
+            )
+            for each in options[::6]
+        )
+        for name, options in UNBALANCED.options.items()
+    }
+    graph, known = make_graph("1f1b", 4, 8), PipelineProfile(scattered, UNBALANCED.waiting_w, 0.001)
+    fastest_s = unplanned_s(graph, known)
+    deadlines_s = [fastest_s * slowdown for slowdown in (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)]
+    plans = make_plans(graph, known, deadlines_s, switching_s=switching_s)
+    energies_j = [plan.energy_j for plan in plans]
+    assert energies_j == sorted(energies_j, reverse=True)
+    assert all(plan.time_s <= most_s * (1 + 1e-9) for plan, most_s in zip(plans, deadlines_s, strict=True))
 
 
 def test_instructions_shorter_than_two_switches_share_the_clock_of_their_neighbour() -> None:
