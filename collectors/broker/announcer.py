@@ -11,7 +11,7 @@ import anyio
 from collectors.ingest.sessions import Session
 from zeus_stream.broker import requests
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EarlierJob, EndedRun
+from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EarlierJob, EndedRun, pack_earlier
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import hash_of
 
@@ -44,8 +44,8 @@ class EndedSessions:
         self._made_of: tuple[int, tuple[Session, ...]] = (0, ())
         self.last: tuple[EndedRun, ...] = ()
         """Those that ended last."""
-        self.earlier: tuple[EarlierJob, ...] = ()
-        """The jobs of those that ended before. They end LEAD_FRAMES later than their last events: nobody is
+        self.earlier = b""
+        """The jobs of those that ended before, as `pack_earlier` has them. They end LEAD_FRAMES later than their last events: nobody is
         to know which of the sessions were not measured to the end by then."""
 
     def look(self, sessions: Iterable[Session], oldest: int) -> None:
@@ -69,7 +69,7 @@ class EndedSessions:
             job, first = hash_of(session.job), _lead_in(session, oldest)
             first = min(first, jobs[job].first_offset) if job in jobs else first
             jobs[job] = EarlierJob(job, first, session.last_offset + LEAD_FRAMES)
-        self.earlier = tuple(jobs.values())
+        self.earlier = pack_earlier(jobs.values())
 
 
 def _lead_in(session: Session, oldest: int) -> int:

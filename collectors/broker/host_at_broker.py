@@ -11,7 +11,7 @@ from collectors.log.sqlite import Log
 from collectors.log.standing import Standing
 from zeus_stream.broker.channels import BrokerDoor
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced, pack_earlier
+from zeus_stream.broker.requests import Announced
 from zeus_stream.settings import Settings
 
 
@@ -49,7 +49,7 @@ class HostAtBroker:
                 standing=standing.notes(),
                 runs=announced_runs(known, extent.first_offset),
                 ended=ended.last,
-                earlier=pack_earlier(ended.earlier),
+                earlier=ended.earlier,
             )
 
         async with anyio.create_task_group() as tasks:

@@ -9,7 +9,7 @@ from analyzers.shards.hosts_of_shard import Progress, spans_of
 from analyzers.shards.shard import begin_of
 from collectors.broker.announcer import LEAD_FRAMES, EndedSessions
 from collectors.ingest.sessions import Session
-from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun, pack_earlier
+from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.notes import Notes
@@ -86,7 +86,7 @@ def host_of(jobs: Sequence[str]) -> Announced:
     ended = EndedSessions()
     ended.look(sessions, 0)
     assert len(ended.last) == min(len(jobs), MAX_ENDED)
-    return replace(announced((), ended.last), earlier=pack_earlier(ended.earlier))
+    return replace(announced((), ended.last), earlier=ended.earlier)
 
 
 def first_of(host: Announced, interpreted: int) -> int | None:
