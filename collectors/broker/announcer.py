@@ -45,8 +45,11 @@ class EndedSessions:
         self.last: tuple[EndedRun, ...] = ()
         """Those that ended last."""
         self.earlier = b""
-        """The jobs of those that ended before, as `pack_earlier` has them. They end LEAD_FRAMES later than their last events: nobody is
-        to know which of the sessions were not measured to the end by then."""
+        """The jobs of those that ended before, as `pack_earlier` has them.
+
+        They end LEAD_FRAMES later than their last events: nobody is to know which of the sessions were not
+        measured to the end by then.
+        """
 
     def look(self, sessions: Iterable[Session], oldest: int) -> None:
         """Take in all sessions. ``oldest``: offset of the log's oldest frame."""
