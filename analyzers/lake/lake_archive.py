@@ -143,8 +143,8 @@ class LakeArchive(Archive):
             for log_id, log in logs.items()
         ]
         self._declared = {"logs": positions}
-        # As one text: DuckDB asks of each value in a list whether it is one of pandas, and looks for pandas in
-        # all of sys.path if it is not there.
+        # As one text: DuckDB asks of each value in a list whether it is one of pandas, and looks for pandas
+        # in all of sys.path if it is not there.
         self._connection.execute(
             "INSERT INTO logs SELECT each ->> 'log_id', each ->> 'host', (each ->> 'next')::BIGINT,"
             " (each ->> 'logged_ns')::BIGINT, 0 FROM (SELECT unnest($1::JSON[]) AS each)",
