@@ -1,4 +1,4 @@
-"""Parts of a commit, and the frames that count as interpreted with it."""
+"""Positions up to which logs are interpreted, as commits store it with rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
