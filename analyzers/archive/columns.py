@@ -1,6 +1,6 @@
 """Frames as columns, on their way into the archive, and readings as frames again. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain, pairwise
 from operator import attrgetter
@@ -16,6 +16,7 @@ from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
+_WORDS = pa.dictionary(pa.int32(), pa.string())
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
 _frame_columns = attrgetter(*(field.name for field in fields(Frame)))
@@ -95,19 +96,30 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
     return pa.table(columns)
 
 
+def worded(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with dictionaries in place of strings."""
+    return pa.schema([each.with_type(_WORDS) if each.type == pa.string() else each for each in schema])
+
+
 def from_steps(schema: pa.Schema, steps: Sequence[StepColumns]) -> pa.Table:
-    """Return steps, at least one, as rows of the table ``windows``."""
+    """Return steps, at least one, as rows of the table ``windows``. ``schema``: `worded`."""
     sizes, same = [len(each) for each in steps], [each.same for each in steps]
-    columns = []
-    for field in schema:
-        if field.name in VARIED:
-            values = chain.from_iterable([getattr(each, field.name) for each in steps])
-            columns.append(pa.array(list(values), field.type))
-        elif field.type == pa.string():
-            columns.append(_repeated([each[field.name] for each in same], sizes).dictionary_decode())
-        else:
-            columns.append(pa.array(np.repeat([each[field.name] for each in same], sizes), field.type))
-    return pa.table(columns, schema=schema)
+    return pa.table([_of_steps(field, steps, same, sizes) for field in schema], schema=schema)
+
+
+def _of_steps(
+    field: pa.Field, steps: Sequence[StepColumns], same: Sequence[Mapping[str, Any]], sizes: Sequence[int]
+) -> pa.Array:
+    """Return one column of steps."""
+    if field.name not in VARIED:
+        values = [each[field.name] for each in same]
+        words = field.type == _WORDS
+        return _repeated(values, sizes) if words else pa.array(np.repeat(values, sizes), field.type)
+    parts = [getattr(each, field.name) for each in steps]
+    if isinstance(parts[0], tuple):
+        return pa.array(list(chain.from_iterable(parts)), field.type)
+    figures = np.concatenate(parts)
+    return pa.array(figures, field.type, mask=np.isnan(figures) if figures.dtype == np.float64 else None)
 
 
 def _numbers(sizes: Sequence[int]) -> np.ndarray[Any, Any]:

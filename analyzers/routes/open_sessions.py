@@ -12,6 +12,8 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.part_names import are_of_one_run, part_name
 from analyzers.fleet.session import Session
+from analyzers.measurement.marks.cuts import StepMarks
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.pipeline.pipeline_events import StageEnded
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
@@ -23,7 +25,7 @@ from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
-from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.events import RunStarted
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import RunAdmitted
@@ -251,24 +253,30 @@ class OpenSessions:
         for gpu in session.admitted.gpus:
             self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
 
-    def mark_steps(self, session: Session, boundaries: Iterable[StepBoundary]) -> None:
+    def mark_steps(self, session: Session, steps: PlainSteps) -> None:
         """Mark the ends and begins of steps of a session on its GPUs."""
         session.loop = "gap"
         gap = session.phase
         session.loop = "step"
-        step = session.phase
         if session.admitted is None:
             return
-        marks: list[tuple[int, str, int]] = []
-        for boundary in boundaries:
-            uncertainty_ns = boundary.uncertainty_ns or 0
-            if uncertainty_ns > MAX_UNCERTAINTY_NS:
-                continue
-            for t_ns, phase in ((boundary.ended_ns, gap), (boundary.began_ns, step)):
-                if t_ns is not None:
-                    marks.append((t_ns, phase, uncertainty_ns))
+        sure = [
+            (ended_ns, began_ns, boundary.uncertainty_ns or 0)
+            for boundary, ended_ns, began_ns in zip(
+                steps.boundaries, steps.ended_ns, steps.began_ns, strict=True
+            )
+            if (boundary.uncertainty_ns or 0) <= MAX_UNCERTAINTY_NS
+        ]
+        if not sure:
+            return
+        marks = StepMarks(
+            who=session.session,
+            phases=(gap, session.phase),
+            t_ns=[t_ns for ended_ns, began_ns, _ in sure for t_ns in (ended_ns, began_ns)],
+            uncertainty_ns=[uncertainty_ns for *_, uncertainty_ns in sure for _ in (1, 2)],
+        )
         for gpu in session.admitted.gpus:
-            self._fleet.gpus[gpu].shape.mark_all(session.session, marks)
+            self._fleet.gpus[gpu].shape.mark_steps(marks)
 
     # ---- ends
 
